@@ -65,7 +65,7 @@ impl World for Outside {
     }
 
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
-        Ok(self.peers.get(osd, shard)?.map(|conn| conn.to_ref()))
+        self.peers.get(osd, shard)
     }
 
     fn drop_peer(&self, osd: OsdId) {

@@ -20,22 +20,25 @@ mod connect;
 mod frame;
 mod link;
 pub mod metrics;
-mod queue;
-mod wire;
 
 pub use conn::Conn;
-pub use frame::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT, Frame};
+pub use frame::Frame;
 pub use nacre_common::throttle::{Permit, Throttle};
+pub use nacre_session::Policy;
+pub use nacre_session::body::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT};
 pub use nacre_types::msg::Encoded;
 
 pub(crate) use accept::{Handshakes, Slot};
 
 use conn::ConnInner;
 use nacre_common::auth::handshake::Identity;
-use nacre_common::auth::{Credentials, Verifier};
+use nacre_common::auth::{Caps, Credentials, Verifier};
 use nacre_common::config::Config;
 use nacre_common::error::{Error, Result};
 use nacre_common::options::kinds::ConnMode;
+use nacre_session::Nanos;
+use nacre_session::incoming::Table;
+use nacre_session::receive::FrameLimits;
 use nacre_types::ids::{EntityKind, EntityName};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -44,15 +47,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-
-/// What a fault means for messages in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Policy {
-    /// The connection ends; whoever made it starts over.
-    Lossy,
-    /// The session goes on over the next socket.
-    Lossless,
-}
 
 /// Why a connection or session is over.
 #[derive(Debug, Clone)]
@@ -134,8 +128,7 @@ pub(crate) struct Lane {
 /// Bounds and times that hold for the messenger's life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    pub(crate) meta_bytes: u64,
-    pub(crate) data_bytes: u64,
+    pub(crate) frame: FrameLimits,
     pub(crate) queue_bytes: usize,
     /// Of all lossy connections together.
     pub(crate) queues_bytes: usize,
@@ -165,10 +158,16 @@ pub(crate) struct Inner {
     /// Bytes in lossy connections' queues.
     pub(crate) out_bytes: Arc<AtomicUsize>,
     pub(crate) conns: Mutex<HashMap<u64, Weak<ConnInner>>>,
-    pub(crate) sessions: Mutex<accept::Sessions>,
+    pub(crate) sessions: Mutex<Table<Arc<accept::Session>, Caps>>,
     pub(crate) refusals: Mutex<accept::RefusalLog>,
     pub(crate) listeners: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     pub(crate) stopping: tokio::sync::watch::Sender<bool>,
+    /// When the messenger was made: sessions count time from there.
+    pub(crate) began: Instant,
+}
+
+pub(crate) fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
 /// How long aborted connections may take to notice.
@@ -237,8 +236,10 @@ impl MessengerBuilder {
             observed.store(options.ms.ms_crc_data, Ordering::Relaxed);
         });
         let limits = Limits {
-            meta_bytes: ms.ms_max_frame_meta_bytes,
-            data_bytes: ms.ms_max_frame_data_bytes,
+            frame: FrameLimits {
+                meta_bytes: ms.ms_max_frame_meta_bytes,
+                data_bytes: ms.ms_max_frame_data_bytes,
+            },
             queue_bytes: ms.ms_out_queue_bytes as usize,
             queues_bytes: ms.ms_out_queues_bytes as usize,
             connections: ms.ms_max_connections as usize,
@@ -276,6 +277,7 @@ impl MessengerBuilder {
             refusals: Mutex::default(),
             listeners: Mutex::default(),
             stopping: tokio::sync::watch::Sender::new(false),
+            began: Instant::now(),
             config: self.config,
         })))
     }
@@ -389,6 +391,19 @@ impl Messenger {
 impl Inner {
     pub(crate) fn throttle(&self, kind: EntityKind) -> &Throttle {
         if kind == EntityKind::Client { &self.client_throttle } else { &self.cluster_throttle }
+    }
+
+    /// The time, as sessions take it.
+    pub(crate) fn now(&self) -> Nanos {
+        nanos(self.began.elapsed())
+    }
+
+    /// Sleeps until a time of [`Inner::now`]; for ever where there is none.
+    pub(crate) async fn sleep_until(&self, at: Option<Nanos>) {
+        match at {
+            Some(at) => tokio::time::sleep(Duration::from_nanos(at.saturating_sub(self.now()))).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// The modes for connections with a peer, by both sides' kinds.

@@ -14,6 +14,7 @@ pub mod copy;
 pub mod heartbeats;
 pub mod inbox;
 pub mod metrics;
+pub mod peers;
 pub mod progress;
 pub mod session;
 pub mod shard;

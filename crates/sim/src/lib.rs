@@ -38,7 +38,7 @@
 //!
 //! # Why to believe it
 //!
-//! The checker refuses hand-made bad histories, and each rule R1 to R8 and R10 has [`mutation`]s: breaches built into the
+//! The checker refuses hand-made bad histories, and each rule, and the sessions between OSDs, has [`mutation`]s: breaches built into the
 //! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
 
 pub mod client;
@@ -66,6 +66,7 @@ pub mod watching;
 pub mod world;
 
 use mutation::Mutation;
+use osd::SessionTrouble;
 use scenario::{Fault, Scenario};
 use schedule::Nanos;
 use std::collections::BTreeMap;
@@ -107,6 +108,8 @@ pub struct Report {
     pub virtual_ns: u64,
     /// How often each kind of fault had an effect.
     pub struck: BTreeMap<Fault, u64>,
+    /// What befell sessions between OSDs, and how often.
+    pub sessions: BTreeMap<SessionTrouble, u64>,
 }
 
 /// Runs a scenario.

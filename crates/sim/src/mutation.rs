@@ -114,6 +114,12 @@ mutations! {
         ["not linearizable", "a notify completes without a watcher"];
     /// Listings leave out what the primary lacks.
     ListWithoutMissing = "list-without-missing", "R10", ["a listing misses an object"];
+    /// A message counts as received as soon as its header is there.
+    CountUnread = "count-unread", "sessions", ["a session repeats or skips a message"];
+    /// What was not acknowledged is not sent again after a reconnect.
+    ForgetUnacked = "forget-unacked", "sessions", ["the cluster does not become whole again"];
+    /// A reset that the connecting side may not have heard of is not said again.
+    ForgetReset = "forget-reset", "sessions", ["a session repeats or skips a message"];
 }
 
 impl FromStr for Mutation {
@@ -172,6 +178,17 @@ impl Mutation {
             Mutation::ExpireEarly => Pg::ExpireEarly,
             Mutation::IgnoreBlocklist => Pg::IgnoreBlocklist,
             Mutation::ListWithoutMissing => Pg::ListWithoutMissing,
+            Mutation::CountUnread | Mutation::ForgetUnacked | Mutation::ForgetReset => Pg::None,
+        }
+    }
+
+    /// What the sessions between OSDs break.
+    pub fn of_session(self) -> nacre_session::Mutation {
+        match self {
+            Mutation::CountUnread => nacre_session::Mutation::CountUnread,
+            Mutation::ForgetUnacked => nacre_session::Mutation::ForgetUnacked,
+            Mutation::ForgetReset => nacre_session::Mutation::ForgetReset,
+            _ => nacre_session::Mutation::None,
         }
     }
 
@@ -214,6 +231,9 @@ impl Mutation {
             Mutation::ExpireEarly => &[Ghost, Reset, Partition, Delay],
             Mutation::IgnoreBlocklist => &[Fence, Delay, Partition, OneWay],
             Mutation::ListWithoutMissing => &[Damage, Crash, OutIn],
+            Mutation::CountUnread | Mutation::ForgetUnacked => &[Reset, Partition, Delay],
+            // The peer must not hear of the new process by the map.
+            Mutation::ForgetReset => &[Crash, OneWay, Partition, MonPartition, MonCrash, Reset],
         };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.

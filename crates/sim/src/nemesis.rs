@@ -235,14 +235,17 @@ impl World {
                 }
             }
             Fault::Restart => {
-                let pending = self.osds[osd as usize].disk().unflushed();
                 let nonce = self.osds[osd as usize].nonce();
                 if nonce != 0 {
                     let request = nacre_types::msg::OsdMarkMeDown { boot_nonce: nonce };
                     let event = nacre_mon::logic::Event::MarkMeDown { osd: OsdId(osd), request };
                     self.send(Node::Osd(osd), Node::Mon, Packet::ToMon(Box::new(event)));
+                    let now = self.schedule.now();
+                    self.with_osd(osd, |osd, out| osd.close_sessions(now, out));
+                    let pending = self.osds[osd as usize].disk().unflushed();
                     self.osds[osd as usize].crash(pending);
                     self.check_contents(osd);
+                    self.lose_sockets(osd, true);
                 }
                 self.schedule.after(random.range(200 * MILLI, 5 * SECOND), Happening::OsdStart(osd));
                 return nonce != 0;
@@ -354,30 +357,14 @@ impl World {
                 let other = self.any_osd(random);
                 if other != osd {
                     let by = random.range(MILLI, 400 * MILLI);
-                    let now = self.schedule.now();
-                    for link in [
-                        Link::new(Node::Osd(osd), Node::Osd(other)),
-                        Link::new(Node::Osd(other), Node::Osd(osd)),
-                    ] {
-                        if let Some((at, link)) = self.network.hold_up(now, link, by) {
-                            self.schedule.at(at, Happening::Deliver(link));
-                        }
-                    }
+                    self.break_sockets(osd, other, by);
                 }
             }
             3 => {
-                // A session between OSDs ends although both live: what is under way is lost, and both are told.
-                let other = self.any_osd(random);
-                if other != osd
-                    && self.osds[osd as usize].is_running()
-                    && self.osds[other as usize].is_running()
-                {
-                    let (a, b) = (Node::Osd(osd), Node::Osd(other));
-                    self.network.cut(Link::new(a, b));
-                    self.network.cut(Link::new(b, a));
-                    let now = self.schedule.now();
-                    self.begin_session(osd, other);
-                    self.with_osd(osd, |osd, out| osd.on_peer_reset(now, OsdId(other), out));
+                // A session between OSDs is given up although both live: what is under way is lost, and both are told.
+                let (other, now) = (self.any_osd(random), self.schedule.now());
+                if other != osd {
+                    self.with_osd(osd, |osd, out| osd.drop_peer(now, OsdId(other), out));
                 }
             }
             4..6 => self.lose(Node::Osd(osd), Node::Mon),
@@ -473,6 +460,7 @@ impl World {
             self.check_contents(osd);
         }
         let refuses = !random.chance(400);
+        self.lose_sockets(osd, refuses);
         if refuses {
             // Only the process is gone: its machine refuses connections, and peers notice at once.
             for other in (0..self.osds.len() as u32).filter(|other| *other != osd) {

@@ -3,12 +3,12 @@
 //! A connection joins two nodes; each of its directions is a queue. Order holds within a direction; across connections
 //! there is none. Three kinds of trouble:
 //!
-//! - *Blips* break a connection whose session lives on (the lossless policy between OSDs): everything under way arrives
-//!   once, in order, later.
-//! - *Resets* end a session (the lossy policy of clients and the map authority, or the peer's process is another one): of
-//!   each direction a suffix is lost, and both ends are told. Part of that suffix may still come out of the receiver's
-//!   socket later, after the sender has already sent it again on the next session: a *ghost*.
-//! - *Partitions* hold a direction's messages back for as long as they last.
+//! - *Breaks* of a socket between OSDs: of each direction a suffix is lost, from any byte on, and both ends find out on their own.
+//!   The sessions of `nacre-session` above make it good.
+//! - *Resets* end a lossy connection (of clients and the map authority): of each direction a suffix is lost, and both ends are told.
+//!   Part of that suffix may still come out of the receiver's socket later, after the sender has already sent it again on the
+//!   next connection: a *ghost*.
+//! - *Partitions* hold the messages of all connections from one node to another back for as long as they last.
 //!
 //! The network knows nothing of what it carries.
 
@@ -45,19 +45,30 @@ pub struct Link {
     pub from: Node,
     /// The receiver.
     pub to: Node,
-    /// Which of the connections between the two: heartbeats have one of their own.
-    pub beats: bool,
+    /// Which of the connections between the two.
+    pub channel: Channel,
+}
+
+/// A connection between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Channel {
+    /// The only one, or that for requests.
+    Usual,
+    /// For heartbeats.
+    Beats,
+    /// A socket of a session between OSDs, by its number.
+    Socket(u64),
 }
 
 impl Link {
     /// From `from` to `to`.
     pub fn new(from: Node, to: Node) -> Link {
-        Link { from, to, beats: false }
+        Link { from, to, channel: Channel::Usual }
     }
 
-    /// The same direction of the connection for heartbeats.
-    pub fn beats(self) -> Link {
-        Link { beats: true, ..self }
+    /// The same direction of another connection.
+    pub fn by(self, channel: Channel) -> Link {
+        Link { channel, ..self }
     }
 
     /// The other direction.
@@ -132,33 +143,40 @@ impl<M> Network<M> {
 
     /// Takes the message at the head of the link, if it has arrived, and says when the next is due.
     pub fn deliver(&mut self, now: Nanos, link: Link) -> (Option<M>, Due) {
-        let blocked = self.blocked.contains(&link);
+        let blocked = !self.is_open(link);
         let Some(direction) = self.directions.get_mut(&link) else { return (None, None) };
         direction.armed = false;
         let arrived = !blocked && direction.queue.front().is_some_and(|(at, _)| *at <= now);
         let message = arrived.then(|| direction.queue.pop_front()).flatten().map(|(_, message)| message);
+        // A socket's is not used again once it is closed.
+        if matches!(link.channel, Channel::Socket(_)) && direction.queue.is_empty() {
+            self.directions.remove(&link);
+            return (message, None);
+        }
         (message, self.arm(link))
     }
 
     /// Whether messages pass from `link.from` to `link.to`.
     pub fn is_open(&self, link: Link) -> bool {
-        !self.blocked.contains(&link)
+        !self.blocked.contains(&link.by(Channel::Usual))
     }
 
-    /// Holds the direction's messages back from now on.
+    /// Holds back what any connection carries in the direction, from now on.
     pub fn block(&mut self, link: Link) {
-        self.blocked.insert(link);
+        self.blocked.insert(link.by(Channel::Usual));
     }
 
-    /// Lets the direction's messages through again; what was held arrives now.
-    pub fn unblock(&mut self, now: Nanos, link: Link) -> Due {
-        if !self.blocked.remove(&link) {
-            return None;
+    /// Lets messages in the direction through again; what was held arrives now.
+    pub fn unblock(&mut self, now: Nanos, link: Link) -> Vec<(Nanos, Link)> {
+        if !self.blocked.remove(&link.by(Channel::Usual)) {
+            return Vec::new();
         }
-        self.hold_up(now, link, 0)
+        let held = link.by(Channel::Usual)..=link.by(Channel::Socket(u64::MAX));
+        let links: Vec<Link> = self.directions.range(held).map(|(link, _)| *link).collect();
+        links.into_iter().filter_map(|link| self.hold_up(now, link, 0)).collect()
     }
 
-    /// Delays everything under way on a direction by `by` (a reconnect of a session that lives on).
+    /// Delays everything under way on a direction by `by`.
     pub fn hold_up(&mut self, now: Nanos, link: Link, by: Nanos) -> Due {
         let direction = self.directions.get_mut(&link)?;
         for (at, _) in &mut direction.queue {
@@ -191,7 +209,7 @@ impl<M> Network<M> {
     }
 
     fn arm(&mut self, link: Link) -> Due {
-        if self.blocked.contains(&link) {
+        if !self.is_open(link) {
             return None;
         }
         let direction = self.directions.get_mut(&link)?;
@@ -209,7 +227,7 @@ mod tests {
     use super::*;
     use crate::random::Stream;
 
-    const LINK: Link = Link { from: Node::Osd(0), to: Node::Osd(1), beats: false };
+    const LINK: Link = Link { from: Node::Osd(0), to: Node::Osd(1), channel: Channel::Usual };
 
     fn network() -> Network<u32> {
         let delays = Delays { slow_per_mille: 300, ..Delays::default() };
@@ -262,8 +280,8 @@ mod tests {
         assert_eq!(network.send(0, LINK, 2), None);
         assert!(network.is_open(LINK.back()) && !network.is_open(LINK));
         let due = network.unblock(7_000_000_000, LINK);
-        assert!(due.unwrap().0 >= 7_000_000_000);
-        assert_eq!(drain(&mut network, due), [1, 2]);
+        assert!(due[0].0 >= 7_000_000_000);
+        assert_eq!(drain(&mut network, Some(due[0])), [1, 2]);
     }
 
     #[test]
@@ -273,6 +291,6 @@ mod tests {
         network.block(LINK);
         assert_eq!(network.deliver(due.0, LINK), (None, None));
         let due = network.unblock(9_000_000_000, LINK);
-        assert_eq!(drain(&mut network, due), [1]);
+        assert_eq!(drain(&mut network, due.first().copied()), [1]);
     }
 }

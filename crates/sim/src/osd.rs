@@ -5,6 +5,9 @@
 //! be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
 mod host;
+mod sessions;
+
+pub use sessions::{MessageKey, SessionKey, SessionSettings, SessionTrouble};
 
 use crate::disk::{Disk, Image};
 use crate::network::Node;
@@ -32,9 +35,13 @@ use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use parking_lot::MutexGuard;
+use sessions::{Event, Sessions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// Shards of an OSD, as its options have it.
+pub const SHARDS: usize = 2;
 
 /// What an OSD wants done or known.
 #[derive(Debug)]
@@ -75,6 +82,18 @@ pub enum Out {
         /// The request.
         arrival: Box<Arrival>,
     },
+    /// A message was taken by a session.
+    Queued(SessionKey, MessageKey),
+    /// A session's message was handed on at the other end.
+    Handled(SessionKey, MessageKey),
+    /// A session starts afresh: what was queued is dropped.
+    SessionRestarted(SessionKey),
+    /// Something happened to a session that is to happen in simulations.
+    Session(SessionTrouble),
+    /// No answer came on a socket.
+    GiveUp(u64),
+    /// What a message to a node says, for traces.
+    Said(Node, String),
     /// A rule of the contract between machine and host was broken.
     Broken(&'static str, String),
 }
@@ -84,6 +103,8 @@ pub enum Out {
 pub struct OsdSettings {
     /// PGs, heartbeats and leases.
     pub shards: ShardSettings,
+    /// Sessions with peers.
+    pub sessions: SessionSettings,
     /// The options, for what the simulation does not choose.
     pub config: Config,
 }
@@ -155,7 +176,10 @@ impl Osd {
     pub fn start(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.life += 1;
         let nonce = (u64::from(self.id.0) + 1) << 32 | u64::from(self.life);
-        let host = Arc::new(Host::new(self.copies(), Arc::clone(&self.store), nonce, self.clock.read(now)));
+        let process_out = Arc::default();
+        let sessions = Sessions::new(self.settings.sessions, nonce, SHARDS, Arc::clone(&process_out));
+        let (store, local) = (Arc::clone(&self.store), self.clock.read(now));
+        let host = Arc::new(Host::new(self.copies(), store, nonce, local, process_out, sessions));
         let world = Arc::clone(&host) as Arc<dyn World>;
         let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let settings = &self.settings;
@@ -327,6 +351,8 @@ impl Osd {
         let Some(process) = &mut self.process else { return };
         process.host.set_time(local);
         act(process);
+        process.hear_peers();
+        process.host.sessions().flush();
         process.host.take(out);
         if let RunState::Failed(reason) = &*process.shared.state.borrow() {
             out.push(Out::Broken("an OSD stops", format!("{}: {reason}", self.id)));
@@ -339,12 +365,10 @@ impl Osd {
             (Node::Client(_), Packet::Request(conn, request)) => {
                 self.on_request(now, (from, conn), request, out);
             }
-            (Node::Osd(peer), Packet::Peer(envelope)) => {
-                let from = OsdId(peer);
-                self.act(now, out, |process| {
-                    process.cell_of(envelope.pg).enter(|shard| shard.on_peer(from, *envelope));
-                });
-            }
+            (Node::Osd(peer), Packet::Socket(socket, event)) => self.act(now, out, |process| {
+                let local = process.host.boot_ns();
+                process.host.sessions().on_socket(local, OsdId(peer), socket, event);
+            }),
             (Node::Osd(peer), Packet::Heartbeat(beat)) => {
                 let from = OsdId(peer);
                 self.act(now, out, |process| process.control.on_beat(from, beat));
@@ -398,9 +422,30 @@ impl Osd {
         self.act(now, out, |_| store.flush(count));
     }
 
-    /// The session with a peer was lost, or its process is another one.
-    pub fn on_peer_reset(&mut self, now: Nanos, peer: OsdId, out: &mut Vec<Out>) {
-        self.act(now, out, |process| process.shared.post_all(|| ShardMessage::PeerReset(peer)));
+    /// The session with a peer is given up, as where its queue is full.
+    pub fn drop_peer(&mut self, now: Nanos, peer: OsdId, out: &mut Vec<Out>) {
+        self.act(now, out, |process| {
+            process.host.drop_peer(peer);
+            process.shared.post_all(|| ShardMessage::PeerReset(peer));
+        });
+    }
+
+    /// The process is about to end in order: its peers are told.
+    pub fn close_sessions(&mut self, now: Nanos, out: &mut Vec<Out>) {
+        self.act(now, out, |process| process.host.sessions().close());
+    }
+
+    /// Sessions' timers.
+    pub fn on_session_time(&mut self, now: Nanos, out: &mut Vec<Out>) {
+        self.act(now, out, |process| {
+            let local = process.host.boot_ns();
+            process.host.sessions().on_time(local);
+        });
+    }
+
+    /// The true time at which [`Osd::on_session_time`] has something to do.
+    pub fn next_session_time(&self) -> Option<Nanos> {
+        Some(self.clock.when(self.process.as_ref()?.host.sessions().next_wake()?))
     }
 
     /// The connection to the map authority was lost and made again: what had no answer is asked again by its owner.
@@ -437,6 +482,31 @@ impl Osd {
 impl Process {
     fn cell_of(&self, pg: PgId) -> &ShardCell {
         &self.cells[self.shared.shard_of(pg)]
+    }
+
+    /// Does what sessions have for the shards, on the threads on which they live.
+    fn hear_peers(&self) {
+        let now = self.host.boot_ns();
+        loop {
+            let event = self.host.sessions().next_event(now);
+            match event {
+                None => return,
+                Some(Event::Message(from, lane, envelope, permit)) => {
+                    let owner = self.shared.shard_of(envelope.pg);
+                    if owner == lane {
+                        self.cells[owner].enter(|shard| shard.on_peer(from, *envelope));
+                    } else {
+                        self.shared.inboxes[owner].post(ShardMessage::Peer { from, envelope, permit });
+                    }
+                }
+                Some(Event::Reset(peer, is_over)) => {
+                    if is_over {
+                        self.host.drop_peer(peer);
+                    }
+                    self.shared.post_all(|| ShardMessage::PeerReset(peer));
+                }
+            }
+        }
     }
 
     /// The map authority sends maps: what leads from the newest one here, or all of it.

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use nacre_mon::logic;
-use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
+use nacre_session::{Confirm, Ready};
 use nacre_types::encoding;
 use nacre_types::msg::{
     MapBlob, MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify,
@@ -52,6 +52,19 @@ impl MapView {
     }
 }
 
+/// What a socket carries, or what becomes of it.
+#[derive(Clone, Debug)]
+pub enum SocketEvent {
+    /// A process connects, for this session. The handshake counts as one message.
+    Connect(Confirm),
+    /// The other one answers.
+    Ready(Ready),
+    /// Frames, or parts of frames.
+    Bytes(Bytes),
+    /// The sender's end is closed.
+    Closed,
+}
+
 /// A message.
 #[derive(Clone, Debug)]
 pub enum Packet {
@@ -65,8 +78,8 @@ pub enum Packet {
     Notify(u64, WatchNotify),
     /// OSD to client.
     Lost(u64, WatchLost),
-    /// OSD to OSD, about a PG.
-    Peer(Box<PgEnvelope>),
+    /// OSD to OSD, by a socket of a session.
+    Socket(u64, SocketEvent),
     /// OSD to OSD, about leases and life.
     Heartbeat(HbEnvelope),
     /// OSD to the map authority.
@@ -101,9 +114,13 @@ impl Packet {
             Packet::Backoff(_, b) => (b.reqid, b.attempt, b.epoch).hash(state),
             Packet::Notify(_, n) => (n.cookie, n.notify_id).hash(state),
             Packet::Lost(_, lost) => lost.cookie.hash(state),
-            Packet::Peer(envelope) => {
-                envelope.pg.hash(state);
-                std::mem::discriminant(&envelope.msg).hash(state);
+            Packet::Socket(socket, event) => {
+                socket.hash(state);
+                std::mem::discriminant(event).hash(state);
+                if let SocketEvent::Bytes(bytes) = event {
+                    // The first header has the checksums of what follows it.
+                    (bytes.len(), &bytes[..bytes.len().min(44)]).hash(state);
+                }
             }
             Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
             Packet::ToMon(event) => std::mem::discriminant(&**event).hash(state),

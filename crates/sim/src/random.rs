@@ -13,6 +13,8 @@ pub enum Stream {
     Scenario,
     /// Delays, losses and reorderings.
     Network,
+    /// Where sockets between OSDs break, and how their bytes are cut.
+    Sockets,
     /// Flush times and what survives a crash.
     Disk,
     /// Clients' operations and pauses.
@@ -53,6 +55,7 @@ impl Random {
             Stream::Tasks => 6,
             Stream::Attendance => 7,
             Stream::Chores => 8,
+            Stream::Sockets => 9,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

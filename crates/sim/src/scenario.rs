@@ -4,7 +4,7 @@
 //! kind of fault away and leaves everything else as it was.
 
 use crate::mutation::Mutation;
-use crate::osd::OsdSettings;
+use crate::osd::{OsdSettings, SessionSettings};
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
 use nacre_common::config::ConfigBuilder;
@@ -12,6 +12,7 @@ use nacre_mon::logic::Tuning;
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::HeartbeatSettings;
 use nacre_pg::lease::LeaseSettings;
+use nacre_session::Rules;
 use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
@@ -175,6 +176,12 @@ pub struct Scenario {
     pub session_expiry: Nanos,
     /// Clients go on while the cluster heals.
     pub busy: bool,
+    /// Bytes that may wait for a peer of an OSD.
+    pub peer_queue_bytes: usize,
+    /// Bytes of peers' messages, decoded, that an OSD may work on at a time.
+    pub peer_throttle_bytes: u64,
+    /// Sessions between OSDs wait so long for a peer that is away.
+    pub peer_timeout: Nanos,
 }
 
 impl Scenario {
@@ -212,6 +219,9 @@ impl Scenario {
             log_entries: random.range(3, 60) as usize,
             session_expiry: random.range(25, 200) * SECOND,
             busy: random.chance(500),
+            peer_queue_bytes: if random.chance(300) { 8 << 10 } else { 1 << 20 },
+            peer_throttle_bytes: if random.chance(300) { 16 << 10 } else { 1 << 20 },
+            peer_timeout: random.range(10, 60) * SECOND,
         }
     }
 
@@ -249,7 +259,15 @@ impl Scenario {
             .set("osd_heartbeat_min_peers", "3")
             .set("crush_location", format!("root=default host=host{}", osd.0))
             .build();
-        OsdSettings { shards, config: config.expect("invariant: these options have these values") }
+        let sessions = SessionSettings {
+            queue_bytes: self.peer_queue_bytes,
+            full_one_in: if self.peer_queue_bytes < 1 << 20 { 400 } else { 0 },
+            throttle: (self.peer_throttle_bytes, 0),
+            timeout: self.peer_timeout,
+            rules: Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) },
+            trace: false,
+        };
+        OsdSettings { shards, sessions, config: config.expect("invariant: these options have these values") }
     }
 
     /// What the map authority obeys.

@@ -5,6 +5,7 @@
 //! answered and every object was read once more, or with the first invariant that does not hold.
 
 mod ending;
+mod sockets;
 mod workload;
 
 use crate::client::{Client, ClientOut};
@@ -13,8 +14,8 @@ use crate::invariants::Invariants;
 use crate::linearize;
 use crate::monitor::{MonOut, Monitor};
 use crate::nemesis::{FaultEvent, Nemesis};
-use crate::network::{Delays, Due, Link, Network, Node};
-use crate::osd::{Osd, Out, show_membership};
+use crate::network::{Channel, Delays, Due, Link, Network, Node};
+use crate::osd::{Osd, Out, SHARDS, show_membership};
 use crate::packet::{MapView, Packet};
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
@@ -27,12 +28,11 @@ use nacre_shard::session::Arrival;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
 use nacre_types::{ClientId, Epoch, OsdId, PoolId};
+use sockets::Sockets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Shards of an OSD, as its options have it.
-const SHARDS: usize = 2;
 /// Requests that one OSD may hold for clients.
 const MAX_HELD: usize = 2_000;
 /// Events of one run; more mean that something spins.
@@ -55,8 +55,8 @@ pub enum Happening {
     Refused(u32, u32),
     /// An OSD's process starts.
     OsdStart(u32),
-    /// Two OSDs have made a new session; the first began it with a new process or after a loss.
-    Session(u32, u32),
+    /// An OSD's sessions wanted to be woken.
+    SessionTime(u32, u32),
     /// Both ends notice that a lossy connection was lost.
     ResetSeen(Node, Node),
     /// A client and an OSD notice that their connection is over.
@@ -129,8 +129,10 @@ pub struct World {
     pub(crate) partitioned: BTreeSet<Link>,
     /// Connections of clients that are over: nothing is sent by them any more.
     broken: BTreeSet<(u32, u64)>,
-    /// OSD pairs that are between two sessions.
-    connecting: BTreeSet<(u32, u32)>,
+    /// Sockets between OSDs, and what went by them.
+    sockets: Sockets,
+    /// When each OSD's sessions are woken next.
+    session_wakes: Vec<Option<Nanos>>,
     asked: u32,
     /// Clients go on while the cluster heals.
     busy: bool,
@@ -156,7 +158,9 @@ impl World {
         let osds: Vec<Osd> = (0..scenario.osds)
             .map(|id| {
                 let clock = Clock::new(&mut clock_random, 0, scenario.drift_ppm);
-                Osd::new(OsdId(id), clock, scenario.settings(OsdId(id), mutation))
+                let mut settings = scenario.settings(OsdId(id), mutation);
+                settings.sessions.trace = options.trace;
+                Osd::new(OsdId(id), clock, settings)
             })
             .collect();
         // OSDs have sessions of their own to read the sources of copies.
@@ -192,7 +196,8 @@ impl World {
             turns: vec![[NextTurn::default(); SHARDS]; count],
             partitioned: BTreeSet::new(),
             broken: BTreeSet::new(),
-            connecting: BTreeSet::new(),
+            sockets: Sockets::new(seed),
+            session_wakes: vec![None; count],
             asked: 0,
             busy: scenario.busy,
             next_session: u64::from(scenario.clients + scenario.osds) + 1,
@@ -265,6 +270,7 @@ impl World {
             answered: self.history.answered() as u64,
             virtual_ns: self.schedule.now(),
             struck: self.nemesis.struck().clone(),
+            sessions: self.sockets.troubles,
         }
     }
 
@@ -279,7 +285,13 @@ impl World {
         self.schedule.now().hash(&mut self.hash);
         std::mem::discriminant(happening).hash(&mut self.hash);
         if self.trace
-            && !matches!(happening, Happening::Deliver(_) | Happening::OsdTick(..) | Happening::MonTick(_))
+            && !matches!(
+                happening,
+                Happening::Deliver(_)
+                    | Happening::OsdTick(..)
+                    | Happening::SessionTime(..)
+                    | Happening::MonTick(_)
+            )
         {
             self.say(format_args!("{happening:?}"));
         }
@@ -331,7 +343,12 @@ impl World {
                 }
             }
             Happening::OsdStart(osd) => self.start_osd(osd),
-            Happening::Session(a, b) => self.session(a, b),
+            Happening::SessionTime(osd, life) => {
+                let wake = &mut self.session_wakes[osd as usize];
+                if self.osds[osd as usize].life == life && wake.take_if(|at| *at <= now).is_some() {
+                    self.with_osd(osd, |osd, out| osd.on_session_time(now, out));
+                }
+            }
             Happening::ResetSeen(a, b) => {
                 self.reset_seen(a, b);
                 self.reset_seen(b, a);
@@ -387,8 +404,11 @@ impl World {
         {
             return;
         }
-        let mut link = Link::new(from, to);
-        link.beats = matches!(packet, Packet::Heartbeat(_));
+        let link = match packet {
+            Packet::Socket(number, event) => return self.send_by_socket(from, to, number, event),
+            Packet::Heartbeat(_) => Link::new(from, to).by(Channel::Beats),
+            _ => Link::new(from, to),
+        };
         let due = self.network.send(self.schedule.now(), link, packet);
         self.due(due);
     }
@@ -408,6 +428,11 @@ impl World {
         {
             // The port is closed.
             return self.break_connection((client, osd), conn, 3 * MILLI);
+        }
+        if let Channel::Socket(number) = link.channel
+            && !self.arrives_by_socket(link, number, &packet)
+        {
+            return;
         }
         match link.to {
             Node::Mon => self.with_monitor(|monitor, out| monitor.on_packet(now, link.from, packet, out)),
@@ -552,6 +577,8 @@ impl World {
                 }
                 Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
+                Out::Said(to, what) => self.say(format_args!("osd.{id} > {to} {what}")),
+                out => self.session_out(id, out),
             }
         }
         self.out = out;
@@ -604,6 +631,13 @@ impl World {
                 self.schedule.at(at, Happening::OsdTick(id, osd.life));
             }
         }
+        if let Some(at) = osd.next_session_time() {
+            let at = at.max(now + 1);
+            if self.session_wakes[id as usize].is_none_or(|known| at < known) {
+                self.session_wakes[id as usize] = Some(at);
+                self.schedule.at(at, Happening::SessionTime(id, osd.life));
+            }
+        }
         if held > MAX_HELD {
             self.fail("a queue without bound", format!("osd.{id} holds {held} requests"));
         }
@@ -649,15 +683,15 @@ impl World {
         }
         self.flushing[id as usize] = false;
         self.wakes[id as usize] = None;
+        self.session_wakes[id as usize] = None;
+        self.sockets.switched_off.remove(&id);
         self.turns[id as usize] = [NextTurn::default(); SHARDS];
         let me = Node::Osd(id);
         for other in 0..self.osds.len() as u32 {
             if other != id {
-                // What the dead process sent and has not arrived never does: the peer takes the new session instead.
-                self.network.cut(Link::new(me, Node::Osd(other)));
-                self.network.cut(Link::new(me, Node::Osd(other)).beats());
-                self.network.cut(Link::new(Node::Osd(other), me).beats());
-                self.begin_session(id, other);
+                // What the dead process sent and has not arrived never does.
+                self.network.cut(Link::new(me, Node::Osd(other)).by(Channel::Beats));
+                self.network.cut(Link::new(Node::Osd(other), me).by(Channel::Beats));
             }
         }
         for client in 0..self.clients.len() as u32 {
@@ -679,36 +713,6 @@ impl World {
                 self.schedule.after(wait, Happening::Ghost(link, Box::new(packet)));
             }
         }
-    }
-
-    /// `from` begins a new session with `to`; until both know, nothing passes.
-    pub(crate) fn begin_session(&mut self, from: u32, to: u32) {
-        self.connecting.insert((from, to));
-        self.hold(Link::new(Node::Osd(from), Node::Osd(to)));
-        self.hold(Link::new(Node::Osd(to), Node::Osd(from)));
-        let wait = self.disk_random.range(MILLI, 30 * MILLI);
-        self.schedule.after(wait, Happening::Session(from, to));
-    }
-
-    fn session(&mut self, from: u32, to: u32) {
-        if !self.connecting.contains(&(from, to)) {
-            return;
-        }
-        let (a, b) = (Node::Osd(from), Node::Osd(to));
-        if !self.osds[from as usize].is_running() {
-            self.connecting.remove(&(from, to));
-        } else if self.partitioned.contains(&Link::new(a, b)) || self.partitioned.contains(&Link::new(b, a)) {
-            self.schedule.after(50 * MILLI, Happening::Session(from, to));
-            return;
-        } else {
-            self.connecting.remove(&(from, to));
-            // The peer sent these on the session that has ended.
-            self.network.cut(Link::new(b, a));
-            let now = self.schedule.now();
-            self.with_osd(to, |osd, out| osd.on_peer_reset(now, OsdId(from), out));
-        }
-        self.release(Link::new(a, b));
-        self.release(Link::new(b, a));
     }
 
     fn reset_seen(&mut self, node: Node, peer: Node) {
@@ -744,16 +748,10 @@ impl World {
         }
     }
 
-    /// Stops a direction for as long as a partition or a session that is being made holds it.
-    pub(crate) fn hold(&mut self, link: Link) {
-        self.network.block(link);
-    }
-
     /// Cuts a direction off: a partition.
     pub(crate) fn part(&mut self, link: Link) {
         self.partitioned.insert(link);
         self.network.block(link);
-        self.network.block(link.beats());
     }
 
     /// Lets a direction go on if nothing holds it any more.
@@ -761,15 +759,9 @@ impl World {
         if self.partitioned.contains(&link) {
             return;
         }
-        let due = self.network.unblock(self.schedule.now(), link.beats());
-        self.due(due);
-        if let (Node::Osd(a), Node::Osd(b)) = (link.from, link.to)
-            && (self.connecting.contains(&(a, b)) || self.connecting.contains(&(b, a)))
-        {
-            return;
+        for due in self.network.unblock(self.schedule.now(), link) {
+            self.due(Some(due));
         }
-        let due = self.network.unblock(self.schedule.now(), link);
-        self.due(due);
     }
 }
 

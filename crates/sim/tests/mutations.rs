@@ -79,6 +79,11 @@ fn breaches_of_r10_are_noticed() {
 }
 
 #[test]
+fn breaches_of_sessions_are_noticed() {
+    breaches_are_noticed("sessions");
+}
+
+#[test]
 fn scenarios_of_breaches_are_sound_without_them() {
     for mutation in Mutation::ALL.iter().filter(|m| **m != Mutation::WildClocks) {
         for seed in 1..=SOUND {

@@ -1,13 +1,15 @@
 //! The side that is connected to: listener, handshake, sessions that wait for their peers.
 
 use super::conn::{Conn, ConnInner, Stop};
-use super::connect::{Confirm, Outcome, Ready, exchange_banners, prepare, read_record, record, write_record};
-use super::link::{self, End};
-use super::{Inner, Policy, Reset};
+use super::connect::{exchange_banners, prepare, read_record, record, write_record};
+use super::link::{self, End, reset_of};
+use super::{Inner, Policy, nanos};
 use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
 use nacre_common::error::{Error, Result};
-use nacre_types::ids::{EntityKind, EntityName};
+use nacre_session::incoming::{Admission, Incoming, Input, Standing, Step};
+use nacre_session::{Cause, Confirm, Loss, Outcome, Ready};
+use nacre_types::ids::EntityKind;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -30,35 +32,20 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Attach {
     stream: std::net::TcpStream,
     transport: Transport,
-    outcome: Outcome,
-    peer_has: u64,
+    confirm: Confirm,
     /// Who came, with the rights it has now.
     peer: Peer,
 }
 
-struct Session {
-    peer_nonce: u64,
+/// An incoming lossless session.
+pub(crate) struct Session {
     conn: Arc<ConnInner>,
     attach: mpsc::Sender<Attach>,
 }
 
-/// Incoming lossless sessions by entity and cookie.
-#[derive(Default)]
-pub(crate) struct Sessions(HashMap<EntityName, HashMap<u64, Session>>);
-
-impl Sessions {
-    /// Forgets all of them.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn remove(&mut self, entity: &EntityName, cookie: u64) {
-        if let Some(of_entity) = self.0.get_mut(entity) {
-            of_entity.remove(&cookie);
-            if of_entity.is_empty() {
-                self.0.remove(entity);
-            }
-        }
+impl Session {
+    fn standing(&self) -> Standing {
+        Standing { is_over: self.attach.is_closed(), has_heard: self.conn.received.has_heard() }
     }
 }
 
@@ -331,76 +318,52 @@ async fn admit(
         inner.register(|id| ConnInner::new(id, inner.clone(), lane, confirm.policy, false, addr, Some(peer)))
     };
     if confirm.policy == Policy::Lossy {
-        send_ready(&mut stream, &transport, Outcome::New, 0).await?;
+        send_ready(&mut stream, &transport, Ready { outcome: Outcome::New, in_seq: 0 }).await?;
         let conn = make(peer);
         run_lossy(&conn, stream, &transport).await;
         inner.unregister(&conn);
         return Ok(());
     }
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
-    let outcome = if confirm.established { Outcome::Reset } else { Outcome::New };
     let stream = stream.into_std().map_err(broken)?;
-    let mut attach = Attach { stream, transport, outcome, peer_has: 0, peer: peer.clone() };
-    // An entity has one session: what comes on another one must not overtake, or be overtaken by, what its dispatcher has yet
-    // to hear of the one before.
-    let (conn, receiver) = loop {
-        let earlier: Vec<Arc<ConnInner>> = {
+    let attach = Attach { stream, transport, confirm, peer: peer.clone() };
+    let (session, receiver) = loop {
+        let earlier: Vec<Arc<Session>> = {
             let mut sessions = inner.sessions.lock();
-            let of_entity = sessions.0.entry(entity.clone()).or_default();
-            if let Some(session) = of_entity.get(&confirm.cookie)
-                && session.peer_nonce == confirm.nonce
-                && !session.attach.is_closed()
-                // What a session was let in for does not hold for other rights.
-                && session.conn.peer.load().as_ref().is_some_and(|before| before.caps == peer.caps)
-            {
-                attach.outcome = Outcome::Resumed;
-                attach.peer_has = confirm.in_seq;
+            match sessions.admit(&entity, &peer.caps, &confirm, |session| session.standing()) {
                 // A session that has not yet taken the last socket: this one is dropped, and the peer tries again.
-                return session
-                    .attach
-                    .try_send(attach)
-                    .map_err(|_| Error::Busy("session is being resumed".into()));
+                Admission::Resume(session) => {
+                    return session
+                        .attach
+                        .try_send(attach)
+                        .map_err(|_| Error::Busy("session is being resumed".into()));
+                }
+                Admission::Begin => {
+                    let (sender, receiver) = mpsc::channel(1);
+                    let rights = peer.caps.clone();
+                    let session = Arc::new(Session { conn: make(peer), attach: sender });
+                    sessions.insert(entity.clone(), rights, &confirm, Arc::clone(&session));
+                    break (session, receiver);
+                }
+                Admission::Supersede(earlier) => earlier,
             }
-            if of_entity.is_empty() {
-                let conn = make(peer);
-                let (sender, receiver) = mpsc::channel(1);
-                let session = Session { peer_nonce: confirm.nonce, conn: conn.clone(), attach: sender };
-                of_entity.insert(confirm.cookie, session);
-                break (conn, receiver);
-            }
-            of_entity.values().map(|session| session.conn.clone()).collect()
         };
-        earlier.iter().for_each(|conn| conn.supersede());
-        for conn in earlier {
-            let over = tokio::time::timeout(SUPERSEDE_PATIENCE, conn.over()).await;
+        earlier.iter().for_each(|session| session.conn.supersede());
+        for session in earlier {
+            let over = tokio::time::timeout(SUPERSEDE_PATIENCE, session.conn.over()).await;
             over.map_err(|_| Error::Busy(format!("an earlier session of {entity} is not over")))?;
         }
     };
-    run_session(&conn, attach, receiver).await;
-    // Only this session's own entry: a successor may have the same cookie.
-    {
-        let mut sessions = inner.sessions.lock();
-        let own = sessions
-            .0
-            .get(&entity)
-            .and_then(|of_entity| of_entity.get(&confirm.cookie))
-            .is_some_and(|session| Arc::ptr_eq(&session.conn, &conn));
-        if own {
-            sessions.remove(&entity, confirm.cookie);
-        }
-    }
-    inner.unregister(&conn);
+    run_session(&session.conn, attach, receiver).await;
+    let is_own = |other: &Arc<Session>| Arc::ptr_eq(other, &session);
+    inner.sessions.lock().remove(&entity, confirm.cookie, is_own);
+    inner.unregister(&session.conn);
     Ok(())
 }
 
-async fn send_ready(
-    stream: &mut TcpStream,
-    transport: &Transport,
-    outcome: Outcome,
-    in_seq: u64,
-) -> Result<()> {
+async fn send_ready(stream: &mut TcpStream, transport: &Transport, ready: Ready) -> Result<()> {
     let mut sealed = Vec::new();
-    transport.seal(0, &encode(&Ready { outcome, in_seq }), &mut sealed)?;
+    transport.seal(0, &encode(&ready), &mut sealed)?;
     write_record(stream, record::READY, &sealed)
         .await
         .map_err(|e| Error::Io { what: "answer a connecting peer".into(), source: Arc::new(e) })
@@ -410,15 +373,15 @@ async fn run_lossy(conn: &Arc<ConnInner>, stream: TcpStream, transport: &Transpo
     let dispatcher = &conn.messenger.lanes[conn.lane].dispatcher;
     let handle = Conn(conn.clone());
     dispatcher.on_accept(&handle);
-    let reset = match link::run(conn, stream, transport, None).await {
+    let (cause, error) = match link::run(conn, stream, transport, None).await {
         End::LocalClosed | End::Stopped | End::Replaced(_) => return,
-        End::PeerClosed => Reset::PeerClosed,
-        End::Idle => Reset::Idle,
-        End::Fault(error) => Reset::Failed(error),
+        End::PeerClosed => (Cause::PeerClosed, Error::Closed),
+        End::Idle => (Cause::Idle, Error::Closed),
+        End::Fault(error) => (Cause::Failed, error),
     };
     conn.queue.lock().closing = true;
     if !conn.closed.load(Ordering::Acquire) {
-        dispatcher.on_reset(&handle, reset);
+        dispatcher.on_reset(&handle, reset_of(cause, error));
     }
 }
 
@@ -427,59 +390,66 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
     let inner = &conn.messenger;
     let dispatcher = &inner.lanes[conn.lane].dispatcher;
     let handle = Conn(conn.clone());
-    let mut next = Some(first);
-    let mut accepted = false;
-    let reset = loop {
-        let attach = match next.take() {
-            Some(attach) => attach,
-            None => tokio::select! {
-                biased;
-                () = conn.stopped(Stop::Close) => break stop_reason(conn),
-                attach = tokio::time::timeout(inner.limits.session_timeout, sockets.recv()) => match attach {
-                    Ok(Some(attach)) => attach,
-                    Ok(None) | Err(_) => break Some(Reset::Lapsed),
-                },
-            },
+    let mut session = Incoming::new(nanos(inner.limits.session_timeout));
+    let (mut input, mut next) = (Input::Attached(first.confirm), Some(first));
+    let cause = loop {
+        let step = session.turn(inner.now(), input, &mut conn.queue.lock(), &conn.received);
+        let (ready, first) = match step {
+            Step::Run { ready, first } => (ready, first),
+            Step::Over(cause) => break cause,
+            Step::Wait => {
+                input = tokio::select! {
+                    biased;
+                    () = conn.stopped(Stop::Close) => stopped(conn),
+                    Some(attach) = sockets.recv() => Input::Attached(next.insert(attach).confirm),
+                    () = inner.sleep_until(session.next_wake()) => Input::Wake,
+                };
+                continue;
+            }
         };
-        if conn.queue.lock().resume(attach.peer_has).is_err() {
-            break Some(Reset::PeerRestarted);
-        }
+        let Some(attach) = next.take() else { break None };
         conn.peer.store(Some(Arc::new(attach.peer)));
-        if !accepted {
-            accepted = true;
+        if first {
             dispatcher.on_accept(&handle);
         }
-        let in_seq = conn.in_seq.load(Ordering::Relaxed);
-        let Ok(mut stream) = TcpStream::from_std(attach.stream) else { continue };
-        let limit = inner.config.get().ms.ms_connection_ready_timeout;
-        let ready = send_ready(&mut stream, &attach.transport, attach.outcome, in_seq);
-        if !matches!(tokio::time::timeout(limit, ready).await, Ok(Ok(()))) {
-            continue;
-        }
-        conn.acked_out.store(in_seq, Ordering::Relaxed);
-        match link::run(conn, stream, &attach.transport, Some(&mut sockets)).await {
-            End::LocalClosed => break None,
-            End::Stopped => break stop_reason(conn),
-            End::PeerClosed => break Some(Reset::PeerClosed),
-            End::Idle => break Some(Reset::Idle),
-            End::Replaced(attach) => next = Some(attach),
-            End::Fault(error) => {
-                if !conn.closed.load(Ordering::Acquire) {
-                    dispatcher.on_fault(&handle, &error);
+        input = match answer(inner, attach.stream, &attach.transport, ready).await {
+            None => Input::Lost(Loss::Fault),
+            Some(stream) => match link::run(conn, stream, &attach.transport, Some(&mut sockets)).await {
+                End::Stopped => stopped(conn),
+                End::Replaced(attach) => Input::Attached(next.insert(*attach).confirm),
+                end => {
+                    if let End::Fault(error) = &end
+                        && !conn.closed.load(Ordering::Acquire)
+                    {
+                        dispatcher.on_fault(&handle, error);
+                    }
+                    Input::Lost(end.loss())
                 }
-            }
-        }
+            },
+        };
     };
     sockets.close();
     conn.queue.lock().closing = true;
-    if let Some(reset) = reset
-        && accepted
+    if let Some(cause) = cause
         && !conn.closed.load(Ordering::Acquire)
     {
-        dispatcher.on_reset(&handle, reset);
+        dispatcher.on_reset(&handle, reset_of(cause, Error::Closed));
     }
 }
 
-fn stop_reason(conn: &ConnInner) -> Option<Reset> {
-    (*conn.stop.borrow() == Stop::Superseded).then_some(Reset::PeerRestarted)
+/// Answers a peer; returns the socket if that worked.
+async fn answer(
+    inner: &Inner,
+    stream: std::net::TcpStream,
+    transport: &Transport,
+    ready: Ready,
+) -> Option<TcpStream> {
+    let mut stream = TcpStream::from_std(stream).ok()?;
+    let limit = inner.config.get().ms.ms_connection_ready_timeout;
+    let sent = tokio::time::timeout(limit, send_ready(&mut stream, transport, ready)).await;
+    matches!(sent, Ok(Ok(()))).then_some(stream)
+}
+
+fn stopped(conn: &ConnInner) -> Input {
+    Input::Stopped { superseded: *conn.stop.borrow() == Stop::Superseded }
 }

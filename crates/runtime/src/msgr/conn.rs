@@ -1,11 +1,12 @@
 //! The handle on a connection that everybody else holds.
 
-use super::queue::{OutFrame, Queue, header_of};
 use super::{Inner, Policy};
 use arc_swap::ArcSwapOption;
 use nacre_common::auth::Peer;
 use nacre_common::conn::{ConnRef, Connection};
 use nacre_common::error::{Error, Result};
+use nacre_session::queue::{OutFrame, Queue, header_of};
+use nacre_session::receive::Received;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::{Encoded, Message};
 use nacre_types::payload::{self, Payload};
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, watch};
 
@@ -54,10 +55,8 @@ pub(crate) struct ConnInner {
     pub(super) wake: Notify,
     /// Wakes senders that wait for room.
     pub(super) room: Notify,
-    /// The last message dispatched.
-    pub(super) in_seq: AtomicU64,
-    /// The last message that the other side was told we have.
-    pub(super) acked_out: AtomicU64,
+    /// The messages dispatched.
+    pub(super) received: Received,
     /// Closed on this side: nothing is dispatched any more.
     pub(super) closed: AtomicBool,
     pub(super) stop: watch::Sender<Stop>,
@@ -92,8 +91,7 @@ impl ConnInner {
             queue: Mutex::new(queue),
             wake: Notify::new(),
             room: Notify::new(),
-            in_seq: AtomicU64::new(0),
-            acked_out: AtomicU64::new(0),
+            received: Received::default(),
             closed: AtomicBool::new(false),
             stop: watch::Sender::new(Stop::Run),
             phase: watch::Sender::new(Phase::Connecting),
@@ -189,7 +187,9 @@ impl ConnInner {
     fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Payload>) -> Result<OutFrame> {
         let limits = &self.messenger.limits;
         let data_bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
-        for (bytes, limit) in [(meta.len() as u64, limits.meta_bytes), (data_bytes, limits.data_bytes)] {
+        for (bytes, limit) in
+            [(meta.len() as u64, limits.frame.meta_bytes), (data_bytes, limits.frame.data_bytes)]
+        {
             if bytes > limit {
                 return Err(Error::TooBig { bytes, limit });
             }

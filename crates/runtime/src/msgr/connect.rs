@@ -1,19 +1,19 @@
 //! The connecting side: handshake over a socket, reconnects.
 
 use super::conn::{Conn, ConnInner, Phase, Stop};
-use super::link::{self, End};
-use super::{Inner, Policy, Reset, Target};
+use super::link::{self, End, reset_of};
+use super::{Inner, Reset, Target, nanos};
 use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{
     BANNER_BYTES, Initiator, MAX_RECORD_BYTES, Refusal, Transport, banner, check_banner, decode, encode,
 };
 use nacre_common::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+use nacre_session::outgoing::{Backoff, Input, Outgoing, Step};
+use nacre_session::{Cause, Confirm, Loss, Ready};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -25,41 +25,6 @@ pub(super) mod record {
     pub(in crate::msgr) const CONFIRM: u8 = 4;
     pub(in crate::msgr) const READY: u8 = 5;
     pub(in crate::msgr) const REFUSED: u8 = 15;
-}
-
-/// A connection that lasted so long is tried again at once when it is lost; others after a growing wait.
-const STEADY_AFTER: Duration = Duration::from_secs(1);
-
-/// What the connecting side wants, sealed.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Confirm {
-    /// This run of its process.
-    pub(super) nonce: u64,
-    pub(super) policy: Policy,
-    /// Names its lossless session.
-    pub(super) cookie: u64,
-    /// It has been told before that the session exists.
-    pub(super) established: bool,
-    /// The last message that it has.
-    pub(super) in_seq: u64,
-}
-
-/// What became of the session, sealed.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ready {
-    pub(super) outcome: Outcome,
-    /// The last message that the answering side has.
-    pub(super) in_seq: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Outcome {
-    /// There was none, as the connecting side expected.
-    New,
-    /// It goes on.
-    Resumed,
-    /// It is unknown here: both start afresh.
-    Reset,
 }
 
 fn unreachable(peer: SocketAddr) -> impl Fn(io::Error) -> Error {
@@ -127,12 +92,6 @@ pub(super) fn start(inner: &Arc<Inner>, target: Target) -> Conn {
     Conn(conn)
 }
 
-/// An outgoing session's memory across sockets.
-struct Session {
-    cookie: u64,
-    established: bool,
-}
-
 async fn run(conn: Arc<ConnInner>, target: Target) {
     let inner = conn.messenger.clone();
     let error = drive(&conn, &target).await.err();
@@ -150,83 +109,86 @@ async fn run(conn: Arc<ConnInner>, target: Target) {
 /// Connects and reconnects until the connection is over; the error is what `on_reset` is to be told.
 async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Reset)> {
     let inner = &conn.messenger;
-    let dispatcher = &inner.lanes[conn.lane].dispatcher;
-    let lossless = target.policy == Policy::Lossless;
-    let failed = |error: Error| (error.clone(), Reset::Failed(error));
-    let cookie = nacre_common::auth::random_bytes().map_err(failed)?;
-    let mut session = Session { cookie: u64::from_le_bytes(cookie), established: false };
-    let mut failures = 0u32;
+    let cookie = nacre_common::auth::random_bytes().map_err(|e| (e.clone(), Reset::Failed(e)))?;
+    let cookie = u64::from_le_bytes(cookie);
+    let mut session = Outgoing::new(inner.identity.nonce, target.policy, cookie, backoff(inner));
+    let mut turn = |input| {
+        if input == Input::Lost(Loss::Fault) {
+            session.backoff = backoff(inner);
+        }
+        let step = session.turn(inner.now(), input, &mut conn.queue.lock(), &conn.received);
+        (step, session.next_wake(), session.failures())
+    };
+    let (mut input, mut error) = (Input::Wake, Error::Closed);
     loop {
+        let (step, next_wake, failures) = turn(input);
+        if input == Input::Lost(Loss::Fault) && !matches!(step, Step::Over(_)) {
+            tracing::debug!(peer = %target.addr, %error, failures, "connection lost, will reconnect");
+            if conn.closed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            inner.lanes[conn.lane].dispatcher.on_fault(&Conn(conn.clone()), &error);
+        }
+        let confirm = match step {
+            Step::Connect(confirm) => confirm,
+            Step::Over(None) => return Ok(()),
+            Step::Over(Some(Cause::Failed)) => return Err((error.clone(), Reset::Failed(error))),
+            Step::Over(Some(cause)) => return Err((Error::Closed, reset_of(cause, error))),
+            Step::Wait | Step::Run { .. } => {
+                tokio::select! {
+                    () = conn.stopped(Stop::Close) => return Ok(()),
+                    () = inner.sleep_until(next_wake) => {}
+                }
+                input = Input::Wake;
+                continue;
+            }
+        };
         let limit = inner.config.get().ms.ms_connection_ready_timeout;
         let attempt = tokio::select! {
             biased;
             () = conn.stopped(Stop::Close) => return Ok(()),
-            attempt = tokio::time::timeout(limit, establish(conn, target, &session)) => attempt,
+            attempt = tokio::time::timeout(limit, establish(conn, target, &confirm)) => attempt,
         };
         let attempt =
             attempt.unwrap_or_else(|_| Err(Error::TimedOut(format!("connecting to {}", target.addr))));
-        let error = match attempt {
+        input = Input::Lost(Loss::Fault);
+        match attempt {
             Ok((stream, transport, ready)) => {
-                let up_since = Instant::now();
-                if lossless {
-                    adopt(conn, &mut session, &ready);
-                }
-                if !conn.closed.load(Ordering::Acquire) {
-                    dispatcher.on_connect(&Conn(conn.clone()));
-                }
+                let restarted = turn(Input::Ready(ready)).0 == Step::Run { restarted: true };
+                announce(conn, restarted);
                 let end = link::run(conn, stream, &transport, None).await;
-                // Lost soon after it came up counts as not having come up: two processes that claim one name, or a
-                // peer that fails on what it is sent, must not make both sides spin.
-                failures = if up_since.elapsed() < STEADY_AFTER { failures.saturating_add(1) } else { 0 };
-                match end {
-                    End::LocalClosed | End::Stopped | End::Replaced(_) => return Ok(()),
-                    End::PeerClosed => return Err((Error::Closed, Reset::PeerClosed)),
-                    End::Idle => return Err((Error::Closed, Reset::Idle)),
-                    End::Fault(error) => error,
+                input = Input::Lost(end.loss());
+                if let End::Fault(fault) = end {
+                    error = fault;
                 }
             }
-            Err(error) => {
-                failures = failures.saturating_add(1);
+            Err(failure) => {
                 inner.counters.faults.fetch_add(1, Ordering::Relaxed);
-                error
-            }
-        };
-        if !lossless {
-            return Err(failed(error));
-        }
-        tracing::debug!(peer = %target.addr, %error, failures, "connection lost, will reconnect");
-        if conn.closed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        dispatcher.on_fault(&Conn(conn.clone()), &error);
-        if failures > 0 {
-            let (initial, max) = {
-                let options = inner.config.get();
-                (options.ms.ms_initial_backoff, options.ms.ms_max_backoff)
-            };
-            let wait = initial.saturating_mul(1 << (failures - 1).min(16)).min(max);
-            tokio::select! {
-                () = conn.stopped(Stop::Close) => return Ok(()),
-                () = tokio::time::sleep(wait) => {}
+                error = failure;
             }
         }
     }
 }
 
-/// Brings the session in line with what the other side knows of it.
-fn adopt(conn: &Arc<ConnInner>, session: &mut Session, ready: &Ready) {
-    let resumed = ready.outcome != Outcome::Reset && conn.queue.lock().resume(ready.in_seq).is_ok();
-    session.established = true;
-    if resumed {
+fn backoff(inner: &Inner) -> Backoff {
+    let options = inner.config.get();
+    Backoff { initial: nanos(options.ms.ms_initial_backoff), max: nanos(options.ms.ms_max_backoff) }
+}
+
+/// Tells the connection's owner that it is up; before that, where the session starts afresh, of that.
+fn announce(conn: &Arc<ConnInner>, restarted: bool) {
+    if restarted {
+        conn.room.notify_waiters();
+    }
+    if conn.closed.load(Ordering::Acquire) {
         return;
     }
-    conn.queue.lock().reset();
-    conn.in_seq.store(0, Ordering::Relaxed);
-    conn.acked_out.store(0, Ordering::Relaxed);
-    conn.room.notify_waiters();
-    if !conn.closed.load(Ordering::Acquire) {
-        let dispatcher = &conn.messenger.lanes[conn.lane].dispatcher;
+    let dispatcher = &conn.messenger.lanes[conn.lane].dispatcher;
+    if restarted {
         dispatcher.on_reset(&Conn(conn.clone()), Reset::PeerRestarted);
+    }
+    if !conn.closed.load(Ordering::Acquire) {
+        dispatcher.on_connect(&Conn(conn.clone()));
     }
 }
 
@@ -234,7 +196,7 @@ fn adopt(conn: &Arc<ConnInner>, session: &mut Session, ready: &Ready) {
 async fn establish(
     conn: &Arc<ConnInner>,
     target: &Target,
-    session: &Session,
+    confirm: &Confirm,
 ) -> Result<(TcpStream, Transport, Ready)> {
     let inner = &conn.messenger;
     let addr = target.addr;
@@ -257,15 +219,8 @@ async fn establish(
     {
         return Err(Error::Denied(format!("{wanted} was wanted at {addr}, but {} answers", peer.entity)));
     }
-    let confirm = encode(&Confirm {
-        nonce: inner.identity.nonce,
-        policy: target.policy,
-        cookie: session.cookie,
-        established: session.established,
-        in_seq: conn.in_seq.load(Ordering::Relaxed),
-    });
     let mut sealed = Vec::new();
-    transport.seal(0, &confirm, &mut sealed)?;
+    transport.seal(0, &encode(confirm), &mut sealed)?;
     write_record(&mut stream, record::CONFIRM, &sealed).await.map_err(unreachable(addr))?;
     let ready = read_record(&mut stream, record::READY, addr).await?;
     let ready: Ready = decode("handshake", &transport.open_vec(0, &ready)?)?;

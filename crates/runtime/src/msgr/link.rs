@@ -2,14 +2,19 @@
 
 use super::accept::Attach;
 use super::conn::{Conn, ConnInner, Phase, Stop};
-use super::frame::{Body, Frame};
-use super::queue::Batch;
-use super::wire::{ACK, CLOSE, CONTROL, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
-use super::{Dispatcher, Policy};
+use super::frame::Frame;
+use super::{Dispatcher, Policy, Reset, nanos};
 use bytes::BufMut;
 use nacre_common::auth::handshake::Transport;
 use nacre_common::error::{Error, Result};
 use nacre_common::options::kinds::ConnMode;
+use nacre_common::throttle::{Permit, Throttle};
+use nacre_session::body::Body;
+use nacre_session::keepalive::{Activity, Beat, Keepalive};
+use nacre_session::queue::{Batch, Queue};
+use nacre_session::receive::{Arrival, Reader, memory_bytes, wire_bytes};
+use nacre_session::wire::{HEADER_BYTES, Header};
+use nacre_session::{Cause, Loss, Rules};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,12 +31,6 @@ const BUFFERED_REST_BYTES: usize = 32 << 10;
 /// The longest sealed record and the plain text that fits into it.
 const SEALED_BYTES: usize = 65_535;
 const PLAIN_BYTES: usize = SEALED_BYTES - 16;
-/// An acknowledgement is sent on its own after so many messages or bytes without one going out beside a message.
-const ACK_AFTER_MESSAGES: u64 = 32;
-const ACK_AFTER_BYTES: u64 = 256 << 10;
-/// Bytes that a byte of a description may become when it is decoded: an empty key is one byte long there and a handle in
-/// memory. Throttles count that, or a flood of such messages would take many times what they allow.
-const DECODED_PER_META_BYTE: u64 = 32;
 /// How long a closing connection may take to write what it has queued.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
@@ -43,8 +42,31 @@ pub(super) enum End {
     Stopped,
     Idle,
     /// The peer came back to its session on another socket.
-    Replaced(Attach),
+    Replaced(Box<Attach>),
     Fault(Error),
+}
+
+impl End {
+    /// What it means for the session.
+    pub(super) fn loss(&self) -> Loss {
+        match self {
+            End::PeerClosed => Loss::PeerClosed,
+            End::LocalClosed | End::Stopped => Loss::LocalClosed,
+            End::Idle => Loss::Idle,
+            End::Replaced(_) | End::Fault(_) => Loss::Fault,
+        }
+    }
+}
+
+/// What the owner of a connection is told; `error` is what the socket met last.
+pub(super) fn reset_of(cause: Cause, error: Error) -> Reset {
+    match cause {
+        Cause::PeerClosed => Reset::PeerClosed,
+        Cause::PeerRestarted => Reset::PeerRestarted,
+        Cause::Failed => Reset::Failed(error),
+        Cause::Idle => Reset::Idle,
+        Cause::Lapsed => Reset::Lapsed,
+    }
 }
 
 /// What the three parts of a link share.
@@ -82,7 +104,7 @@ pub(super) async fn run(
         let replaced = async {
             match replacements {
                 Some(receiver) => match receiver.recv().await {
-                    Some(attach) => End::Replaced(attach),
+                    Some(attach) => End::Replaced(Box::new(attach)),
                     None => std::future::pending().await,
                 },
                 None => std::future::pending().await,
@@ -124,7 +146,7 @@ impl Link<'_> {
         End::Fault(Error::Protocol { peer: self.conn.addr, reason: reason.into() })
     }
 
-    fn wake_writer(&self, ask: impl FnOnce(&mut super::queue::Queue)) {
+    fn wake_writer(&self, ask: impl FnOnce(&mut Queue)) {
         let idle = {
             let mut queue = self.conn.queue.lock();
             ask(&mut queue);
@@ -149,88 +171,72 @@ impl Link<'_> {
         let kind = conn.peer.load().as_ref().map(|peer| peer.entity.kind);
         let kind = kind.ok_or_else(|| self.protocol("is not authenticated"))?;
         let throttle = conn.messenger.throttle(kind);
-        let limits = conn.messenger.limits;
         let counters = &conn.messenger.counters;
-        let lossless = conn.policy == Policy::Lossless;
-        let mut seen_ack = 0;
-        let mut unacked_bytes = 0;
+        let mut reader = Reader::new(conn.policy, conn.messenger.limits.frame, Rules::default());
         loop {
-            if source.available() < HEADER_BYTES {
-                // What handlers have sent goes out before more is read.
-                if source.more_expected() {
-                    tokio::task::yield_now().await;
-                }
-                while source.available() < HEADER_BYTES {
-                    source.fill().await.map_err(|e| self.fault(e))?;
-                    self.heard.store(true, Ordering::Relaxed);
-                }
-            }
-            let header = Header::decode(source.header()).map_err(|e| self.protocol(e))?;
-            source.consume(HEADER_BYTES);
-            if lossless && header.ack > seen_ack {
-                seen_ack = header.ack;
-                let made_room = conn.queue.lock().acknowledge(header.ack).map_err(|e| self.protocol(e))?;
-                if made_room {
-                    conn.room.notify_waiters();
-                }
-            }
-            if header.kind >= CONTROL {
-                if header.body_len() > 0 || header.seq > 0 {
-                    return Err(self.protocol("control frame with a body"));
-                }
-                match header.kind {
-                    ACK | KEEPALIVE_ACK => {}
-                    KEEPALIVE => self.wake_writer(|queue| queue.ask_keepalive(true)),
-                    CLOSE => return Ok(End::PeerClosed),
-                    _ => return Err(self.protocol("unknown control frame")),
-                }
-                continue;
-            }
-            if u64::from(header.meta_len) > limits.meta_bytes
-                || u64::from(header.data_len) > limits.data_bytes
+            let header = self.read_header(source).await?;
+            if let Some(ack) = reader.new_ack(&header)
+                && conn.queue.lock().acknowledge(ack).map_err(|e| self.protocol(e))?
             {
-                return Err(self.protocol("frame exceeds the size limits"));
+                conn.room.notify_waiters();
             }
-            let last = conn.in_seq.load(Ordering::Relaxed);
-            if header.seq > last + 1 || (header.seq <= last && !lossless) {
-                return Err(self.protocol(format!("message {} follows message {last}", header.seq)));
-            }
-            let wire_bytes = HEADER_BYTES as u64 + header.body_len();
-            let memory_bytes = wire_bytes + u64::from(header.meta_len) * DECODED_PER_META_BYTE;
-            let permit = match throttle.try_take(memory_bytes) {
-                Some(permit) => permit,
-                None => {
-                    counters.throttle_waits.fetch_add(1, Ordering::Relaxed);
-                    self.throttled.store(true, Ordering::Relaxed);
-                    let permit = throttle.take(memory_bytes).await;
-                    self.heard.store(true, Ordering::Relaxed);
-                    self.throttled.store(false, Ordering::Relaxed);
-                    permit
+            let arrival = reader.judge(&header, &conn.received).map_err(|e| self.protocol(e))?;
+            match arrival {
+                Arrival::Nothing => continue,
+                Arrival::Keepalive => {
+                    self.wake_writer(|queue| queue.ask_keepalive(true));
+                    continue;
                 }
-            };
+                Arrival::Close => return Ok(End::PeerClosed),
+                Arrival::Next | Arrival::Duplicate => {}
+            }
+            let permit = self.permit(throttle, memory_bytes(&header)).await;
             let mut body = Body::new(&header);
             source.read_body(&mut body, &self.heard).await.map_err(|e| self.fault(e))?;
             let (meta, data) = body.finish(&header).map_err(|e| self.protocol(e))?;
-            if header.seq <= last {
+            if arrival == Arrival::Duplicate {
                 counters.duplicates.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            conn.in_seq.store(header.seq, Ordering::Relaxed);
+            reader.handled(&header, &conn.received);
             self.used.store(true, Ordering::Relaxed);
             counters.messages_received.fetch_add(1, Ordering::Relaxed);
-            counters.bytes_received.fetch_add(wire_bytes, Ordering::Relaxed);
+            counters.bytes_received.fetch_add(wire_bytes(&header), Ordering::Relaxed);
             if !conn.closed.load(Ordering::Acquire) {
                 dispatcher.on_message(&handle, Frame::new(&header, meta, data, Some(permit)));
             }
-            if lossless {
-                unacked_bytes += wire_bytes;
-                let unacked = header.seq - conn.acked_out.load(Ordering::Relaxed);
-                if unacked >= ACK_AFTER_MESSAGES || unacked_bytes >= ACK_AFTER_BYTES {
-                    unacked_bytes = 0;
-                    self.wake_writer(super::queue::Queue::ask_ack);
-                }
+            if reader.is_ack_due(&header, &conn.received) {
+                self.wake_writer(Queue::ask_ack);
             }
         }
+    }
+
+    async fn read_header(&self, source: &mut Source<'_>) -> Result<Header, End> {
+        if source.available() < HEADER_BYTES {
+            // What handlers have sent goes out before more is read.
+            if source.more_expected() {
+                tokio::task::yield_now().await;
+            }
+            while source.available() < HEADER_BYTES {
+                source.fill().await.map_err(|e| self.fault(e))?;
+                self.heard.store(true, Ordering::Relaxed);
+            }
+        }
+        let header = Header::decode(source.header()).map_err(|e| self.protocol(e))?;
+        source.consume(HEADER_BYTES);
+        Ok(header)
+    }
+
+    async fn permit(&self, throttle: &Throttle, bytes: u64) -> Permit {
+        if let Some(permit) = throttle.try_take(bytes) {
+            return permit;
+        }
+        self.conn.messenger.counters.throttle_waits.fetch_add(1, Ordering::Relaxed);
+        self.throttled.store(true, Ordering::Relaxed);
+        let permit = throttle.take(bytes).await;
+        self.heard.store(true, Ordering::Relaxed);
+        self.throttled.store(false, Ordering::Relaxed);
+        permit
     }
 
     async fn write(&self, mut half: WriteHalf<'_>) -> End {
@@ -239,7 +245,7 @@ impl Link<'_> {
         let mut batch = Batch::default();
         let mut sealer = self.secure.then(|| Sealer::new(self.transport));
         loop {
-            let ack = conn.in_seq.load(Ordering::Relaxed);
+            let ack = conn.received.last();
             let (any, over) = {
                 let mut queue = conn.queue.lock();
                 let any = queue.take(&mut batch, lossless, ack);
@@ -255,7 +261,7 @@ impl Link<'_> {
                 conn.wake.notified().await;
                 continue;
             }
-            conn.acked_out.store(ack, Ordering::Relaxed);
+            conn.received.tell(ack);
             let written = match &mut sealer {
                 None => write_plain(&mut half, &mut batch).await,
                 Some(sealer) => sealer.write(&mut half, &batch).await,
@@ -292,43 +298,37 @@ impl Link<'_> {
             tokio::time::sleep(CLOSE_GRACE).await;
         };
         tokio::pin!(closing);
-        let (mut silent, mut idle) = (Duration::ZERO, Duration::ZERO);
+        let interval = nanos(limits.keepalive_interval);
+        let inner = &conn.messenger;
+        let mut keepalive = Keepalive::new(inner.now(), interval, nanos(limits.keepalive_timeout));
         loop {
             tokio::select! {
-                () = tokio::time::sleep(limits.keepalive_interval) => {}
+                () = inner.sleep_until(Some(keepalive.next_wake())) => {}
                 () = &mut closing => return End::LocalClosed,
             }
-            if self.heard.swap(false, Ordering::Relaxed) {
-                silent = Duration::ZERO;
-            } else if !self.throttled.load(Ordering::Relaxed) {
-                silent += limits.keepalive_interval;
-                if silent >= limits.keepalive_timeout {
+            let lossless = conn.policy == Policy::Lossless;
+            let activity = Activity {
+                heard: self.heard.swap(false, Ordering::Relaxed),
+                used: self.used.swap(false, Ordering::Relaxed),
+                throttled: self.throttled.load(Ordering::Relaxed),
+                ack_due: lossless && conn.received.is_ack_due(),
+            };
+            let idle_timeout = (!lossless).then(|| nanos(inner.config.get().ms.ms_connection_idle_timeout));
+            match keepalive.turn(inner.now(), activity, idle_timeout) {
+                Beat::Silent => {
                     let what = format!("a sign of life of {}", conn.addr);
                     return End::Fault(Error::TimedOut(what));
                 }
-            }
-            if self.used.swap(false, Ordering::Relaxed) {
-                idle = Duration::ZERO;
-            } else {
-                idle += limits.keepalive_interval;
-                if conn.policy == Policy::Lossy
-                    && idle >= conn.messenger.config.get().ms.ms_connection_idle_timeout
-                {
-                    return End::Idle;
-                }
-            }
-            let ack = conn.policy == Policy::Lossless
-                && conn.in_seq.load(Ordering::Relaxed) > conn.acked_out.load(Ordering::Relaxed);
-            let ask = silent > Duration::ZERO || self.throttled.load(Ordering::Relaxed);
-            if ack || ask {
-                self.wake_writer(|queue| {
+                Beat::Idle => return End::Idle,
+                Beat::Ask { ack: false, keepalive: false } => {}
+                Beat::Ask { ack, keepalive } => self.wake_writer(|queue| {
                     if ack {
                         queue.ask_ack();
                     }
-                    if ask {
+                    if keepalive {
                         queue.ask_keepalive(false);
                     }
-                });
+                }),
             }
         }
     }
@@ -480,7 +480,7 @@ impl<'a> Source<'a> {
     async fn read_body(&mut self, body: &mut Body, heard: &AtomicBool) -> io::Result<()> {
         loop {
             self.start += body.fill(&self.buffer[self.start..self.end]);
-            let Some((buffer, missing)) = body.next() else { return Ok(()) };
+            let Some((buffer, missing)) = body.next_buffer() else { return Ok(()) };
             if self.opener.is_some() || missing <= BUFFERED_REST_BYTES {
                 self.fill().await?;
             } else if self.half.read_buf(&mut buffer.limit(missing)).await? == 0 {

@@ -1,6 +1,7 @@
 //! What lies beyond a simulated OSD process: its clock as it is read now, connections to other machines, and the simulation
 //! that watches it.
 
+use super::sessions::{SessionConnection, Sessions};
 use super::{Copies, Out};
 use crate::monitor::WALL;
 use crate::network::Node;
@@ -11,8 +12,8 @@ use nacre_common::auth::Peer;
 use nacre_common::conn::{ConnRef, Connection};
 use nacre_common::error::{Error, Result};
 use nacre_mon::logic;
-use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
+use nacre_shard::peers::Peers;
 use nacre_shard::session::{Arrival, Session};
 use nacre_shard::world::{Observation, World};
 use nacre_types::errno::Errno;
@@ -23,7 +24,7 @@ use nacre_types::msg::{
 };
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -48,11 +49,21 @@ pub(super) struct Host {
     /// Those of them that are over.
     over: Mutex<BTreeSet<(Node, u64)>>,
     next_conn: AtomicU64,
+    /// Sessions with peers, and which of them shards use.
+    sessions: Arc<Mutex<Sessions>>,
+    peers: Mutex<Peers>,
 }
 
 impl Host {
     /// The process `nonce` on `store`, whose clock shows `local_ns`.
-    pub(super) fn new(copies: Copies, store: Arc<Store>, nonce: u64, local_ns: Nanos) -> Host {
+    pub(super) fn new(
+        copies: Copies,
+        store: Arc<Store>,
+        nonce: u64,
+        local_ns: Nanos,
+        out: Arc<Mutex<Vec<Out>>>,
+        sessions: Sessions,
+    ) -> Host {
         Host {
             copies,
             store,
@@ -60,11 +71,18 @@ impl Host {
             generation: AtomicU64::new(0),
             nonce,
             uuids: AtomicU64::new(1),
-            out: Arc::default(),
+            out,
             conns: Mutex::default(),
             over: Mutex::default(),
             next_conn: AtomicU64::new(1),
+            sessions: Arc::new(Mutex::new(sessions)),
+            peers: Mutex::default(),
         }
+    }
+
+    /// The sessions with peers.
+    pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock()
     }
 
     /// The clock goes on.
@@ -91,7 +109,7 @@ impl Host {
         self.out.lock().push(Out::Send(to, packet));
     }
 
-    fn connect(&self, to: Node, number: u64, session: Option<Session>) -> ConnRef {
+    fn connect(&self, to: Node, number: u64, session: Session) -> ConnRef {
         let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
         let out = Arc::clone(&self.out);
         ConnRef::new(Arc::new(SimConnection { to, number, id, out, session, over: AtomicBool::new(false) }))
@@ -112,7 +130,7 @@ impl Host {
             expires_unix: None,
         };
         let (client, number) = from;
-        let conn = self.connect(client, number, Some(Session::new(&peer, ADDR)));
+        let conn = self.connect(client, number, Session::new(&peer, ADDR));
         if self.over.lock().contains(&from) {
             conn.abort();
         } else {
@@ -175,15 +193,20 @@ impl World for Host {
         }
     }
 
-    fn peer(&self, osd: OsdId, _shard: usize) -> Result<Option<ConnRef>> {
-        Ok(Some(self.connect(Node::Osd(osd.0), 0, None)))
+    fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
+        self.peers.lock().get(osd, |process| {
+            let now = self.boot_ns();
+            let conn = SessionConnection::new(&self.sessions, now, osd, shard, process.addr);
+            Ok(ConnRef::new(Arc::new(conn)))
+        })
     }
 
-    fn drop_peer(&self, _osd: OsdId) {}
+    fn drop_peer(&self, osd: OsdId) {
+        self.peers.lock().drop_conn(osd);
+    }
 
-    /// Sessions begin and end in the simulated network.
-    fn follow_map(&self, _map: &OsdMap) -> Vec<OsdId> {
-        Vec::new()
+    fn follow_map(&self, map: &OsdMap) -> Vec<OsdId> {
+        self.peers.lock().on_map(map, self.copies.member.osd)
     }
 
     fn ping(&self, osd: OsdId, message: &HbEnvelope) {
@@ -218,14 +241,14 @@ impl World for Host {
     }
 }
 
-/// One end of a connection to another simulated machine.
+/// An OSD's end of a client's connection.
 struct SimConnection {
     to: Node,
     /// A client's number of it.
     number: u64,
     id: u64,
     out: Arc<Mutex<Vec<Out>>>,
-    session: Option<Session>,
+    session: Session,
     over: AtomicBool,
 }
 
@@ -236,7 +259,6 @@ impl Connection for SimConnection {
         }
         let kind = message.kind;
         let packet = match kind {
-            PgEnvelope::KIND => message.decode().map(|envelope| Packet::Peer(Box::new(envelope))),
             OsdReply::KIND => message.decode().map(|reply| Packet::Reply(self.number, reply)),
             OsdBackoff::KIND => message.decode().map(|backoff| Packet::Backoff(self.number, backoff)),
             WatchNotify::KIND => message.decode().map(|notify| Packet::Notify(self.number, notify)),
@@ -270,6 +292,6 @@ impl Connection for SimConnection {
     }
 
     fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
-        self.session.as_ref().map(|session| session as &(dyn Any + Send + Sync))
+        Some(&self.session)
     }
 }

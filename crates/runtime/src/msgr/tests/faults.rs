@@ -1,7 +1,7 @@
 //! Sockets that are cut, corrupted and stalled between the two sides, and processes that restart.
 
 use super::*;
-use crate::msgr::wire::{HEADER_BYTES, Header};
+use nacre_session::wire::{HEADER_BYTES, Header};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

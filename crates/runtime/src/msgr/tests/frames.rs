@@ -1,7 +1,7 @@
 //! Damaged frames: see `nacre_fuzz`.
 
-use super::super::frame::Body;
-use super::super::wire::{FLAG_DATA_CRC, HEADER_BYTES, Header};
+use nacre_session::body::Body;
+use nacre_session::wire::{FLAG_DATA_CRC, HEADER_BYTES, Header};
 
 use nacre_fuzz::Target;
 use nacre_types::crc32c::crc32c;
@@ -44,7 +44,7 @@ fn fuzz_frames() {
         frame(2, b"alone", b""),
         // Data that is read into a buffer of its own.
         frame(3, b"large", &[7; 20 << 10]),
-        Header::control(super::super::wire::KEEPALIVE, 4).encode().to_vec(),
+        Header::control(nacre_session::wire::KEEPALIVE, 4).encode().to_vec(),
     ];
     let target = Target {
         repair: reseal,
@@ -68,7 +68,7 @@ fn fuzz_frames() {
                 break;
             }
         }
-        assert!(read.next().is_none(), "all of the body is taken");
+        assert!(read.next_buffer().is_none(), "all of the body is taken");
         let (meta, data) = read.finish(&header).ok()?;
         assert_eq!((meta.len(), data.len()), (header.meta_len as usize, header.data_len as usize));
         Some([&header.encode()[..], &meta, &data].concat())

@@ -1,7 +1,8 @@
 //! A connection's outgoing messages: waiting to be written and, on lossless connections, written but not yet
 //! acknowledged. Bounded in bytes over both.
 
-use super::wire::{ACK, CLOSE, FLAG_DATA_CRC, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::wire::{ACK, CLOSE, FLAG_DATA_CRC, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::{Mutation, Rules};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use nacre_types::payload::Payload;
@@ -22,20 +23,25 @@ const MAX_SLICES: usize = 64;
 
 /// A message ready to be written.
 #[derive(Debug, Clone)]
-pub(super) struct OutFrame {
-    pub(super) header: Header,
-    pub(super) meta: Vec<u8>,
-    pub(super) data: Vec<Payload>,
+pub struct OutFrame {
+    /// Its header, without sequence number and acknowledgement.
+    pub header: Header,
+    /// The description.
+    pub meta: Vec<u8>,
+    /// The data.
+    pub data: Vec<Payload>,
 }
 
 impl OutFrame {
-    pub(super) fn bytes(&self) -> usize {
+    /// Its size on the wire.
+    pub fn bytes(&self) -> usize {
         HEADER_BYTES + self.meta.len() + self.header.data_len as usize
     }
 }
 
+/// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub struct Queue {
     waiting: VecDeque<OutFrame>,
     /// Written and not acknowledged; lossless only.
     unacked: VecDeque<OutFrame>,
@@ -45,19 +51,31 @@ pub(super) struct Queue {
     last_seq: u64,
     /// Everything up to here was acknowledged.
     acked: u64,
+    /// More than half of the bound is taken.
+    is_half_full: bool,
+    /// The other side was asked to say what it has, for the sake of room.
+    ack_asked: bool,
     ack_due: bool,
     keepalive_due: bool,
     keepalive_ack_due: bool,
     /// No more is taken; what waits is written, then Close.
-    pub(super) closing: bool,
+    pub closing: bool,
     close_written: bool,
     /// The writer sleeps and must be woken.
-    pub(super) writer_idle: bool,
+    pub writer_idle: bool,
+    rules: Rules,
 }
 
 impl Queue {
+    /// An empty queue under `rules`.
+    pub fn ruled(rules: Rules) -> Queue {
+        let mut queue = Queue::default();
+        queue.rules = rules;
+        queue
+    }
+
     /// An empty queue whose bytes count in `total` too.
-    pub(super) fn counted(total: Arc<AtomicUsize>) -> Queue {
+    pub fn counted(total: Arc<AtomicUsize>) -> Queue {
         let mut queue = Queue::default();
         queue.total = total;
         queue
@@ -75,7 +93,7 @@ impl Queue {
 
     /// Takes a message, or gives it back where that would exceed `limit` bytes; an empty queue takes any. A queue with
     /// its fair share also gives back where all queues together would exceed `total_limit`.
-    pub(super) fn push(&mut self, mut frame: OutFrame, limit: usize, total_limit: usize) -> Option<OutFrame> {
+    pub fn push(&mut self, mut frame: OutFrame, limit: usize, total_limit: usize) -> Option<OutFrame> {
         let bytes = frame.bytes();
         if self.bytes > 0 && self.bytes + bytes > limit {
             return Some(frame);
@@ -86,25 +104,33 @@ impl Queue {
         self.last_seq += 1;
         frame.header.seq = self.last_seq;
         self.grow(bytes);
+        self.is_half_full = self.bytes > limit / 2;
         self.waiting.push_back(frame);
         None
     }
 
+    /// The number of the last message that was taken.
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
     /// Bytes waiting or unacknowledged.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Whether everything has been written, the Close included.
-    pub(super) fn close_written(&self) -> bool {
+    pub fn close_written(&self) -> bool {
         self.close_written
     }
 
-    pub(super) fn ask_ack(&mut self) {
+    /// An acknowledgement is to be written.
+    pub fn ask_ack(&mut self) {
         self.ack_due = true;
     }
 
-    pub(super) fn ask_keepalive(&mut self, answer: bool) {
+    /// A request for a sign of life, or an answer to one, is to be written.
+    pub fn ask_keepalive(&mut self, answer: bool) {
         if answer {
             self.keepalive_ack_due = true;
         } else {
@@ -114,7 +140,7 @@ impl Queue {
 
     /// The other side has everything up to `seq`. Returns whether that made room. An acknowledgement of what was
     /// never sent is refused.
-    pub(super) fn acknowledge(&mut self, seq: u64) -> Result<bool, &'static str> {
+    pub fn acknowledge(&mut self, seq: u64) -> Result<bool, &'static str> {
         if seq > self.last_seq {
             return Err("acknowledges what was never sent");
         }
@@ -124,12 +150,20 @@ impl Queue {
             let freed = self.unacked.pop_front().map_or(0, |frame| frame.bytes());
             self.shrink(freed);
         }
-        Ok(self.bytes < before)
+        let made_room = self.bytes < before;
+        if made_room {
+            (self.is_half_full, self.ack_asked) = (false, false);
+        }
+        Ok(made_room)
     }
 
     /// A new socket: everything that the other side, which has all up to `peer_has`, lacks is to be written again.
-    pub(super) fn resume(&mut self, peer_has: u64) -> Result<(), &'static str> {
+    pub fn resume(&mut self, peer_has: u64) -> Result<(), &'static str> {
         while let Some(frame) = self.unacked.pop_back() {
+            if self.rules.breaks(Mutation::ForgetUnacked) {
+                self.shrink(frame.bytes());
+                continue;
+            }
             self.waiting.push_front(frame);
         }
         if peer_has > self.last_seq {
@@ -144,21 +178,23 @@ impl Queue {
         }
         self.acked = self.acked.max(peer_has);
         (self.ack_due, self.keepalive_due, self.keepalive_ack_due) = (false, false, false);
+        self.ack_asked = false;
         self.close_written = false;
         Ok(())
     }
 
     /// A new session: everything is dropped and numbering starts anew.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         let (closing, writer_idle) = (self.closing, self.writer_idle);
-        let total = Arc::clone(&self.total);
+        let (total, rules) = (Arc::clone(&self.total), self.rules);
         *self = Queue::counted(total);
+        self.rules = rules;
         (self.closing, self.writer_idle) = (closing, writer_idle);
     }
 
     /// Moves what is to be written next into `batch`, acknowledging everything up to `ack`. Returns whether there is
     /// anything.
-    pub(super) fn take(&mut self, batch: &mut Batch, lossless: bool, ack: u64) -> bool {
+    pub fn take(&mut self, batch: &mut Batch, lossless: bool, ack: u64) -> bool {
         batch.clear();
         while batch.frames < BATCH_FRAMES && batch.bytes < BATCH_BYTES {
             let Some(mut frame) = self.waiting.pop_front() else { break };
@@ -173,6 +209,10 @@ impl Queue {
         }
         if batch.frames > 0 {
             self.ack_due = false;
+        }
+        // Acknowledgements come late; the answer to a keepalive carries one.
+        if lossless && self.is_half_full && !self.ack_asked {
+            (self.ack_asked, self.keepalive_due) = (true, true);
         }
         let controls = [
             (&mut self.ack_due, ACK),
@@ -207,13 +247,13 @@ enum Part {
 
 /// What one or more vectored writes put on the socket.
 #[derive(Default)]
-pub(super) struct Batch {
+pub struct Batch {
     scratch: Vec<u8>,
     parts: Vec<Part>,
     /// Messages in it, control frames left out.
-    pub(super) frames: usize,
+    pub frames: usize,
     /// Its bytes.
-    pub(super) bytes: usize,
+    pub bytes: usize,
     /// The first part that is not yet written, and how much of it is.
     part: usize,
     offset: usize,
@@ -249,7 +289,7 @@ impl Batch {
             }
         }
         self.bytes += HEADER_BYTES + header.body_len() as usize;
-        if header.kind < super::wire::CONTROL {
+        if header.kind < crate::wire::CONTROL {
             self.frames += 1;
         }
     }
@@ -262,7 +302,7 @@ impl Batch {
     }
 
     /// Puts what is not yet written into `slices`; returns how many it filled, 0 when all is written.
-    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut filled = 0;
         for (at, part) in self.parts[self.part..].iter().enumerate().take(MAX_SLICES) {
             let bytes = match part {
@@ -276,12 +316,12 @@ impl Batch {
     }
 
     /// An array for [`Batch::slices`].
-    pub(super) fn no_slices<'a>() -> [IoSlice<'a>; MAX_SLICES] {
+    pub fn no_slices<'a>() -> [IoSlice<'a>; MAX_SLICES] {
         [IoSlice::new(&[]); MAX_SLICES]
     }
 
     /// `written` bytes have gone out.
-    pub(super) fn advance(&mut self, mut written: usize) {
+    pub fn advance(&mut self, mut written: usize) {
         while written > 0 {
             let (start, end) = self.part_bytes(&self.parts[self.part]);
             let left = end - start - self.offset;
@@ -296,7 +336,7 @@ impl Batch {
     }
 
     /// All bytes in order, in chunks of at most `limit`.
-    pub(super) fn chunks(&self, limit: usize) -> impl Iterator<Item = &[u8]> {
+    pub fn chunks(&self, limit: usize) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().flat_map(move |part| {
             let bytes = match part {
                 Part::Inline { start, end } => &self.scratch[*start..*end],
@@ -308,7 +348,7 @@ impl Batch {
 }
 
 /// A message's header, ready but for its sequence number.
-pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> Header {
+pub fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> Header {
     let data_len: usize = data.iter().map(|part| part.len()).sum();
     let data_crc = if crc_data { data.iter().fold(0, |crc, part| part.append_to(crc)) } else { 0 };
     Header {
@@ -320,5 +360,61 @@ pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool
         data_len: data_len as u32,
         meta_crc: crc32c(meta),
         data_crc,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(bytes: usize) -> OutFrame {
+        let meta = vec![7; bytes];
+        OutFrame { header: header_of(60_000, &meta, &[], true), meta, data: Vec::new() }
+    }
+
+    /// The (kind, sequence number) of each frame of the batch.
+    fn frames(batch: &Batch) -> Vec<(u16, u64)> {
+        let bytes: Vec<u8> = batch.chunks(usize::MAX).flatten().copied().collect();
+        let mut rest = &bytes[..];
+        let mut found = Vec::new();
+        while let Some((head, body)) = rest.split_first_chunk() {
+            let header = Header::decode(head).unwrap();
+            rest = &body[header.body_len() as usize..];
+            found.push((header.kind, header.seq));
+        }
+        found
+    }
+
+    #[test]
+    fn what_the_other_side_lacks_is_written_again() {
+        let (mut queue, mut batch) = (Queue::default(), Batch::default());
+        for _ in 0..4 {
+            assert!(queue.push(frame(10), 1 << 20, usize::MAX).is_none());
+        }
+        assert!(queue.take(&mut batch, true, 0));
+        assert!(queue.acknowledge(1).unwrap());
+        assert!(queue.push(frame(10), 1 << 20, usize::MAX).is_none());
+        queue.resume(2).unwrap();
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 3), (60_000, 4), (60_000, 5)]);
+        assert!(queue.resume(1).is_err() && queue.resume(6).is_err());
+    }
+
+    #[test]
+    fn a_queue_that_is_half_full_asks_for_an_acknowledgement() {
+        let (mut queue, mut batch) = (Queue::default(), Batch::default());
+        let limit = 3 * frame(100).bytes();
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 1)]);
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 2), (KEEPALIVE, 0)]);
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 3)], "it was asked already");
+        assert!(queue.push(frame(100), limit, usize::MAX).is_some());
+        assert!(queue.acknowledge(3).unwrap());
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
     }
 }

@@ -3,50 +3,58 @@
 use nacre_types::crc32c::crc32c;
 
 /// Bytes of a frame's header.
-pub(super) const HEADER_BYTES: usize = 44;
+pub const HEADER_BYTES: usize = 44;
 const MAGIC: u32 = u32::from_le_bytes(*b"NcFr");
 const VERSION: u8 = 1;
 
 /// The data's checksum is there and must be right.
-pub(super) const FLAG_DATA_CRC: u8 = 1;
+pub const FLAG_DATA_CRC: u8 = 1;
 
 /// Kinds from here on are the messenger's own; they have no body and no sequence number.
-pub(super) const CONTROL: u16 = 0xff00;
+pub const CONTROL: u16 = 0xff00;
 /// Carries an acknowledgement only.
-pub(super) const ACK: u16 = 0xff01;
+pub const ACK: u16 = 0xff01;
 /// Asks for a sign of life.
-pub(super) const KEEPALIVE: u16 = 0xff02;
+pub const KEEPALIVE: u16 = 0xff02;
 /// Gives one.
-pub(super) const KEEPALIVE_ACK: u16 = 0xff03;
+pub const KEEPALIVE_ACK: u16 = 0xff03;
 /// The session is over.
-pub(super) const CLOSE: u16 = 0xff04;
+pub const CLOSE: u16 = 0xff04;
 
 /// A frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) flags: u8,
-    pub(super) kind: u16,
-    pub(super) seq: u64,
-    pub(super) ack: u64,
-    pub(super) meta_len: u32,
-    pub(super) data_len: u32,
-    pub(super) meta_crc: u32,
-    pub(super) data_crc: u32,
+pub struct Header {
+    /// [`FLAG_DATA_CRC`] or nothing.
+    pub flags: u8,
+    /// The message's number, or a control frame's.
+    pub kind: u16,
+    /// From 1, without gaps; 0 in control frames.
+    pub seq: u64,
+    /// The sender has everything up to here.
+    pub ack: u64,
+    /// Bytes of the description.
+    pub meta_len: u32,
+    /// Bytes of the data.
+    pub data_len: u32,
+    /// The description's CRC-32C.
+    pub meta_crc: u32,
+    /// The data's CRC-32C.
+    pub data_crc: u32,
 }
 
 impl Header {
     /// A control frame's.
-    pub(super) fn control(kind: u16, ack: u64) -> Header {
+    pub fn control(kind: u16, ack: u64) -> Header {
         Header { flags: 0, kind, seq: 0, ack, meta_len: 0, data_len: 0, meta_crc: 0, data_crc: 0 }
     }
 
     /// Body bytes that follow.
-    pub(super) fn body_len(&self) -> u64 {
+    pub fn body_len(&self) -> u64 {
         u64::from(self.meta_len) + u64::from(self.data_len)
     }
 
     /// The bytes on the wire.
-    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         out[4] = VERSION;
@@ -64,7 +72,7 @@ impl Header {
     }
 
     /// Reads and checks a header.
-    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         if u32_at(0) != MAGIC {

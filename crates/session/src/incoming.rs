@@ -1,0 +1,272 @@
+//! The answering side: which session a peer that connects returns to, and what becomes of sessions.
+
+use crate::queue::Queue;
+use crate::receive::Received;
+use crate::{Cause, Confirm, Loss, Mutation, Nanos, Outcome, Ready, Rules};
+use nacre_types::ids::EntityName;
+use std::collections::{BTreeMap, HashMap};
+
+/// Lossless sessions of peers, by entity and cookie. `S` is the owner's handle on a session, `R` the rights with which the peer
+/// was let in.
+#[derive(Debug)]
+pub struct Table<S, R> {
+    of: HashMap<EntityName, BTreeMap<u64, Entry<S, R>>>,
+    rules: Rules,
+}
+
+#[derive(Debug)]
+struct Entry<S, R> {
+    nonce: u64,
+    /// It took the place of one that the peer knew.
+    is_reset: bool,
+    rights: R,
+    session: S,
+}
+
+/// What a peer that connects gets.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission<S> {
+    /// Its session.
+    Resume(S),
+    /// A new one, which the owner inserts before anybody else is admitted.
+    Begin,
+    /// A new one once these are over: an entity has one session, and what comes on another one must not overtake, or be overtaken
+    /// by, what its owner has yet to hear of the one before.
+    Supersede(Vec<S>),
+}
+
+/// What the table asks of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// It goes on no more.
+    pub is_over: bool,
+    /// As [`Received::has_heard`].
+    pub has_heard: bool,
+}
+
+impl<S, R> Default for Table<S, R> {
+    fn default() -> Self {
+        Table::new(Rules::default())
+    }
+}
+
+impl<S, R> Table<S, R> {
+    /// A table without sessions.
+    pub fn new(rules: Rules) -> Table<S, R> {
+        Table { of: HashMap::new(), rules }
+    }
+}
+
+impl<S: Clone, R: PartialEq> Table<S, R> {
+    /// What the peer gets. A session is not resumed by a process with other rights than it was let in for.
+    pub fn admit(
+        &self,
+        entity: &EntityName,
+        rights: &R,
+        confirm: &Confirm,
+        standing: impl Fn(&S) -> Standing,
+    ) -> Admission<S> {
+        let Some(of_entity) = self.of.get(entity).filter(|of_entity| !of_entity.is_empty()) else {
+            return Admission::Begin;
+        };
+        match of_entity.get(&confirm.cookie) {
+            Some(entry) if self.is_same(entry, rights, confirm, standing(&entry.session)) => {
+                Admission::Resume(entry.session.clone())
+            }
+            _ => Admission::Supersede(of_entity.values().map(|entry| entry.session.clone()).collect()),
+        }
+    }
+
+    fn is_same(&self, entry: &Entry<S, R>, rights: &R, confirm: &Confirm, standing: Standing) -> bool {
+        // A peer from which nothing came may not have heard of the reset: what it sent before went to another session.
+        let knows_reset = !entry.is_reset || standing.has_heard || self.rules.breaks(Mutation::ForgetReset);
+        entry.nonce == confirm.nonce && entry.rights == *rights && !standing.is_over && knows_reset
+    }
+
+    /// The session that [`Admission::Begin`] asked for.
+    pub fn insert(&mut self, entity: EntityName, rights: R, confirm: &Confirm, session: S) {
+        let entry = Entry { nonce: confirm.nonce, is_reset: confirm.established, rights, session };
+        self.of.entry(entity).or_default().insert(confirm.cookie, entry);
+    }
+
+    /// Forgets the session if it is the one meant: a successor may have the same cookie.
+    pub fn remove(&mut self, entity: &EntityName, cookie: u64, is_meant: impl Fn(&S) -> bool) {
+        if let Some(of_entity) = self.of.get_mut(entity) {
+            if of_entity.get(&cookie).is_some_and(|entry| is_meant(&entry.session)) {
+                of_entity.remove(&cookie);
+            }
+            if of_entity.is_empty() {
+                self.of.remove(entity);
+            }
+        }
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        self.of.clear();
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// Nothing but that time has passed.
+    Wake,
+    /// The peer connected, for the first time or again; an earlier socket is given up.
+    Attached(Confirm),
+    /// The socket is lost.
+    Lost(Loss),
+    /// The session is ended on this side.
+    Stopped {
+        /// For another session of the peer's.
+        superseded: bool,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Answer this; then the socket carries frames.
+    Run {
+        /// The answer.
+        ready: Ready,
+        /// It is the session's first socket: its owner hears of it.
+        first: bool,
+    },
+    /// Wait for the peer, until [`Incoming::next_wake`].
+    Wait,
+    /// It is over; the owner is told of the cause.
+    Over(Option<Cause>),
+}
+
+/// A lossless session.
+#[derive(Debug)]
+pub struct Incoming {
+    timeout: Nanos,
+    accepted: bool,
+    lapses_at: Option<Nanos>,
+}
+
+impl Incoming {
+    /// A session that ends when its peer is away for `timeout`.
+    pub fn new(timeout: Nanos) -> Incoming {
+        Incoming { timeout, accepted: false, lapses_at: None }
+    }
+
+    /// When it wants [`Input::Wake`], while it waits.
+    pub fn next_wake(&self) -> Option<Nanos> {
+        self.lapses_at
+    }
+
+    /// Takes a turn. `queue` and `received` are the session's.
+    pub fn turn(&mut self, now: Nanos, input: Input, queue: &mut Queue, received: &Received) -> Step {
+        let step = match input {
+            Input::Wake if self.lapses_at.is_none_or(|at| at > now) => Step::Wait,
+            Input::Wake => Step::Over(Some(Cause::Lapsed)),
+            Input::Attached(confirm) => self.attach(&confirm, queue, received),
+            Input::Lost(Loss::Fault) => {
+                self.lapses_at = Some(now.saturating_add(self.timeout));
+                Step::Wait
+            }
+            Input::Lost(Loss::LocalClosed) => Step::Over(None),
+            Input::Lost(Loss::PeerClosed) => Step::Over(Some(Cause::PeerClosed)),
+            Input::Lost(Loss::Idle) => Step::Over(Some(Cause::Idle)),
+            Input::Stopped { superseded } => Step::Over(superseded.then_some(Cause::PeerRestarted)),
+        };
+        match step {
+            // Nobody has heard of it.
+            Step::Over(_) if !self.accepted => Step::Over(None),
+            step => step,
+        }
+    }
+
+    fn attach(&mut self, confirm: &Confirm, queue: &mut Queue, received: &Received) -> Step {
+        let first = !self.accepted;
+        let outcome = match (first, confirm.established) {
+            (true, true) => Outcome::Reset,
+            (true, false) => Outcome::New,
+            (false, _) => Outcome::Resumed,
+        };
+        let peer_has = if first { 0 } else { confirm.in_seq };
+        if queue.resume(peer_has).is_err() {
+            return Step::Over(Some(Cause::PeerRestarted));
+        }
+        self.accepted = true;
+        self.lapses_at = None;
+        let in_seq = received.last();
+        received.tell(in_seq);
+        Step::Run { ready: Ready { outcome, in_seq }, first }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Policy;
+    use nacre_types::OsdId;
+
+    const FRESH: Confirm =
+        Confirm { nonce: 3, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
+    const KNOWN: Confirm = Confirm { established: true, ..FRESH };
+
+    fn entity() -> EntityName {
+        EntityName::osd(OsdId(4))
+    }
+
+    fn standing(has_heard: bool) -> impl Fn(&u32) -> Standing {
+        move |_| Standing { is_over: false, has_heard }
+    }
+
+    #[test]
+    fn a_peer_returns_to_its_session_and_another_process_ends_it() {
+        let mut table = Table::default();
+        assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), Admission::Begin);
+        table.insert(entity(), "rw", &FRESH, 1);
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(false)), Admission::Resume(1));
+        // Its answer was lost.
+        assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), Admission::Resume(1));
+        let over = |_: &u32| Standing { is_over: true, has_heard: true };
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, over), Admission::Supersede(vec![1]));
+        for (rights, confirm) in
+            [("r", KNOWN), ("rw", Confirm { nonce: 4, ..KNOWN }), ("rw", Confirm { cookie: 10, ..FRESH })]
+        {
+            let admission = table.admit(&entity(), &rights, &confirm, standing(true));
+            assert_eq!(admission, Admission::Supersede(vec![1]));
+        }
+        table.remove(&entity(), FRESH.cookie, |session| *session == 2);
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), Admission::Resume(1));
+        table.remove(&entity(), FRESH.cookie, |session| *session == 1);
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), Admission::Begin);
+    }
+
+    #[test]
+    fn a_reset_is_said_again_until_the_peer_has_heard_of_it() {
+        let mut table = Table::default();
+        table.insert(entity(), "rw", &KNOWN, 1);
+        let admission = table.admit(&entity(), &"rw", &KNOWN, standing(false));
+        assert_eq!(admission, Admission::Supersede(vec![1]), "the answer may have been lost");
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), Admission::Resume(1));
+    }
+
+    #[test]
+    fn sessions_outlive_sockets_and_lapse() {
+        let (mut queue, received) = (Queue::default(), Received::default());
+        let mut session = Incoming::new(100);
+        let mut turn = |now, input| {
+            let step = session.turn(now, input, &mut queue, &received);
+            (step, session.next_wake())
+        };
+        let ready = |outcome| Ready { outcome, in_seq: 0 };
+        let first = Step::Run { ready: ready(Outcome::Reset), first: true };
+        assert_eq!(turn(0, Input::Attached(KNOWN)), (first, None));
+        assert_eq!(turn(10, Input::Lost(Loss::Fault)), (Step::Wait, Some(110)));
+        let again = Step::Run { ready: ready(Outcome::Resumed), first: false };
+        assert_eq!(turn(20, Input::Attached(KNOWN)), (again, None));
+        assert_eq!(turn(30, Input::Lost(Loss::Fault)), (Step::Wait, Some(130)));
+        assert_eq!(turn(129, Input::Wake).0, Step::Wait);
+        assert_eq!(turn(130, Input::Wake).0, Step::Over(Some(Cause::Lapsed)));
+        let mut unheard = Incoming::new(100);
+        let step = unheard.turn(0, Input::Stopped { superseded: true }, &mut queue, &received);
+        assert_eq!(step, Step::Over(None), "its owner knows nothing of it");
+    }
+}

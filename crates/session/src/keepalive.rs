@@ -1,0 +1,104 @@
+//! Signs of life of a socket.
+
+use crate::Nanos;
+
+/// What happened on the socket since the last turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Activity {
+    /// Something came.
+    pub heard: bool,
+    /// A message went either way.
+    pub used: bool,
+    /// The reader waits for its throttle, so silence says nothing of the peer.
+    pub throttled: bool,
+    /// Messages came of which the other side was not told.
+    pub ack_due: bool,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beat {
+    /// The peer has been silent for too long.
+    Silent,
+    /// The connection was unused for too long.
+    Idle,
+    /// Goes on.
+    Ask {
+        /// Acknowledge.
+        ack: bool,
+        /// Ask for a sign of life.
+        keepalive: bool,
+    },
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Keepalive {
+    interval: Nanos,
+    timeout: Nanos,
+    silent: Nanos,
+    idle: Nanos,
+    next: Nanos,
+}
+
+impl Keepalive {
+    /// For a socket that is new at `now`: looks every `interval`, and gives it up after a silence of `timeout`.
+    pub fn new(now: Nanos, interval: Nanos, timeout: Nanos) -> Keepalive {
+        Keepalive { interval, timeout, silent: 0, idle: 0, next: now.saturating_add(interval) }
+    }
+
+    /// When the next turn is due.
+    pub fn next_wake(&self) -> Nanos {
+        self.next
+    }
+
+    /// An interval has passed. Connections that may be idle, for so long, are lossy ones.
+    pub fn turn(&mut self, now: Nanos, activity: Activity, idle_timeout: Option<Nanos>) -> Beat {
+        self.next = now.saturating_add(self.interval);
+        if activity.heard {
+            self.silent = 0;
+        } else if !activity.throttled {
+            self.silent += self.interval;
+            if self.silent >= self.timeout {
+                return Beat::Silent;
+            }
+        }
+        if activity.used {
+            self.idle = 0;
+        } else {
+            self.idle += self.interval;
+            if idle_timeout.is_some_and(|most| self.idle >= most) {
+                return Beat::Idle;
+            }
+        }
+        Beat::Ask { ack: activity.ack_due, keepalive: self.silent > 0 || activity.throttled }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Activity = Activity { heard: false, used: false, throttled: false, ack_due: false };
+
+    #[test]
+    fn silence_is_asked_about_and_ends_the_socket() {
+        let mut keepalive = Keepalive::new(5, 10, 30);
+        assert_eq!(keepalive.next_wake(), 15);
+        let ask = |keepalive| Beat::Ask { ack: false, keepalive };
+        assert_eq!(keepalive.turn(15, QUIET, None), ask(true));
+        assert_eq!(keepalive.turn(25, Activity { heard: true, ..QUIET }, None), ask(false));
+        for now in [35, 45] {
+            assert_eq!(keepalive.turn(now, QUIET, None), ask(true));
+        }
+        assert_eq!(keepalive.turn(55, Activity { throttled: true, ..QUIET }, None), ask(true));
+        assert_eq!(keepalive.turn(65, QUIET, None), Beat::Silent);
+    }
+
+    #[test]
+    fn unused_lossy_connections_end() {
+        let mut keepalive = Keepalive::new(0, 10, 1000);
+        assert!(matches!(keepalive.turn(10, QUIET, Some(20)), Beat::Ask { .. }));
+        assert_eq!(keepalive.turn(20, QUIET, Some(20)), Beat::Idle);
+    }
+}

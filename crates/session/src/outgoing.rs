@@ -1,0 +1,177 @@
+//! The connecting side: one session, or one lossy connection, over the sockets that it makes one after the other.
+
+use crate::queue::Queue;
+use crate::receive::Received;
+use crate::{Cause, Confirm, Loss, Nanos, Outcome, Policy, Ready};
+
+/// A socket that lasted so long is replaced at once when it is lost; others after a growing wait. Two processes that claim one
+/// name, or a peer that fails on what it is sent, must not make both sides spin.
+const STEADY_NS: Nanos = 1_000_000_000;
+
+/// Waits between attempts: doubled with each failure.
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    /// The first.
+    pub initial: Nanos,
+    /// The longest.
+    pub max: Nanos,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// Nothing but that time has passed.
+    Wake,
+    /// The peer has answered on a new socket.
+    Ready(Ready),
+    /// The socket is lost, or there was none: the peer could not be reached, or did not answer in time.
+    Lost(Loss),
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Connect, and say this.
+    Connect(Confirm),
+    /// The socket carries frames. Where the session starts afresh, its owner is told first.
+    Run {
+        /// Everything that was in flight may or may not have been handled.
+        restarted: bool,
+    },
+    /// Nothing until [`Outgoing::next_wake`].
+    Wait,
+    /// It is over; the owner is told of the cause.
+    Over(Option<Cause>),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Outgoing {
+    nonce: u64,
+    policy: Policy,
+    cookie: u64,
+    established: bool,
+    failures: u32,
+    up_since: Option<Nanos>,
+    retry_at: Option<Nanos>,
+    /// The waits from now on.
+    pub backoff: Backoff,
+}
+
+impl Outgoing {
+    /// A session of the process `nonce`; `cookie` names it and is random.
+    pub fn new(nonce: u64, policy: Policy, cookie: u64, backoff: Backoff) -> Outgoing {
+        let (established, failures, up_since, retry_at) = (false, 0, None, None);
+        Outgoing { nonce, policy, cookie, established, failures, up_since, retry_at, backoff }
+    }
+
+    /// When it wants [`Input::Wake`], while it waits.
+    pub fn next_wake(&self) -> Option<Nanos> {
+        self.retry_at
+    }
+
+    /// Attempts that failed since a socket lasted.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Takes a turn. `queue` and `received` are the session's.
+    pub fn turn(&mut self, now: Nanos, input: Input, queue: &mut Queue, received: &Received) -> Step {
+        match input {
+            Input::Wake if self.retry_at.is_some_and(|at| at > now) => Step::Wait,
+            Input::Wake => self.connect(received),
+            Input::Ready(ready) => {
+                self.up_since = Some(now);
+                let restarted = self.policy == Policy::Lossless && !self.adopt(&ready, queue, received);
+                Step::Run { restarted }
+            }
+            Input::Lost(Loss::LocalClosed) => Step::Over(None),
+            Input::Lost(Loss::PeerClosed) => Step::Over(Some(Cause::PeerClosed)),
+            Input::Lost(Loss::Idle) => Step::Over(Some(Cause::Idle)),
+            Input::Lost(Loss::Fault) => self.lost(now, received),
+        }
+    }
+
+    fn connect(&mut self, received: &Received) -> Step {
+        self.retry_at = None;
+        Step::Connect(Confirm {
+            nonce: self.nonce,
+            policy: self.policy,
+            cookie: self.cookie,
+            established: self.established,
+            in_seq: received.last(),
+        })
+    }
+
+    /// Brings the session in line with what the other side knows of it. Returns whether it goes on.
+    fn adopt(&mut self, ready: &Ready, queue: &mut Queue, received: &Received) -> bool {
+        let resumed = ready.outcome != Outcome::Reset && queue.resume(ready.in_seq).is_ok();
+        self.established = true;
+        if !resumed {
+            queue.reset();
+            received.reset();
+            // The other side learns by it that the reset was heard of.
+            queue.ask_ack();
+        }
+        resumed
+    }
+
+    fn lost(&mut self, now: Nanos, received: &Received) -> Step {
+        let steady = self.up_since.take().is_some_and(|since| now.saturating_sub(since) >= STEADY_NS);
+        self.failures = if steady { 0 } else { self.failures.saturating_add(1) };
+        if self.policy == Policy::Lossy {
+            return Step::Over(Some(Cause::Failed));
+        }
+        if self.failures == 0 {
+            return self.connect(received);
+        }
+        let Backoff { initial, max } = self.backoff;
+        let wait = initial.saturating_mul(1 << (self.failures - 1).min(16)).min(max);
+        self.retry_at = Some(now.saturating_add(wait));
+        Step::Wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKOFF: Backoff = Backoff { initial: 100, max: 350 };
+
+    #[test]
+    fn attempts_are_spaced_until_a_socket_lasts() {
+        let (mut queue, received) = (Queue::default(), Received::default());
+        let mut session = Outgoing::new(1, Policy::Lossless, 9, BACKOFF);
+        let mut turn = |now, input| {
+            let step = session.turn(now, input, &mut queue, &received);
+            (step, session.next_wake())
+        };
+        let confirm =
+            Confirm { nonce: 1, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
+        assert_eq!(turn(0, Input::Wake), (Step::Connect(confirm), None));
+        for (now, at) in [(1000, 1100), (2000, 2200), (3000, 3350), (4000, 4350)] {
+            assert_eq!(turn(now, Input::Lost(Loss::Fault)), (Step::Wait, Some(at)));
+            assert_eq!(turn(at - 1, Input::Wake), (Step::Wait, Some(at)));
+            assert_eq!(turn(at, Input::Wake), (Step::Connect(confirm), None));
+        }
+        let ready = Ready { outcome: Outcome::New, in_seq: 0 };
+        assert_eq!(turn(5000, Input::Ready(ready)).0, Step::Run { restarted: false });
+        let again = Confirm { established: true, ..confirm };
+        assert_eq!(turn(5000 + STEADY_NS, Input::Lost(Loss::Fault)), (Step::Connect(again), None));
+        let reset = Ready { outcome: Outcome::Reset, in_seq: 0 };
+        assert_eq!(turn(5000 + STEADY_NS, Input::Ready(reset)).0, Step::Run { restarted: true });
+        assert_eq!(
+            turn(6000 + STEADY_NS, Input::Lost(Loss::PeerClosed)).0,
+            Step::Over(Some(Cause::PeerClosed))
+        );
+    }
+
+    #[test]
+    fn a_lossy_connection_ends_with_its_socket() {
+        let (mut queue, received) = (Queue::default(), Received::default());
+        let mut session = Outgoing::new(1, Policy::Lossy, 9, BACKOFF);
+        assert!(matches!(session.turn(0, Input::Wake, &mut queue, &received), Step::Connect(_)));
+        let step = session.turn(1, Input::Lost(Loss::Fault), &mut queue, &received);
+        assert_eq!(step, Step::Over(Some(Cause::Failed)));
+    }
+}

@@ -1,0 +1,218 @@
+//! The receiving side of a connection: which frames follow from those before, and when they are acknowledged.
+
+use crate::wire::{ACK, CLOSE, CONTROL, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::{Mutation, Policy, Rules};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// An acknowledgement is sent on its own after so many messages or bytes without one going out beside a message.
+const ACK_AFTER_MESSAGES: u64 = 32;
+const ACK_AFTER_BYTES: u64 = 256 << 10;
+/// Bytes that a byte of a description may become when it is decoded: an empty key is one byte long there and a handle in
+/// memory. Throttles count that, or a flood of such messages would take many times what they allow.
+const DECODED_PER_META_BYTE: u64 = 32;
+
+/// What a frame breaks; the socket is lost with it.
+pub type Violation = Cow<'static, str>;
+
+/// What this side has received, over all sockets of a session. Only the session's task changes it; the parts of that task
+/// share it.
+#[derive(Debug, Default)]
+pub struct Received {
+    last: AtomicU64,
+    told: AtomicU64,
+    heard: AtomicBool,
+}
+
+impl Received {
+    /// The last message that was handled.
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    /// The other side is told that everything up to `seq` is here.
+    pub fn tell(&self, seq: u64) {
+        self.told.store(seq, Ordering::Relaxed);
+    }
+
+    /// Whether something is here of which the other side was not told.
+    pub fn is_ack_due(&self) -> bool {
+        self.last() > self.told.load(Ordering::Relaxed)
+    }
+
+    /// Whether any frame came: the other side knows of the session.
+    pub fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// The session starts afresh.
+    pub fn reset(&self) {
+        self.last.store(0, Ordering::Relaxed);
+        self.told.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The largest frames that are taken.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameLimits {
+    /// Of the description.
+    pub meta_bytes: u64,
+    /// Of the data.
+    pub data_bytes: u64,
+}
+
+/// What a header announces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Nothing to be done.
+    Nothing,
+    /// The other side asks for a sign of life.
+    Keepalive,
+    /// The session is over.
+    Close,
+    /// The next message: its body follows.
+    Next,
+    /// A message that was handled before: its body follows, and is dropped.
+    Duplicate,
+}
+
+/// One socket's frames.
+#[derive(Debug)]
+pub struct Reader {
+    lossless: bool,
+    limits: FrameLimits,
+    rules: Rules,
+    seen_ack: u64,
+    unacked_bytes: u64,
+    heard: bool,
+}
+
+impl Reader {
+    /// For the frames of a new socket.
+    pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> Reader {
+        let lossless = policy == Policy::Lossless;
+        Reader { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
+    }
+
+    /// The acknowledgement that the header carries, if it is news for [`crate::queue::Queue::acknowledge`].
+    pub fn new_ack(&mut self, header: &Header) -> Option<u64> {
+        if !self.lossless || header.ack <= self.seen_ack {
+            return None;
+        }
+        self.seen_ack = header.ack;
+        Some(header.ack)
+    }
+
+    /// What follows from the header.
+    pub fn judge(&mut self, header: &Header, received: &Received) -> Result<Arrival, Violation> {
+        if !self.heard {
+            self.heard = true;
+            received.heard.store(true, Ordering::Relaxed);
+        }
+        if header.kind >= CONTROL {
+            if header.body_len() > 0 || header.seq > 0 {
+                return Err("control frame with a body".into());
+            }
+            return match header.kind {
+                ACK | KEEPALIVE_ACK => Ok(Arrival::Nothing),
+                KEEPALIVE => Ok(Arrival::Keepalive),
+                CLOSE => Ok(Arrival::Close),
+                _ => Err("unknown control frame".into()),
+            };
+        }
+        if u64::from(header.meta_len) > self.limits.meta_bytes
+            || u64::from(header.data_len) > self.limits.data_bytes
+        {
+            return Err("frame exceeds the size limits".into());
+        }
+        let last = received.last();
+        if header.seq == last + 1 {
+            if self.rules.breaks(Mutation::CountUnread) {
+                received.last.store(header.seq, Ordering::Relaxed);
+            }
+            return Ok(Arrival::Next);
+        }
+        if header.seq > last || !self.lossless {
+            return Err(format!("message {} follows message {last}", header.seq).into());
+        }
+        // The peer was told what is here after the last socket was given up. Nothing comes twice unless it does not care.
+        Ok(Arrival::Duplicate)
+    }
+
+    /// The next message is complete, and is handled now.
+    pub fn handled(&mut self, header: &Header, received: &Received) {
+        received.last.store(header.seq, Ordering::Relaxed);
+    }
+
+    /// The message was handled. Returns whether an acknowledgement is due without a message to carry it.
+    pub fn is_ack_due(&mut self, header: &Header, received: &Received) -> bool {
+        if !self.lossless {
+            return false;
+        }
+        self.unacked_bytes += wire_bytes(header);
+        let unacked = header.seq.saturating_sub(received.told.load(Ordering::Relaxed));
+        let due = unacked >= ACK_AFTER_MESSAGES || self.unacked_bytes >= ACK_AFTER_BYTES;
+        if due {
+            self.unacked_bytes = 0;
+        }
+        due
+    }
+}
+
+/// A frame's bytes on the wire.
+pub fn wire_bytes(header: &Header) -> u64 {
+    HEADER_BYTES as u64 + header.body_len()
+}
+
+/// What a message may take in memory once it is decoded.
+pub fn memory_bytes(header: &Header) -> u64 {
+    wire_bytes(header) + u64::from(header.meta_len) * DECODED_PER_META_BYTE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: FrameLimits = FrameLimits { meta_bytes: 100, data_bytes: 1000 };
+
+    fn header(seq: u64, data_len: u32) -> Header {
+        Header { kind: 7, seq, data_len, ..Header::control(0, 0) }
+    }
+
+    #[test]
+    fn messages_follow_one_another_and_repeats_are_dropped() {
+        let received = Received::default();
+        let mut reader = Reader::new(Policy::Lossless, LIMITS, Rules::default());
+        for seq in 1..=3 {
+            assert_eq!(reader.judge(&header(seq, 5), &received), Ok(Arrival::Next));
+            reader.handled(&header(seq, 5), &received);
+        }
+        assert_eq!(reader.judge(&header(2, 5), &received), Ok(Arrival::Duplicate));
+        assert!(reader.judge(&header(5, 5), &received).is_err(), "a gap");
+        assert!(reader.judge(&header(4, 1001), &received).is_err(), "too big");
+        let mut lossy = Reader::new(Policy::Lossy, LIMITS, Rules::default());
+        assert_eq!(lossy.judge(&header(4, 5), &received), Ok(Arrival::Next));
+        assert!(lossy.judge(&header(2, 5), &received).is_err());
+        assert_eq!(lossy.judge(&Header::control(CLOSE, 0), &received), Ok(Arrival::Close));
+        assert!(lossy.judge(&Header { seq: 1, ..Header::control(ACK, 0) }, &received).is_err());
+    }
+
+    #[test]
+    fn acknowledgements_are_due_by_messages_and_by_bytes() {
+        let received = Received::default();
+        let mut reader = Reader::new(Policy::Lossless, LIMITS, Rules::default());
+        let mut due = |seq, bytes| {
+            reader.handled(&header(seq, bytes), &received);
+            reader.is_ack_due(&header(seq, bytes), &received)
+        };
+        for seq in 1..ACK_AFTER_MESSAGES {
+            assert!(!due(seq, 1));
+        }
+        assert!(due(ACK_AFTER_MESSAGES, 1));
+        assert!(received.is_ack_due());
+        received.tell(ACK_AFTER_MESSAGES);
+        assert!(!received.is_ack_due());
+        assert!(due(ACK_AFTER_MESSAGES + 1, ACK_AFTER_BYTES as u32));
+        assert!(!due(ACK_AFTER_MESSAGES + 2, 1));
+    }
+}
