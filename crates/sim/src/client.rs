@@ -7,14 +7,13 @@
 use crate::history::{Action, Broken, EntryId, History, Outcome, Token as Mark, Value};
 use crate::monitor::WALL;
 use crate::network::Node;
-use crate::packet::MapView;
 use crate::random::Random;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_engine::Error;
 use nacre_objecter::{Answer, Attempt, Effect, Objecter, Sent, Sink, Step, Submission, Watches, newest_map};
 use nacre_types::errno::Errno;
-use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify};
+use nacre_types::msg::{Encoded, MapPublish, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify};
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{CmpOp, CmpValue, NotifyReply, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
 use nacre_types::osdmap::OsdMap;
@@ -466,10 +465,16 @@ impl Client {
         });
     }
 
-    /// The map authority publishes a newer map.
-    pub fn on_map(&mut self, now: Nanos, history: &mut History, view: &MapView, out: &mut Vec<ClientOut>) {
+    /// The map authority publishes maps.
+    pub fn on_map(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        publish: &MapPublish,
+        out: &mut Vec<ClientOut>,
+    ) {
         let have = self.map().cloned();
-        match newest_map(have.as_ref(), &view.publish(have.as_deref())) {
+        match newest_map(have.as_ref(), publish) {
             Ok(Some(map)) => {
                 let known = map.clone();
                 self.step(now, history, out, |objecter, sink| {

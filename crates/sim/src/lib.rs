@@ -41,6 +41,7 @@
 //! The checker refuses hand-made bad histories, and each rule R1 to R8 and R10 has [`mutation`]s: breaches built into the
 //! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
 
+pub mod bounds;
 pub mod client;
 pub mod disk;
 pub mod gateway;
@@ -55,6 +56,7 @@ pub mod network;
 pub mod notice;
 pub mod osd;
 pub mod packet;
+pub mod profile;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
@@ -63,6 +65,7 @@ pub mod sweep;
 pub mod watching;
 pub mod world;
 
+use bounds::Bounds;
 use mutation::Mutation;
 use scenario::{Fault, Scenario};
 use schedule::Nanos;
@@ -105,6 +108,10 @@ pub struct Report {
     pub virtual_ns: u64,
     /// How often each kind of fault had an effect.
     pub struck: BTreeMap<Fault, u64>,
+    /// How often bounds were reached.
+    pub reached: Bounds,
+    /// How often the machines came to where a rule is broken on purpose.
+    pub breaches: u64,
 }
 
 /// Runs a scenario.
@@ -116,6 +123,6 @@ pub fn run(scenario: &Scenario, options: &Options) -> Report {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no text");
         let failure = Failure { rule: format!("panic: {text}"), detail: String::new(), at: 0 };
-        Report { failure: Some(failure), ..Report::default() }
+        Report { failure: Some(failure), breaches: nacre_pg::take_breaches(), ..Report::default() }
     })
 }

@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use nacre_mon::logic;
-use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
+use nacre_pg::{PeerMsg, PgEnvelope};
 use nacre_types::encoding;
-use nacre_types::msg::{
-    MapBlob, MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify,
-};
+use nacre_types::msg::{MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
 use nacre_types::{OsdId, PgId};
@@ -37,18 +35,14 @@ impl MapView {
         MapView { map: Arc::new(map), up, incremental, full: OnceLock::new() }
     }
 
-    /// What the map authority sends to somebody who has `known`.
-    pub fn publish(&self, known: Option<&OsdMap>) -> MapPublish {
-        let follows =
-            |known: &OsdMap| known.generation == self.map.generation && known.epoch.next() == self.map.epoch;
-        let (fsid, newest) = (self.map.fsid, self.map.epoch);
-        match self.incremental.clone().filter(|_| known.is_some_and(follows)) {
-            Some(step) => MapPublish { fsid, full: Bytes::new(), incrementals: vec![MapBlob(step)], newest },
-            None => {
-                let full = self.full.get_or_init(|| encoding::encode(&*self.map).into()).clone();
-                MapPublish { fsid, full, incrementals: Vec::new(), newest }
-            }
-        }
+    /// How the map follows from the one before, encoded; `None` where it begins a generation.
+    pub fn incremental(&self) -> Option<&Bytes> {
+        self.incremental.as_ref()
+    }
+
+    /// The whole map, encoded.
+    pub fn full(&self) -> &Bytes {
+        self.full.get_or_init(|| encoding::encode(&*self.map).into())
     }
 }
 
@@ -71,10 +65,10 @@ pub enum Packet {
     Heartbeat(HbEnvelope),
     /// OSD to the map authority.
     ToMon(Box<logic::Event>),
-    /// OSD or client to the map authority: send maps newer than this (generation, epoch), now and as they come.
-    Subscribe(u64, u32),
+    /// OSD or client to the map authority: send maps from this epoch on, now and as they come; 0 asks for a whole one.
+    Subscribe(u32),
     /// From the map authority.
-    Map(Arc<MapView>),
+    Map(Arc<MapPublish>),
     /// From the map authority.
     Cas(PgCasReply),
 }
@@ -92,6 +86,29 @@ impl Packet {
         }
     }
 
+    /// About how long it is on the wire.
+    pub fn bytes(&self) -> u64 {
+        let parts = |list: &[Bytes]| list.iter().map(Bytes::len).sum::<usize>();
+        let contents = match self {
+            Packet::Map(maps) => {
+                maps.full.len() + maps.incrementals.iter().map(|blob| blob.0.len()).sum::<usize>()
+            }
+            Packet::Request(_, request) => request.payload_bytes(),
+            Packet::Peer(envelope) => match &envelope.msg {
+                PeerMsg::Push { piece: Some(piece), .. } | PeerMsg::TailObject { piece: Some(piece), .. } => {
+                    piece.data.len() + 100
+                }
+                PeerMsg::Tail { entries, .. } | PeerMsg::CatchUp { entries, .. } => parts(entries),
+                PeerMsg::ScanReply { objects, .. } => 40 * objects.len(),
+                PeerMsg::CaughtLog { missing, .. } => 40 * missing.len(),
+                PeerMsg::RepOp { entry, .. } => entry.len() + 100,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        contents as u64 + 80
+    }
+
     /// Folds what tells packets apart into a trace hash: cheap, since any difference soon shows in times and orders too.
     pub fn fold(&self, state: &mut impl Hasher) {
         std::mem::discriminant(self).hash(state);
@@ -107,8 +124,8 @@ impl Packet {
             }
             Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
             Packet::ToMon(event) => std::mem::discriminant(&**event).hash(state),
-            Packet::Subscribe(generation, epoch) => (generation, epoch).hash(state),
-            Packet::Map(view) => (view.map.generation, view.map.epoch).hash(state),
+            Packet::Subscribe(next_epoch) => next_epoch.hash(state),
+            Packet::Map(maps) => (maps.newest, maps.full.len(), maps.incrementals.len()).hash(state),
             Packet::Cas(reply) => (reply.pg, reply.accepted, reply.epoch).hash(state),
         }
     }

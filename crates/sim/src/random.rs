@@ -29,6 +29,10 @@ pub enum Stream {
     Process(u32),
     /// When clients watch and notify, and what.
     Attendance,
+    /// The seed's profile, and what it changes.
+    Profile,
+    /// Which of the later kinds of fault there are.
+    LaterFaults,
     /// Full queues and deadlines of a client, its watches and notifies.
     Client(u32),
 }
@@ -50,6 +54,8 @@ impl Random {
             Stream::Fault(kind) => 64 + u64::from(kind),
             Stream::Tasks => 6,
             Stream::Attendance => 7,
+            Stream::Profile => 8,
+            Stream::LaterFaults => 9,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

@@ -6,6 +6,7 @@
 
 mod ending;
 
+use crate::bounds::{Bound, Bounds};
 use crate::client::{Client, ClientOut};
 use crate::history::{Action, History};
 use crate::invariants::Invariants;
@@ -31,8 +32,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const SHARDS: usize = 2;
 /// Requests that one OSD may hold for clients.
 const MAX_HELD: usize = 2_000;
-/// Events of one run; more mean that something spins.
-const MAX_EVENTS: u64 = 3_000_000;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -99,6 +98,7 @@ pub struct World {
     pub(crate) disk_random: Random,
     pub(crate) clock_random: Random,
     pub(crate) invariants: Invariants,
+    pub(crate) reached: Bounds,
     pub(crate) history: History,
     workload: Random,
     /// When clients watch and notify, and what.
@@ -148,7 +148,7 @@ impl World {
                 Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
             })
             .collect();
-        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning());
+        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning(), scenario.publishing());
         let count = osds.len();
         let mut world = World {
             scenario: scenario.clone(),
@@ -161,6 +161,7 @@ impl World {
             disk_random: Random::new(seed, Stream::Disk),
             clock_random,
             invariants: Invariants::default(),
+            reached: Bounds::default(),
             history: History::default(),
             workload: Random::new(seed, Stream::Workload),
             attendance: Random::new(seed, Stream::Attendance),
@@ -216,7 +217,7 @@ impl World {
             self.events += 1;
             self.note(&happening);
             self.handle(happening);
-            if self.events > MAX_EVENTS {
+            if self.events > self.scenario.max_events() {
                 let unfinished = self.describe_unfinished();
                 self.fail("events without end", unfinished);
             }
@@ -231,6 +232,9 @@ impl World {
                 absorb(&mut self.hash, format_args!("{:?}", *osd.disk()));
             }
         }
+        for osd in &mut self.osds {
+            self.reached.merge(&osd.reached());
+        }
         Report {
             failure: self.failure,
             hash: self.hash.finish(),
@@ -238,6 +242,8 @@ impl World {
             answered: self.history.answered() as u64,
             virtual_ns: self.schedule.now(),
             struck: self.nemesis.struck().clone(),
+            reached: self.reached,
+            breaches: nacre_pg::take_breaches(),
         }
     }
 
@@ -266,6 +272,10 @@ impl World {
 
     fn handle(&mut self, happening: Happening) {
         let now = self.schedule.now();
+        if let Some(until) = self.waits_for_stopped(&happening) {
+            // The process goes on before, since that is scheduled first.
+            return self.schedule.at(until, happening);
+        }
         match happening {
             Happening::Deliver(link) => {
                 let (packet, due) = self.network.deliver(now, link);
@@ -359,7 +369,12 @@ impl World {
         }
         let mut link = Link::new(from, to);
         link.beats = matches!(packet, Packet::Heartbeat(_));
-        let due = self.network.send(self.schedule.now(), link, packet);
+        self.reached.note(&packet);
+        let transmit = packet.bytes() * SECOND / self.scenario.bandwidth.max(1);
+        let transmit = if self.scenario.bandwidth == 0 { 0 } else { transmit };
+        let waits = self.network.occupy(self.schedule.now(), from, transmit);
+        self.reached.add(Bound::Bandwidth, u64::from(waits > transmit));
+        let due = self.network.send_after(self.schedule.now(), waits, link, packet);
         self.due(due);
     }
 
@@ -390,8 +405,8 @@ impl World {
         let now = self.schedule.now();
         let osd = if let Node::Osd(osd) = from { OsdId(osd) } else { OsdId(u32::MAX) };
         match packet {
-            Packet::Map(view) => {
-                self.with_client(number, |client, history, out| client.on_map(now, history, &view, out));
+            Packet::Map(publish) => {
+                self.with_client(number, |client, history, out| client.on_map(now, history, &publish, out));
             }
             Packet::Backoff(conn, backoff) => {
                 let conn = (osd, conn);
@@ -437,8 +452,14 @@ impl World {
                     self.send(node, Node::Osd(osd.0), Packet::Request(conn, *request));
                 }
                 ClientOut::Close(osd, conn) => self.break_connection((number, osd.0), conn, 20 * MILLI),
-                ClientOut::NeedsMap => self.send(node, Node::Mon, Packet::Subscribe(0, 0)),
-                ClientOut::Expired => self.schedule.after(0, Happening::NewSession(number)),
+                ClientOut::NeedsMap => {
+                    self.reached.add(Bound::MapGap, 1);
+                    self.send(node, Node::Mon, Packet::Subscribe(0));
+                }
+                ClientOut::Expired => {
+                    self.reached.add(Bound::NewSession, 1);
+                    self.schedule.after(0, Happening::NewSession(number));
+                }
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
         }
@@ -490,7 +511,7 @@ impl World {
                     {
                         self.invariants.propose(cas.pg, &cas.proposed);
                     }
-                    self.send(Node::Osd(id), to, packet);
+                    self.send_unless_stopped(id, to, packet);
                 }
                 Out::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
@@ -507,9 +528,11 @@ impl World {
                     if has_own || !self.scenario.faults.contains(&Fault::Damage) {
                         self.fail("EIO without damage", format!("{object} of {pg} on osd.{id}"));
                     }
+                    self.reached.add(Bound::Unfound, 1);
                     let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
                     self.check(checked);
                 }
+                Out::Reached(bound) => self.reached.add(bound, 1),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
             }
         }
@@ -528,6 +551,7 @@ impl World {
             self.flushing[id as usize] = true;
             let slow = self.nemesis.flush_factor(id);
             let wait = (100 * MICRO + self.disk_random.range(0, self.scenario.flush)) * slow;
+            let wait = wait.max(self.nemesis.stuck_until(id).saturating_sub(now));
             self.schedule.after(wait, Happening::Flushed(id, osd.life, unflushed));
         }
         for (shard, (turn, has_messages)) in osd.pending().enumerate() {
@@ -589,6 +613,7 @@ impl World {
                     let checked = self.invariants.published(&self.osds, &view);
                     self.check(checked);
                 }
+                MonOut::Reached(bound, times) => self.reached.add(bound, times),
             }
         }
         self.mon_out = out;
@@ -617,7 +642,7 @@ impl World {
         }
         let late = self.network.cut(Link::new(me, Node::Mon));
         self.haunt(Link::new(me, Node::Mon), late);
-        self.monitor.on_reset(me);
+        self.with_monitor(|monitor, out| monitor.on_reset(me, out));
         self.with_osd(id, |osd, out| osd.start(now, out));
     }
 
@@ -666,13 +691,11 @@ impl World {
         let now = self.schedule.now();
         match (node, peer) {
             (Node::Client(client), Node::Mon) => {
-                let (generation, epoch) = self.clients[client as usize]
-                    .map()
-                    .map_or((0, Epoch(0)), |map| (map.generation, map.epoch));
-                self.send(node, Node::Mon, Packet::Subscribe(generation, epoch.0));
+                let next = self.clients[client as usize].map().map_or(Epoch(0), |map| map.epoch.next());
+                self.send(node, Node::Mon, Packet::Subscribe(next.0));
             }
             (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
-            (Node::Mon, _) => self.monitor.on_reset(peer),
+            (Node::Mon, _) => self.with_monitor(|monitor, out| monitor.on_reset(peer, out)),
             _ => {}
         }
     }
