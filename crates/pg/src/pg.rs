@@ -112,6 +112,8 @@ pub struct Pg {
     pub(crate) reads: BTreeMap<u64, ReadFor>,
     pub(crate) listings: BTreeMap<u64, ListFor>,
     pub(crate) removing: bool,
+    /// The interval, if its primary is not up, and since when.
+    pub(crate) vacant: Option<(Interval, u64)>,
     pub(crate) reached: Reached,
     state_since: (u64, u64),
 }
@@ -153,6 +155,7 @@ impl Pg {
             reads: BTreeMap::new(),
             listings: BTreeMap::new(),
             removing: false,
+            vacant: None,
             reached: Reached::default(),
             state_since: (0, 0),
         }
@@ -590,7 +593,9 @@ impl Pg {
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
         let mend = (self.mend && self.primary.is_some()).then_some(self.now);
-        [own_proposal, restoring, primary, stray, mend].into_iter().flatten().min()
+        let bids = self.primary.is_none() && self.own_proposal.is_none();
+        let bid = self.turn_to_bid().filter(|at| bids && *at > self.now);
+        [own_proposal, restoring, primary, stray, mend, bid].into_iter().flatten().min()
     }
 
     /// Bits of [`pg_state`].
