@@ -12,8 +12,8 @@
 //! [`world`] is one queue of things that happen at virtual times ([`schedule`]). Machines are [`osd`]s with [`disk`]s and
 //! clocks of their own, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and
 //! [`client`]s that resend by rule R6. Between them lies a [`network`] of ordered connections that break, stall, lose
-//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of some two dozen kinds; which, how often and on what
-//! cluster is the seed's [`scenario`].
+//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of thirty kinds; which, how often and on what
+//! cluster is the seed's [`scenario`], as its [`profile`] bends it. How often that came to [`bounds`] is counted.
 //!
 //! Nothing is random but by the seed: one 64-bit number names a history, and replays it exactly. Streams of randomness
 //! are independent ([`random`]), so that a kind of trouble can be taken out of a failing history without disturbing the

@@ -66,6 +66,8 @@ pub struct PublishTrouble {
     pub losing: BTreeMap<Node, u32>,
     /// The last one that was sent to these was lost.
     pub lost: BTreeSet<Node>,
+    /// Publications that were lost.
+    missed: u64,
 }
 
 /// What the map authority wants done.
@@ -252,6 +254,7 @@ impl Monitor {
                 let losing = self.trouble.losing.get_mut(node).filter(|left| **left > 0);
                 if let Some(left) = losing {
                     *left -= 1;
+                    self.trouble.missed += 1;
                     self.trouble.lost.insert(*node);
                 } else {
                     self.trouble.lost.remove(node);
@@ -279,6 +282,17 @@ impl Monitor {
             count => (Bytes::new(), next + count),
         };
         (Arc::new(MapPublish { fsid, full, incrementals, newest: epoch }), following)
+    }
+
+    /// How many of these have missed maps: they were late, or the last one was lost, or what came after it shows the gap.
+    pub fn miss_maps(&mut self, nodes: &BTreeSet<Node>) -> u64 {
+        let newest = self.view().map.epoch.0;
+        let is_late = |node: &&Node| {
+            let next = self.subscribers.get(node);
+            self.trouble.late.contains(node) && next.is_some_and(|next| *next <= newest)
+        };
+        let late = nodes.iter().filter(is_late).count() as u64;
+        late + std::mem::take(&mut self.trouble.missed)
     }
 
     /// The connection to a node whose maps were lost or late works again, from a new connection on: who has lost the last one

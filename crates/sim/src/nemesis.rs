@@ -346,8 +346,15 @@ impl World {
                 }
             }
             Fault::Damage => return self.damage(osd, random),
-            Fault::MapGap => return self.keep_maps_from(random),
-            Fault::Pause => return self.order_stop(osd, random),
+            // These two count where they hit something.
+            Fault::MapGap => {
+                self.keep_maps_from(random);
+                return false;
+            }
+            Fault::Pause => {
+                self.order_stop(osd, random);
+                return false;
+            }
             Fault::WallJump => self.jump(random),
             Fault::StuckDisk => return self.hang_disk(osd, random),
             Fault::Full => {

@@ -240,14 +240,15 @@ impl Osd {
     pub fn begin_to_stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             process.shared.state.send_replace(RunState::Stopping);
-            process.shared.to_mon(&OsdMarkMeDown { boot_nonce: process.shared.boot_nonce });
+            if process.is_shown_up() {
+                process.shared.to_mon(&OsdMarkMeDown { boot_nonce: process.shared.boot_nonce });
+            }
         });
     }
 
     /// Whether the newest map here shows its process up.
     pub fn is_shown_up(&self) -> bool {
-        let shown = |p: &Process| p.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &p.shared));
-        self.process.as_ref().is_some_and(shown)
+        self.process.as_ref().is_some_and(Process::is_shown_up)
     }
 
     /// Its process ends in order: what is queued is given up, and the store is left with all that was written.
@@ -478,6 +479,10 @@ impl Osd {
 impl Process {
     fn cell_of(&self, pg: PgId) -> &ShardCell {
         &self.cells[self.shared.shard_of(pg)]
+    }
+
+    fn is_shown_up(&self) -> bool {
+        self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
     }
 
     /// The map authority sends maps.

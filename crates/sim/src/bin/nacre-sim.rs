@@ -19,7 +19,7 @@ usage: nacre-sim [options]
   --replay SEED      simulate one seed
   --long             seeds have the profiles of long tests
   --profile NAME     all seeds have this profile
-  --faults A,B,...   only these kinds of fault
+  --faults A,B,...   only these kinds of fault (or none)
   --mutation NAME    with this rule broken
   --mutations        break each rule, and print within how many seeds (--seeds, at most) that is noticed
   --hashes           print a hash of all messages and disks of each seed
@@ -98,7 +98,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
             "--replay" => parsed.replay = Some(number(value()?)?),
             "--faults" => {
                 let list = value()?;
-                let kinds = list.split(',').filter(|name| !name.is_empty()).map(str::parse);
+                let kinds = list.split(',').filter(|name| !name.is_empty() && *name != NONE).map(str::parse);
                 parsed.faults = Some(kinds.collect::<Result<_, _>>()?);
             }
             "--long" => parsed.long = true,
@@ -130,6 +130,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
     Ok(Some(parsed))
 }
 
+/// How options spell an empty list.
+const NONE: &str = "none";
 /// Seeds in which each kind of fault strikes, each profile is drawn, and each bound is reached.
 const WHOLE: u64 = 1000;
 /// The same of long tests.
@@ -268,7 +270,8 @@ fn replay_line(arguments: &Arguments, found: &Found) -> String {
     }
     options.extend(arguments.profile.map(|profile| format!("--profile {profile}")));
     if found.reduced || arguments.faults.is_some() {
-        options.push(format!("--faults {}", found.scenario.fault_list()));
+        let list = found.scenario.fault_list();
+        options.push(format!("--faults {}", if list.is_empty() { NONE } else { &list }));
     }
     if !options.is_empty() {
         line += &format!(" ARGS='{}'", options.join(" "));

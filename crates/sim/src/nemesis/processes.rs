@@ -4,7 +4,8 @@
 use super::FaultEvent;
 use crate::network::Node;
 use crate::packet::Packet;
-use crate::random::Random;
+use crate::random::{Random, Stream};
+use crate::scenario::Fault;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use std::collections::BTreeSet;
@@ -33,14 +34,13 @@ pub(super) struct Stopped {
 
 impl World {
     /// The OSD's process will be stopped once it has sent some more messages.
-    pub(super) fn order_stop(&mut self, osd: u32, random: &mut Random) -> bool {
+    pub(super) fn order_stop(&mut self, osd: u32, random: &mut Random) {
         let long = if random.chance(300) { 15 } else { 4 };
         let order = StopOrder { after: random.range(0, 8), lasts: random.range(50 * MILLI, long * SECOND) };
         let may = self.osds[osd as usize].is_running() && !self.nemesis.stopped_osds.contains_key(&osd);
         if may {
             self.nemesis.stop_orders.insert(osd, order);
         }
-        may
     }
 
     /// Sends what an OSD wants sent; a stopped one's messages wait until it goes on.
@@ -54,6 +54,7 @@ impl World {
             } else {
                 let until = self.schedule.now() + order.lasts;
                 self.say(format_args!("osd.{osd} is stopped in the middle of a turn"));
+                *self.nemesis.struck.entry(Fault::Pause).or_default() += 1;
                 self.nemesis.stop_orders.remove(&osd);
                 self.nemesis.stopped_osds.insert(osd, Stopped { until, unsent: Vec::new() });
                 let life = self.osds[osd as usize].life;
@@ -129,7 +130,9 @@ impl World {
         if ending.life != life {
             return self.schedule.after(wait, Happening::OsdStart(osd));
         }
-        if self.is_osd_stopped(osd) || ending.is_shown_up() && now < deadline {
+        let is_awaited = ending.is_shown_up() && now < deadline;
+        // The store is flushed before the process ends.
+        if is_awaited || self.is_osd_stopped(osd) || self.nemesis.stuck_until(osd) > now {
             return self.later(STOP_LOOK, FaultEvent::Stop { osd, life, deadline, wait });
         }
         self.say(format_args!("osd.{osd} stops"));
@@ -157,7 +160,8 @@ impl World {
     /// The watchdog ends an OSD whose disk hangs.
     pub(super) fn end_by_watchdog(&mut self, osd: u32, life: u32) {
         if !self.nemesis.calm && self.osds[osd as usize].life == life {
-            let mut random = self.disk_random.clone();
+            let kind = Fault::StuckDisk as u8;
+            let mut random = Random::new(self.disk_random.bits(), Stream::Fault(kind));
             self.kill(osd, &mut random);
         }
     }
@@ -174,7 +178,7 @@ impl World {
     }
 
     /// Maps do not reach some for a while: they are late, or lost.
-    pub(super) fn keep_maps_from(&mut self, random: &mut Random) -> bool {
+    pub(super) fn keep_maps_from(&mut self, random: &mut Random) {
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
         let nodes = osds.chain((0..self.clients.len() as u32).map(Node::Client));
         let hit: BTreeSet<Node> = nodes.filter(|_| random.chance(400)).collect();
@@ -184,13 +188,13 @@ impl World {
             let counts: Vec<u32> = hit.iter().map(|_| random.range(1, 4) as u32).collect();
             self.monitor.trouble.losing.extend(hit.iter().copied().zip(counts));
         }
-        let is_effective = !hit.is_empty();
         self.later(random.range(SECOND, 8 * SECOND), FaultEvent::MapsAgain(hit));
-        is_effective
     }
 
     /// Maps reach these again; a connection that has lost the last one breaks.
     pub(super) fn send_maps_again(&mut self, nodes: &BTreeSet<Node>) {
+        let missed = self.monitor.miss_maps(nodes);
+        *self.nemesis.struck.entry(Fault::MapGap).or_default() += missed;
         let mut broken = Vec::new();
         self.with_monitor(|monitor, out| broken = monitor.reach_again(nodes, out));
         for node in broken {
