@@ -23,6 +23,8 @@ PREFIX ?= /usr/local
 # sudo, if the user can't write to the nearest parent of the target that exists.
 INSTALL_SUDO = $(shell d="$(DESTDIR)$(PREFIX)"; until [ -e "$$d" ]; do d=$$(dirname "$$d"); done; [ -w "$$d" ] || echo sudo)
 SEEDS ?= 1000
+# The first seed: tests on several machines take seeds of their own.
+FIRST_SEED ?= 1
 # Tests of programs run against the release build, these against the test build too, for its assertions: processes that are killed.
 DEBUG_TESTS := package(nacre) & kind(test) & test(/^(failures|stores)::/)
 ARGS ?=
@@ -69,6 +71,7 @@ test-long: test ## The tests with larger counts, and what takes longer
 	$(call apt_install,$(LONG_TEST_PACKAGES))
 	$(NEXTEST) --workspace --profile long --run-ignored all
 	$(MAKE) --no-print-directory sim SEEDS=20000
+	$(MAKE) --no-print-directory sim SEEDS=2000 ARGS=--long
 
 # The tests' dependencies are compiled as the product's are: what is compiled for it is copied, and Cargo compiles the rest.
 test-dependencies:
@@ -79,7 +82,7 @@ sim: libraries test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S 
 	@echo "== simulating"
 	@# With a test among the targets Cargo takes the features that tests bring in: after `make test` nothing is compiled.
 	$(LINTED) cargo build $(TEST_BUILD) --workspace --bins --test oracle
-	$(TESTS)/release/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
+	$(TESTS)/release/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS) --first-seed $(FIRST_SEED)) $(ARGS)
 
 lint: libraries ## Formatting and clippy
 	cargo fmt --all --check

@@ -1,6 +1,6 @@
 //! What goes in and out of a [`crate::Pg`]: events, commands, messages between members, settings.
 
-use crate::log::DupSnapshot;
+use crate::log::{DupLimits, DupSnapshot};
 use bytes::Bytes;
 use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, PgCas, PgCasReply};
@@ -93,6 +93,17 @@ pub enum Mutation {
     ListWithoutMissing,
 }
 
+#[cfg(feature = "mutations")]
+thread_local! {
+    static BREACHES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread came to where a rule is broken since it was asked last.
+#[cfg(feature = "mutations")]
+pub fn take_breaches() -> u64 {
+    BREACHES.take()
+}
+
 /// What a host lets a [`crate::Pg`] do; from options.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -119,6 +130,8 @@ pub struct Settings {
     pub retry_ns: u64,
     /// Client sessions without contact for so long are forgotten and their resends refused (R6).
     pub session_expiry_ns: u64,
+    /// Dup records and sessions that are kept (R6).
+    pub dups: DupLimits,
     /// A rule to break.
     #[cfg(feature = "mutations")]
     pub mutation: Mutation,
@@ -128,7 +141,11 @@ impl Settings {
     /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
     #[cfg(feature = "mutations")]
     pub fn breaks(&self, rule: Mutation) -> bool {
-        self.mutation == rule
+        let breaks = self.mutation == rule;
+        if breaks {
+            BREACHES.set(BREACHES.get() + 1);
+        }
+        breaks
     }
 
     /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
@@ -153,10 +170,20 @@ impl Default for Settings {
             cas_retry_ns: SECOND,
             retry_ns: 2 * SECOND,
             session_expiry_ns: 3600 * SECOND,
+            dups: DupLimits::default(),
             #[cfg(feature = "mutations")]
             mutation: Mutation::None,
         }
     }
+}
+
+/// How often bounds of a [`crate::Pg`] were reached since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Client sessions that expired ([`Settings::session_expiry_ns`]).
+    pub sessions_expired: u64,
+    /// Operations that found [`Settings::max_inflight_writes`] writes in flight.
+    pub writes_held: u64,
 }
 
 /// The host's lease table as a PG needs it (rule R4).

@@ -28,9 +28,11 @@ pub mod reserve;
 mod restore;
 mod tail;
 
+#[cfg(feature = "mutations")]
+pub use api::take_breaches;
 pub use api::{
     ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, Mutation, ObjectPiece, PeerMsg,
-    PgEnvelope, PgQuery, PieceCursor, Refusal, Remembered, Settings,
+    PgEnvelope, PgQuery, PieceCursor, Reached, Refusal, Remembered, Settings,
 };
 pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use known::KnownOsds;

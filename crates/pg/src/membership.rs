@@ -36,6 +36,8 @@ pub(crate) struct Departure {
 /// For so many times `retry_ns` answers to a [`Departure`]'s question count; then it is asked again. They wait for what the
 /// member has under way on its disk.
 pub(crate) const DEPARTURE_PATIENCE: u64 = 3;
+/// Who is not the first to bid for a vacant role waits so many times as long as for an answer, for each that comes before.
+const BID_PATIENCE: u64 = 5;
 
 /// A proposal of a member that is not primary yet.
 #[derive(Debug)]
@@ -189,6 +191,7 @@ impl Pg {
     // Creation and promotion.
 
     pub(crate) fn consider_bid(&mut self, out: &mut Vec<Command>) {
+        self.note_vacancy();
         if self.own_proposal.is_some() || self.primary.is_some() || self.restoring.is_some() {
             return;
         }
@@ -236,12 +239,35 @@ impl Pg {
             return None;
         }
         let live: Vec<Member> = current.in_sync.iter().copied().filter(|m| self.member_up(*m)).collect();
-        if live.iter().min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
+        if self.turn_to_bid().is_none_or(|at| self.now < at) {
             return None;
         }
         let below = self.settings.breaks(Mutation::ShrinkBelowMinSize);
         let in_sync = if live.len() >= self.min_size() || below { live } else { current.in_sync.clone() };
         Some(PgMembership { interval: current.interval.next(), primary: self.me.osd, in_sync })
+    }
+
+    /// Notes since when the interval has no primary that is up.
+    fn note_vacancy(&mut self) {
+        let lacks_primary = |membership: &&PgMembership| {
+            let primary = membership.in_sync.iter().find(|m| m.osd == membership.primary);
+            membership.in_sync.contains(&self.me) && !primary.is_some_and(|m| self.member_up(*m))
+        };
+        let vacant = self.membership.as_ref().filter(lacks_primary).map(|membership| membership.interval);
+        let known = self.vacant.filter(|(interval, _)| vacant == Some(*interval));
+        self.vacant = known.or(vacant.map(|interval| (interval, self.now)));
+    }
+
+    /// When this member may bid for the vacant role. The first member that is up may at once. Others follow after a while: the
+    /// first one may have no copy, where it was down while the PG was created and the MapStore was restored, or may have
+    /// promised a later interval to somebody who is gone.
+    pub(crate) fn turn_to_bid(&self) -> Option<u64> {
+        let (membership, (_, since)) = (self.membership.as_ref()?, self.vacant?);
+        let mut live: Vec<Member> =
+            membership.in_sync.iter().copied().filter(|m| self.member_up(*m)).collect();
+        live.sort_by_key(|m| self.place(m.osd));
+        let before = live.iter().position(|m| *m == self.me)? as u64;
+        Some(since + before * BID_PATIENCE * self.settings.retry_ns)
     }
 
     /// Where CRUSH wants the OSD; last where it does not.

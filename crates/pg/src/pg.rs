@@ -4,10 +4,12 @@
 //! `primary` orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the
 //! last updates between in-sync members.
 
-use crate::api::{Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Settings};
+use crate::api::{
+    Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Reached, Settings,
+};
 use crate::copy::{self, CopyRecord};
 use crate::damage::MAX_NAMED;
-use crate::log::{DupLimits, LogError, PgLog};
+use crate::log::{LogError, PgLog};
 use crate::membership::PromotionProposal;
 use crate::primary::{Phase, Primary};
 use crate::replica::{Arrived, Replica, Staged};
@@ -110,6 +112,9 @@ pub struct Pg {
     pub(crate) reads: BTreeMap<u64, ReadFor>,
     pub(crate) listings: BTreeMap<u64, ListFor>,
     pub(crate) removing: bool,
+    /// The interval, if its primary is not up, and since when.
+    pub(crate) vacant: Option<(Interval, u64)>,
+    pub(crate) reached: Reached,
     state_since: (u64, u64),
 }
 
@@ -120,7 +125,6 @@ impl Pg {
             id: pg,
             me,
             boot_nonce,
-            settings,
             now: 0,
             map: None,
             up: Vec::new(),
@@ -130,7 +134,8 @@ impl Pg {
             copy: CopyRecord { complete: true, ..CopyRecord::default() },
             missing: BTreeMap::new(),
             temps: Vec::new(),
-            log: PgLog::new(Eversion::default(), DupLimits::default()),
+            log: PgLog::new(Eversion::default(), settings.dups),
+            settings,
             durable_head: Eversion::default(),
             committed_to: Eversion::default(),
             next_persist: 1,
@@ -150,6 +155,8 @@ impl Pg {
             reads: BTreeMap::new(),
             listings: BTreeMap::new(),
             removing: false,
+            vacant: None,
+            reached: Reached::default(),
             state_since: (0, 0),
         }
     }
@@ -165,8 +172,7 @@ impl Pg {
         log: Vec<(Eversion, Bytes)>,
     ) -> Result<Pg, DecodeError> {
         let loaded = copy::load(meta)?;
-        let log =
-            PgLog::load(loaded.record.tail, log, &loaded.dups, DupLimits::default()).map_err(corrupt_log)?;
+        let log = PgLog::load(loaded.record.tail, log, &loaded.dups, settings.dups).map_err(corrupt_log)?;
         let mut machine = Pg::new(pg, me, boot_nonce, settings);
         machine.exists = true;
         machine.durable_head = log.head();
@@ -576,8 +582,14 @@ impl Pg {
         if self.primary.is_some() {
             let early = self.settings.breaks(Mutation::ExpireEarly);
             let expiry_ns = self.settings.session_expiry_ns / if early { 20 } else { 1 };
-            self.log.expire_sessions(self.now, expiry_ns);
+            let expired = self.log.expire_sessions(self.now, expiry_ns);
+            self.reached.sessions_expired += expired.len() as u64;
         }
+    }
+
+    /// How often it reached its bounds.
+    pub fn reached(&self) -> Reached {
+        self.reached
     }
 
     /// When to send [`Event::Tick`] at the latest; `None` while nothing waits for time.
@@ -589,7 +601,9 @@ impl Pg {
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
         let mend = (self.mend && self.primary.is_some()).then_some(self.now);
-        [own_proposal, restoring, primary, stray, mend].into_iter().flatten().min()
+        let bids = self.primary.is_none() && self.own_proposal.is_none();
+        let bid = self.turn_to_bid().filter(|at| bids && *at > self.now);
+        [own_proposal, restoring, primary, stray, mend, bid].into_iter().flatten().min()
     }
 
     /// Bits of [`pg_state`].

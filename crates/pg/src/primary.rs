@@ -370,6 +370,8 @@ impl Pg {
                 continue;
             }
             if !self.can_order(&op) {
+                let is_full = serves();
+                self.reached.writes_held += u64::from(is_full);
                 if let Some(primary) = &mut self.primary {
                     primary.waiting.push_front(op);
                 }

@@ -89,6 +89,8 @@ pub enum Observation<'a> {
         /// The interval under which the machine said so.
         interval: Interval,
     },
+    /// A request was sent back because as many wait as may.
+    SentBack,
     /// A machine named a request that it does not have.
     UnknownRequest {
         /// The PG, where it is hosted still.

@@ -17,7 +17,6 @@ use crate::history::{
 use crate::listing::Listing;
 use crate::monitor::WALL;
 use crate::network::Node;
-use crate::packet::MapView;
 use crate::random::Random;
 use crate::schedule::{MILLI, Nanos};
 use nacre_engine::Error;
@@ -25,7 +24,7 @@ use nacre_exec::Copied;
 use nacre_objecter::{Answer, Attempt, Objecter, Sent, Sink, Submission, Watches, newest_map};
 use nacre_shard::copy::CopyReader;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::msg::{Encoded, MapPublish, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{ListReply, Op, OsdOp, request_flag};
 use nacre_types::osdmap::OsdMap;
@@ -407,10 +406,16 @@ impl Client {
         Ok(())
     }
 
-    /// The map authority publishes a newer map.
-    pub fn on_map(&mut self, now: Nanos, history: &mut History, view: &MapView, out: &mut Vec<ClientOut>) {
+    /// The map authority publishes maps.
+    pub fn on_map(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        publish: &MapPublish,
+        out: &mut Vec<ClientOut>,
+    ) {
         let have = self.map().cloned();
-        match newest_map(have.as_ref(), &view.publish(have.as_deref())) {
+        match newest_map(have.as_ref(), publish) {
             Ok(Some(map)) => {
                 let known = map.clone();
                 self.step(now, history, out, |objecter, sink| {

@@ -12,8 +12,8 @@
 //! [`world`] is one queue of things that happen at virtual times ([`schedule`]). Machines are [`osd`]s with [`disk`]s and
 //! clocks of their own, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and
 //! [`client`]s that resend by rule R6. Between them lies a [`network`] of ordered connections that break, stall, lose
-//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of some two dozen kinds; which, how often and on what
-//! cluster is the seed's [`scenario`].
+//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of thirty kinds; which, how often and on what
+//! cluster is the seed's [`scenario`], as its [`profile`] bends it. How often that came to [`bounds`] is counted.
 //!
 //! Nothing is random but by the seed: one 64-bit number names a history, and replays it exactly. Streams of randomness
 //! are independent ([`random`]), so that a kind of trouble can be taken out of a failing history without disturbing the
@@ -41,6 +41,7 @@
 //! The checker refuses hand-made bad histories, and each rule, and the sessions between OSDs, has [`mutation`]s: breaches built into the
 //! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
 
+pub mod bounds;
 pub mod client;
 pub mod contents;
 pub mod disk;
@@ -57,6 +58,7 @@ pub mod network;
 pub mod notice;
 pub mod osd;
 pub mod packet;
+pub mod profile;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
@@ -65,6 +67,7 @@ pub mod sweep;
 pub mod watching;
 pub mod world;
 
+use bounds::Bounds;
 use mutation::Mutation;
 use osd::SessionTrouble;
 use scenario::{Fault, Scenario};
@@ -110,6 +113,10 @@ pub struct Report {
     pub struck: BTreeMap<Fault, u64>,
     /// What befell sessions between OSDs, and how often.
     pub sessions: BTreeMap<SessionTrouble, u64>,
+    /// How often bounds were reached.
+    pub reached: Bounds,
+    /// How often the machines came to where a rule is broken on purpose.
+    pub breaches: u64,
 }
 
 /// Runs a scenario.
@@ -121,6 +128,6 @@ pub fn run(scenario: &Scenario, options: &Options) -> Report {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no text");
         let failure = Failure { rule: format!("panic: {text}"), detail: String::new(), at: 0 };
-        Report { failure: Some(failure), ..Report::default() }
+        Report { failure: Some(failure), breaches: nacre_pg::take_breaches(), ..Report::default() }
     })
 }

@@ -4,19 +4,24 @@
 //! What is committed is a list of maps; the newest is what a restarted authority begins with. A crash with a commit under
 //! way leaves it done or not done.
 
+use crate::bounds::Bound;
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
 use crate::schedule::{MILLI, Nanos};
+use bytes::Bytes;
 use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning, new_generation};
 use nacre_types::OsdId;
+use nacre_types::msg::{MapBlob, MapPublish};
 use nacre_types::osdmap::OsdMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Wall clock at the start of the run, nanoseconds since 1970.
 pub const WALL: u64 = 1_700_000_000_000_000_000;
 /// Copies of the store kept for restores.
 const KEPT: usize = 64;
+/// One in so many maps is stored whole too.
+const FULL_EVERY: u32 = 10;
 
 /// The map authority.
 pub struct Monitor {
@@ -28,11 +33,41 @@ pub struct Monitor {
     stored: Vec<Arc<MapView>>,
     /// The map that the commit under way makes.
     committing: Option<(u64, Option<Arc<MapView>>)>,
-    /// Who gets maps as they come, and the newest that each has: (generation, epoch).
-    subscribers: BTreeMap<Node, (u64, u32)>,
+    /// Who gets maps as they come, and the next epoch that each gets; 0 asks for a whole map.
+    subscribers: BTreeMap<Node, u32>,
+    /// The first epoch whose incremental is at hand.
+    at_hand_from: u32,
+    /// How maps are published.
+    publishing: Publishing,
+    /// To whom maps do not go now.
+    pub trouble: PublishTrouble,
+    /// How far its time of day is ahead of the others', in nanoseconds.
+    pub wall_ahead: i64,
     /// Who waits for which answer.
     origins: BTreeMap<Origin, Node>,
     next_origin: u64,
+}
+
+/// How maps are published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publishing {
+    /// Incrementals in one message.
+    pub batch: usize,
+    /// Incrementals at hand: who is further behind gets a whole map.
+    pub at_hand: u32,
+}
+
+/// Whom the map authority's publications do not reach.
+#[derive(Clone, Debug, Default)]
+pub struct PublishTrouble {
+    /// They come late: nothing is sent to these.
+    pub late: BTreeSet<Node>,
+    /// So many are lost, and what follows shows the gap.
+    pub losing: BTreeMap<Node, u32>,
+    /// The last one that was sent to these was lost.
+    pub lost: BTreeSet<Node>,
+    /// Publications that were lost.
+    missed: u64,
 }
 
 /// What the map authority wants done.
@@ -44,11 +79,13 @@ pub enum MonOut {
     Commit,
     /// These memberships took effect: this map is durable.
     Published(Arc<MapView>),
+    /// A bound was reached so often.
+    Reached(Bound, u64),
 }
 
 impl Monitor {
     /// A map authority with its first map.
-    pub fn new(now: Nanos, map: OsdMap, tuning: Tuning) -> Monitor {
+    pub fn new(now: Nanos, map: OsdMap, tuning: Tuning, publishing: Publishing) -> Monitor {
         let view = Arc::new(MapView::new(map, None));
         let mut monitor = Monitor {
             life: 0,
@@ -57,6 +94,10 @@ impl Monitor {
             stored: vec![view],
             committing: None,
             subscribers: BTreeMap::new(),
+            at_hand_from: 0,
+            publishing,
+            trouble: PublishTrouble::default(),
+            wall_ahead: 0,
             origins: BTreeMap::new(),
             next_origin: 1,
         };
@@ -77,7 +118,12 @@ impl Monitor {
     /// Starts a process from what is stored.
     pub fn start(&mut self, now: Nanos) {
         self.life += 1;
-        self.state = Some(MapState::new((*self.view().map).clone(), self.tuning.clone(), time(now)));
+        self.state = Some(MapState::new((*self.view().map).clone(), self.tuning.clone(), self.time(now)));
+        // It reads the last whole map that is stored, and the incrementals that follow it.
+        let is_whole = |view: &&Arc<MapView>| {
+            view.incremental().is_none() || view.map.epoch.0.is_multiple_of(FULL_EVERY)
+        };
+        self.at_hand_from = self.stored.iter().rfind(is_whole).map_or(0, |view| view.map.epoch.0 + 1);
     }
 
     /// The process dies; a commit under way was done if `done`.
@@ -85,6 +131,7 @@ impl Monitor {
         self.life += 1;
         self.state = None;
         self.subscribers.clear();
+        out.push(MonOut::Reached(Bound::CasUnknown, self.origins.len() as u64));
         self.origins.clear();
         if let Some((_, Some(view))) = self.committing.take().filter(|_| done) {
             self.store(view, out);
@@ -97,7 +144,7 @@ impl Monitor {
         assert!(self.state.is_none(), "invariant: stores are restored while nobody uses them");
         let at = self.stored.len() - 1 - age.min(self.stored.len() - 1);
         let generation = self.view().map.generation + 1;
-        let restored = new_generation(&self.stored[at].map, generation, time(now), osds);
+        let restored = new_generation(&self.stored[at].map, generation, self.time(now), osds);
         self.stored.truncate(at + 1);
         self.store(Arc::new(MapView::new(restored, None)), out);
     }
@@ -107,6 +154,8 @@ impl Monitor {
         if self.stored.len() > KEPT {
             self.stored.remove(0);
         }
+        let oldest = view.map.epoch.0.saturating_sub(self.publishing.at_hand);
+        self.at_hand_from = self.at_hand_from.max(oldest);
         out.push(MonOut::Published(view));
     }
 
@@ -121,8 +170,8 @@ impl Monitor {
                 }
                 self.handle(now, *event, out);
             }
-            Packet::Subscribe(generation, epoch) if self.state.is_some() => {
-                self.subscribers.insert(from, (generation, epoch));
+            Packet::Subscribe(next_epoch) if self.state.is_some() => {
+                self.subscribers.insert(from, next_epoch);
                 self.publish(out);
             }
             _ => {}
@@ -130,30 +179,35 @@ impl Monitor {
     }
 
     /// The connection to a node is lost: answers to what came over it go nowhere.
-    pub fn on_reset(&mut self, node: Node) {
+    pub fn on_reset(&mut self, node: Node, out: &mut Vec<MonOut>) {
         self.subscribers.remove(&node);
+        let before = self.origins.len();
         self.origins.retain(|_, to| *to != node);
+        out.push(MonOut::Reached(Bound::CasUnknown, (before - self.origins.len()) as u64));
     }
 
     /// Something happened, or an operator wants something.
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<MonOut>) {
+        let now_there = self.time(now);
         let Some(state) = &mut self.state else { return };
-        let effects = state.handle(time(now), event);
+        let effects = state.handle(now_there, event);
         self.carry_out(effects, out);
         self.propose(now, out);
     }
 
     /// Changes the map as an operator's command does.
     pub fn operate(&mut self, now: Nanos, out: &mut Vec<MonOut>, change: impl FnOnce(&mut MapState, Now)) {
+        let now_there = self.time(now);
         if let Some(state) = &mut self.state {
-            change(state, time(now));
+            change(state, now_there);
             self.propose(now, out);
         }
     }
 
     fn propose(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+        let now_there = self.time(now);
         let Some(state) = &mut self.state else { return };
-        let Some(proposal) = state.propose(time(now)) else { return };
+        let Some(proposal) = state.propose(now_there) else { return };
         let view = proposal.incremental.map(|incremental| {
             let next = self.stored.last().expect("invariant: there is always a map").map.apply(&incremental);
             let next = next.expect("invariant: the incremental follows the committed map");
@@ -187,14 +241,71 @@ impl Monitor {
     }
 
     fn publish(&mut self, out: &mut Vec<MonOut>) {
-        let view = self.view().clone();
-        let stamp = (view.map.generation, view.map.epoch.0);
-        for (node, has) in &mut self.subscribers {
-            if *has < stamp {
-                *has = stamp;
-                out.push(MonOut::Send(*node, Packet::Map(view.clone())));
+        let newest = self.view().map.epoch.0;
+        let mut made: BTreeMap<u32, (Arc<MapPublish>, u32)> = BTreeMap::new();
+        let mut subscribers = std::mem::take(&mut self.subscribers);
+        for (node, next) in subscribers.iter_mut().filter(|(node, _)| !self.trouble.late.contains(node)) {
+            while *next <= newest {
+                let (publish, following) = made.entry(*next).or_insert_with(|| self.maps_from(*next));
+                if *next > 0 && !publish.full.is_empty() {
+                    out.push(MonOut::Reached(Bound::MapWhole, 1));
+                }
+                *next = *following;
+                let losing = self.trouble.losing.get_mut(node).filter(|left| **left > 0);
+                if let Some(left) = losing {
+                    *left -= 1;
+                    self.trouble.missed += 1;
+                    self.trouble.lost.insert(*node);
+                } else {
+                    self.trouble.lost.remove(node);
+                    out.push(MonOut::Send(*node, Packet::Map(publish.clone())));
+                }
             }
         }
+        self.subscribers = subscribers;
+    }
+
+    /// The message that leads on from `next`, and the epoch that follows it.
+    fn maps_from(&self, next: u32) -> (Arc<MapPublish>, u32) {
+        let newest = self.view();
+        let (fsid, epoch) = (newest.map.fsid, newest.map.epoch);
+        let from = self.stored.iter().rposition(|view| view.map.epoch.0 == next);
+        let following =
+            from.filter(|_| next >= self.at_hand_from).map_or(&[][..], |from| &self.stored[from..]);
+        let incrementals: Vec<MapBlob> = following
+            .iter()
+            .map_while(|view| view.incremental().cloned().map(MapBlob))
+            .take(self.publishing.batch)
+            .collect();
+        let (full, following) = match incrementals.len() as u32 {
+            0 => (newest.full().clone(), epoch.0 + 1),
+            count => (Bytes::new(), next + count),
+        };
+        (Arc::new(MapPublish { fsid, full, incrementals, newest: epoch }), following)
+    }
+
+    /// How many of these have missed maps: they were late, or the last one was lost, or what came after it shows the gap.
+    pub fn miss_maps(&mut self, nodes: &BTreeSet<Node>) -> u64 {
+        let newest = self.view().map.epoch.0;
+        let is_late = |node: &&Node| {
+            let next = self.subscribers.get(node);
+            self.trouble.late.contains(node) && next.is_some_and(|next| *next <= newest)
+        };
+        let late = nodes.iter().filter(is_late).count() as u64;
+        late + std::mem::take(&mut self.trouble.missed)
+    }
+
+    /// The connection to a node whose maps were lost or late works again, from a new connection on: who has lost the last one
+    /// is told.
+    pub fn reach_again(&mut self, nodes: &BTreeSet<Node>, out: &mut Vec<MonOut>) -> Vec<Node> {
+        self.trouble.late.retain(|node| !nodes.contains(node));
+        self.trouble.losing.retain(|node, _| !nodes.contains(node));
+        let broken = self.trouble.lost.iter().filter(|node| nodes.contains(node)).copied().collect();
+        self.trouble.lost.retain(|node| !nodes.contains(node));
+        if self.state.is_some() {
+            self.publish(out);
+        }
+        broken
     }
 
     /// The map logic, while the process runs.
@@ -202,10 +313,10 @@ impl Monitor {
         self.state.as_ref()
     }
 
+    fn time(&self, now: Nanos) -> Now {
+        Now { mono_ms: now / MILLI, wall_ns: (WALL + now).saturating_add_signed(self.wall_ahead) }
+    }
+
     /// How often time is told to the map logic.
     pub const TICK: Nanos = 250 * MILLI;
-}
-
-fn time(now: Nanos) -> Now {
-    Now { mono_ms: now / MILLI, wall_ns: WALL + now }
 }

@@ -4,10 +4,11 @@
 //! Most faults are two blows: one that breaks and one that mends. Faults never destroy the last intact copy of a PG's
 //! in-sync set (losing data then would be nobody's bug) and leave at least one client.
 
+mod processes;
+
 use crate::disk::Damage;
 use crate::network::{Delays, Link, Node};
 use crate::osd::Osd;
-use crate::packet::Packet;
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, PoolSpec, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
@@ -16,6 +17,7 @@ use nacre_mon::logic::{MapState, Now};
 use nacre_types::osdmap::{PgMembership, WEIGHT_ONE};
 use nacre_types::pool::Pool;
 use nacre_types::{Epoch, ObjectId, OsdId, PgId, PoolId};
+use processes::{StopOrder, Stopped};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One change for the worse or the better.
@@ -41,6 +43,23 @@ pub enum FaultEvent {
     Room(u32),
     /// Breaks a lossy connection that a partition has held for too long.
     TimeOut(Link),
+    /// The OSD's process, of this life, is not stopped any more.
+    Continue(u32, u32),
+    /// The OSD's process ends once the map shows it down.
+    Stop {
+        /// The OSD.
+        osd: u32,
+        /// The process.
+        life: u32,
+        /// It waits no longer for the map.
+        deadline: Nanos,
+        /// It starts again so long after its end.
+        wait: Nanos,
+    },
+    /// The OSD's watchdog ends its process, of this life.
+    Watchdog(u32, u32),
+    /// Maps reach these again.
+    MapsAgain(BTreeSet<Node>),
 }
 
 /// An object is not damaged again on an OSD before.
@@ -51,6 +70,10 @@ pub struct Nemesis {
     random: BTreeMap<Fault, Random>,
     seed: u64,
     slow_disks: BTreeSet<u32>,
+    /// Until when disks hang.
+    hung_disks: BTreeMap<u32, Nanos>,
+    stop_orders: BTreeMap<u32, StopOrder>,
+    stopped_osds: BTreeMap<u32, Stopped>,
     slow_commit: Nanos,
     /// OSDs that must not start: their disk is full beyond what a store can bear.
     stuck: BTreeSet<u32>,
@@ -74,6 +97,9 @@ impl Nemesis {
             random: scenario.faults.iter().map(|fault| (*fault, stream(*fault))).collect(),
             seed: scenario.seed,
             slow_disks: BTreeSet::new(),
+            hung_disks: BTreeMap::new(),
+            stop_orders: BTreeMap::new(),
+            stopped_osds: BTreeMap::new(),
             slow_commit: 0,
             stuck: BTreeSet::new(),
             paused: BTreeSet::new(),
@@ -101,6 +127,11 @@ impl Nemesis {
     /// How many times slower the OSD's disk is now.
     pub fn flush_factor(&self, osd: u32) -> u64 {
         if self.slow_disks.contains(&osd) { 60 } else { 1 }
+    }
+
+    /// Until when the OSD's disk hangs.
+    pub fn stuck_until(&self, osd: u32) -> Nanos {
+        self.hung_disks.get(&osd).copied().unwrap_or(0)
     }
 
     /// What a map commit takes longer now.
@@ -173,6 +204,14 @@ impl World {
             FaultEvent::Size(pool, size, min_size) => self.set_size(pool, size, min_size),
             FaultEvent::Resume(client) => self.resume(client),
             FaultEvent::Room(osd) => self.make_room(osd),
+            FaultEvent::Continue(osd, life) => {
+                if self.osds[osd as usize].life == life {
+                    self.go_on(osd);
+                }
+            }
+            FaultEvent::Stop { osd, life, deadline, wait } => self.go_down(osd, life, deadline, wait),
+            FaultEvent::Watchdog(osd, life) => self.end_by_watchdog(osd, life),
+            FaultEvent::MapsAgain(nodes) => self.send_maps_again(&nodes),
             FaultEvent::TimeOut(link) => {
                 if self.partitioned.contains(&link) {
                     self.lose(link.from, link.to);
@@ -234,29 +273,17 @@ impl World {
                     self.schedule.after(random.range(SECOND, 6 * SECOND), Happening::OsdStart(osd));
                 }
             }
-            Fault::Restart => {
-                let nonce = self.osds[osd as usize].nonce();
-                if nonce != 0 {
-                    let request = nacre_types::msg::OsdMarkMeDown { boot_nonce: nonce };
-                    let event = nacre_mon::logic::Event::MarkMeDown { osd: OsdId(osd), request };
-                    self.send(Node::Osd(osd), Node::Mon, Packet::ToMon(Box::new(event)));
-                    let now = self.schedule.now();
-                    self.with_osd(osd, |osd, out| osd.close_sessions(now, out));
-                    let pending = self.osds[osd as usize].disk().unflushed();
-                    self.osds[osd as usize].crash(pending);
-                    self.check_contents(osd);
-                    self.lose_sockets(osd, true);
-                }
-                self.schedule.after(random.range(200 * MILLI, 5 * SECOND), Happening::OsdStart(osd));
-                return nonce != 0;
-            }
-            Fault::Wipe => {
+            Fault::Restart => return self.begin_to_stop(osd, random),
+            Fault::Wipe | Fault::Replace => {
                 if self.is_last_copy(osd) {
                     return false;
                 }
                 self.kill(osd, random);
-                self.say(format_args!("osd.{osd} loses its disk"));
-                self.osds[osd as usize].wipe();
+                self.say(format_args!("osd.{osd} loses its disk: {fault}"));
+                match fault {
+                    Fault::Wipe => self.osds[osd as usize].wipe(),
+                    _ => self.osds[osd as usize].replace(),
+                }
                 self.schedule.after(random.range(SECOND, 15 * SECOND), Happening::OsdStart(osd));
             }
             Fault::SlowDisk => {
@@ -276,7 +303,8 @@ impl World {
                 let (now, age) = (self.schedule.now(), random.index(self.scenario.restore_depth + 1));
                 self.say(format_args!("the map store is restored from {age} commits ago"));
                 // OSDs remember one another; where disks may be lost with that, the operator has to know his OSDs himself.
-                let forgetful = self.scenario.faults.contains(&Fault::Wipe);
+                let loses = [Fault::Wipe, Fault::Replace];
+                let forgetful = loses.iter().any(|fault| self.scenario.faults.contains(fault));
                 let named = if forgetful { self.osds.iter().map(|osd| osd.id).collect() } else { Vec::new() };
                 self.with_monitor(|monitor, out| monitor.restore(now, age, &named, out));
                 self.schedule.after(random.range(100 * MILLI, 3 * SECOND), Happening::MonStart);
@@ -334,6 +362,17 @@ impl World {
                 });
                 return self.monitor.is_running();
             }
+            // These two count where they hit something.
+            Fault::MapGap => {
+                self.keep_maps_from(random);
+                return false;
+            }
+            Fault::Pause => {
+                self.order_stop(osd, random);
+                return false;
+            }
+            Fault::WallJump => self.jump(random),
+            Fault::StuckDisk => return self.hang_disk(osd, random),
             Fault::Full => {
                 let mut disk = self.osds[osd as usize].disk();
                 let room = disk.used() + random.range(0, 200);
@@ -453,6 +492,8 @@ impl World {
     }
 
     fn kill(&mut self, osd: u32, random: &mut Random) {
+        self.forget_stop(osd);
+        self.nemesis.hung_disks.remove(&osd);
         if self.osds[osd as usize].is_running() {
             let surviving = random.index(self.osds[osd as usize].disk().unflushed() + 1);
             self.say(format_args!("osd.{osd} dies; {surviving} unflushed changes survive"));
@@ -652,6 +693,11 @@ impl World {
     pub(crate) fn mend(&mut self) {
         self.nemesis.calm = true;
         self.nemesis.slow_disks.clear();
+        self.nemesis.hung_disks.clear();
+        self.nemesis.stop_orders.clear();
+        for osd in 0..self.osds.len() as u32 {
+            self.go_on(osd);
+        }
         self.nemesis.slow_commit = 0;
         self.network.set_delays(Delays::default());
         let stopped = |link: &Link| matches!(link.to, Node::Client(n) if self.nemesis.is_stopped(n));
@@ -663,6 +709,9 @@ impl World {
         if !self.monitor.is_running() {
             self.schedule.after(0, Happening::MonStart);
         }
+        let osds = (0..self.osds.len() as u32).map(Node::Osd);
+        let all: BTreeSet<Node> = osds.chain((0..self.clients.len() as u32).map(Node::Client)).collect();
+        self.send_maps_again(&all);
         for osd in 0..self.osds.len() as u32 {
             self.make_room(osd);
             self.schedule.after(10 * MILLI, Happening::OsdStart(osd));

@@ -114,6 +114,8 @@ impl<M> Default for Direction<M> {
 pub struct Network<M> {
     directions: BTreeMap<Link, Direction<M>>,
     blocked: BTreeSet<Link>,
+    /// Until when each node's messages leave it.
+    busy: BTreeMap<Node, Nanos>,
     delays: Delays,
     random: Random,
     longest: usize,
@@ -125,12 +127,34 @@ pub type Due = Option<(Nanos, Link)>;
 impl<M> Network<M> {
     /// A network without messages.
     pub fn new(random: Random, delays: Delays) -> Network<M> {
-        Network { directions: BTreeMap::new(), blocked: BTreeSet::new(), delays, random, longest: 0 }
+        Network {
+            directions: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            busy: BTreeMap::new(),
+            delays,
+            random,
+            longest: 0,
+        }
     }
 
     /// Sends. Returns when a delivery on the link is due that was not due before.
     pub fn send(&mut self, now: Nanos, link: Link, message: M) -> Due {
-        let mut delay = 20 * MICRO + self.random.range(0, self.delays.usual);
+        self.send_after(now, 0, link, message)
+    }
+
+    /// A message leaves a node that it takes so long to leave: returns when, from now. Others wait for it.
+    pub fn occupy(&mut self, now: Nanos, from: Node, transmit: Nanos) -> Nanos {
+        if transmit == 0 {
+            return 0;
+        }
+        let busy = self.busy.entry(from).or_default();
+        *busy = (*busy).max(now) + transmit;
+        *busy - now
+    }
+
+    /// Sends after a while.
+    pub fn send_after(&mut self, now: Nanos, wait: Nanos, link: Link, message: M) -> Due {
+        let mut delay = wait + 20 * MICRO + self.random.range(0, self.delays.usual);
         if self.delays.slow_per_mille > 0 && self.random.chance(self.delays.slow_per_mille) {
             delay += self.random.range(0, self.delays.slow);
         }
@@ -254,6 +278,17 @@ mod tests {
         }
         assert_eq!(drain(&mut network, due), (0..50).collect::<Vec<_>>());
         assert_eq!((network.under_way(), network.longest()), (0, 50));
+    }
+
+    #[test]
+    fn messages_leave_a_node_one_after_another() {
+        let mut network = network();
+        assert_eq!(network.occupy(10, Node::Mon, 0), 0);
+        assert_eq!(network.occupy(10, Node::Mon, 100), 100);
+        assert_eq!(network.occupy(50, Node::Mon, 100), 160);
+        assert_eq!(network.occupy(50, Node::Osd(1), 100), 100);
+        let due = network.send_after(0, 5_000_000, LINK, 7);
+        assert!(due.unwrap().0 > 5_000_000);
     }
 
     #[test]

@@ -20,14 +20,18 @@ pub struct Noticed {
     pub seeds: u64,
     /// The invariant, as [`crate::Failure::rule`] names it.
     pub by: String,
+    /// How often machines came to where the rule is broken.
+    pub breaches: u64,
 }
 
 /// Breaks a rule in its scenarios of the seeds `first..first + most`; `None` where nothing notices.
 pub fn notice(mutation: Mutation, first: u64, most: u64) -> Option<Noticed> {
+    let mut breaches = 0;
     (first..first.saturating_add(most)).find_map(|seed| {
         let scenario = mutation.shape(Scenario::of(seed));
         let report = run(&scenario, &Options { mutation: Some(mutation), ..Options::default() });
-        report.failure.map(|failure| Noticed { seeds: seed - first + 1, by: failure.rule })
+        breaches += report.breaches;
+        report.failure.map(|failure| Noticed { seeds: seed - first + 1, by: failure.rule, breaches })
     })
 }
 
@@ -54,12 +58,16 @@ pub fn table(most: u64, jobs: usize) -> String {
     });
     let found = found.into_inner().unwrap_or_default();
     let mut text =
-        "| rule | mutation | noticed by | seeds, median | seeds, most |\n|---|---|---|---|---|\n".to_owned();
+        "| rule | mutation | noticed by | seeds, median | seeds, most | breaches until then, median |\n|---|---|---|---|---|---|\n"
+            .to_owned();
     for mutation in mutations {
         let of_it = found.iter().filter(|(of, _)| *of == mutation).map(|(_, noticed)| noticed.as_ref());
         let mut seeds: Vec<u64> =
             of_it.clone().map(|noticed| noticed.map_or(u64::MAX, |noticed| noticed.seeds)).collect();
         seeds.sort_unstable();
+        let mut breaches: Vec<u64> = of_it.clone().flatten().map(|noticed| noticed.breaches).collect();
+        breaches.sort_unstable();
+        let breaches = breaches.get(breaches.len() / 2).copied().unwrap_or_default();
         let mut by: BTreeMap<&str, u64> = BTreeMap::new();
         of_it.flatten().for_each(|noticed| *by.entry(noticed.by.as_str()).or_default() += 1);
         let by: Vec<String> = by.into_iter().map(|(rule, count)| format!("{rule} ({count})")).collect();
@@ -70,7 +78,7 @@ pub fn table(most: u64, jobs: usize) -> String {
         let (rule, name) = (mutation.rule(), mutation.name());
         let (median, last) = (shown(seeds.get(seeds.len() / 2)), shown(seeds.last()));
         // Writing to a string does not fail.
-        let _ = writeln!(text, "| {rule} | `{name}` | {} | {median} | {last} |", by.join("; "));
+        let _ = writeln!(text, "| {rule} | `{name}` | {} | {median} | {last} | {breaches} |", by.join("; "));
     }
     text
 }

@@ -9,9 +9,10 @@ mod sessions;
 
 pub use sessions::{MessageKey, SessionKey, SessionSettings, SessionTrouble};
 
+use crate::bounds::{Bound, Bounds};
 use crate::disk::{Disk, Image};
 use crate::network::Node;
-use crate::packet::{MapView, Packet};
+use crate::packet::Packet;
 use crate::scenario::FSID;
 use crate::schedule::{Clock, Nanos};
 use crate::store::Store;
@@ -21,7 +22,7 @@ use nacre_common::Config;
 use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::{KnownOsds, Pg};
-use nacre_shard::control::Control;
+use nacre_shard::control::{Control, shows_up};
 use nacre_shard::copy::Fetched;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
@@ -30,7 +31,7 @@ use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
 use nacre_types::errno::Errno;
-use nacre_types::msg::OsdRequest;
+use nacre_types::msg::{MapPublish, OsdMarkMeDown, OsdRequest};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
@@ -94,6 +95,8 @@ pub enum Out {
     GiveUp(u64),
     /// What a message to a node says, for traces.
     Said(Node, String),
+    /// A bound was reached.
+    Reached(Bound),
     /// A rule of the contract between machine and host was broken.
     Broken(&'static str, String),
 }
@@ -122,9 +125,12 @@ pub struct Osd {
     pub clock: Clock,
     /// Counts processes; events made for an earlier one are not for this one.
     pub life: u32,
+    /// How far its time of day is ahead of the others', in nanoseconds.
+    pub wall_ahead: i64,
     store: Arc<Store>,
     process: Option<Process>,
     settings: OsdSettings,
+    reached: Bounds,
 }
 
 /// A running OSD process.
@@ -151,9 +157,11 @@ impl Osd {
             incarnation: Incarnation(Uuid::from_u128((0x2000 + number) << 32)),
             clock,
             life: 0,
+            wall_ahead: 0,
             store: Arc::default(),
             process: None,
             settings,
+            reached: Bounds::default(),
         }
     }
 
@@ -260,10 +268,73 @@ impl Osd {
 
     /// The process dies. The disk keeps what was flushed and `surviving` more changes.
     pub fn crash(&mut self, surviving: usize) {
+        self.harvest();
         self.process = None;
         self.life += 1;
         self.store.forget();
         self.disk().crash(surviving);
+    }
+
+    /// Its process begins to stop in order: it tells the map authority, and goes on until [`Osd::stop`].
+    pub fn begin_to_stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
+        self.act(now, out, |process| {
+            process.shared.state.send_replace(RunState::Stopping);
+            if process.is_shown_up() {
+                process.shared.to_mon(&OsdMarkMeDown { boot_nonce: process.shared.boot_nonce });
+            }
+        });
+    }
+
+    /// Whether the newest map here shows its process up.
+    pub fn is_shown_up(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::is_shown_up)
+    }
+
+    /// Its process ends in order: what is queued is given up, and the store is left with all that was written.
+    pub fn stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
+        self.act(now, out, |process| {
+            for cell in process.cells.iter() {
+                cell.with(Shard::close);
+            }
+            if let Err(error) = process.control.save_superblock() {
+                process.host.broken("the superblock is not saved", error.to_string());
+            }
+        });
+        let all = self.disk().unflushed();
+        self.crash(all);
+    }
+
+    /// Takes what the process counted of bounds.
+    fn harvest(&mut self) {
+        let Osd { process, reached, .. } = self;
+        for cell in process.iter().flat_map(|process| process.cells.iter()) {
+            cell.inspect(|shard| {
+                for counted in shard.pgs().filter_map(|pg| shard.machine(pg)).map(Pg::reached) {
+                    reached.add(Bound::SessionExpired, counted.sessions_expired);
+                    reached.add(Bound::WritesInFlight, counted.writes_held);
+                }
+            });
+        }
+    }
+
+    /// How often it reached bounds. Its process, if it still runs, counts from here on for nobody.
+    pub fn reached(&mut self) -> Bounds {
+        self.harvest();
+        let mut reached = std::mem::take(&mut self.reached);
+        for collection in self.disk().durable().collections.values() {
+            let has = |prefix: &str| u64::from(collection.meta.keys().any(|key| key.starts_with(prefix)));
+            reached.add(Bound::LogTrimmed, u64::from(collection.trimmed > Eversion::default()));
+            reached.add(Bound::DupRetained, has("dup.r."));
+            reached.add(Bound::DupDropped, has("dup.f."));
+            reached.add(Bound::ClientsForgotten, has("dup.z"));
+        }
+        reached
+    }
+
+    /// The disk is replaced by another one: an OSD of its own, but for the id.
+    pub fn replace(&mut self) {
+        self.wipe();
+        self.uuid = Uuid::from_u128(self.uuid.as_u128() + (1 << 32));
     }
 
     /// The disk is replaced by an empty one.
@@ -349,7 +420,7 @@ impl Osd {
     fn act(&mut self, now: Nanos, out: &mut Vec<Out>, act: impl FnOnce(&mut Process)) {
         let local = self.clock.read(now);
         let Some(process) = &mut self.process else { return };
-        process.host.set_time(local);
+        process.host.set_time(local, self.wall_ahead);
         act(process);
         process.hear_peers();
         process.host.sessions().flush();
@@ -373,7 +444,7 @@ impl Osd {
                 let from = OsdId(peer);
                 self.act(now, out, |process| process.control.on_beat(from, beat));
             }
-            (Node::Mon, Packet::Map(view)) => self.act(now, out, |process| process.on_map(&view)),
+            (Node::Mon, Packet::Map(publish)) => self.act(now, out, |process| process.on_map(&publish)),
             (Node::Mon, Packet::Cas(reply)) => self.act(now, out, |process| process.control.on_cas(reply)),
             (from, packet) => {
                 out.push(Out::Broken("a packet for somebody else", format!("{from}: {packet:?}")))
@@ -492,6 +563,7 @@ impl Process {
             match event {
                 None => return,
                 Some(Event::Message(from, lane, envelope, permit)) => {
+                    Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
                     let owner = self.shared.shard_of(envelope.pg);
                     if owner == lane {
                         self.cells[owner].enter(|shard| shard.on_peer(from, *envelope));
@@ -509,13 +581,15 @@ impl Process {
         }
     }
 
-    /// The map authority sends maps: what leads from the newest one here, or all of it.
-    fn on_map(&mut self, view: &MapView) {
-        let known = self.shared.map.load_full();
-        if let Err(error) = self.control.on_maps(&view.publish(known.as_deref())) {
+    fn is_shown_up(&self) -> bool {
+        self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
+    }
+
+    /// The map authority sends maps.
+    fn on_map(&mut self, publish: &MapPublish) {
+        if let Err(error) = self.control.on_maps(publish) {
             self.host.broken("a map that can't be decoded", error.to_string());
         }
-        self.host.set_generation(self.shared.map.load().as_ref().map_or(0, |map| map.generation));
     }
 }
 

@@ -5,9 +5,7 @@ use nacre_mon::logic;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_session::{Confirm, Ready};
 use nacre_types::encoding;
-use nacre_types::msg::{
-    MapBlob, MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify,
-};
+use nacre_types::msg::{MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
 use nacre_types::{OsdId, PgId};
@@ -37,18 +35,14 @@ impl MapView {
         MapView { map: Arc::new(map), up, incremental, full: OnceLock::new() }
     }
 
-    /// What the map authority sends to somebody who has `known`.
-    pub fn publish(&self, known: Option<&OsdMap>) -> MapPublish {
-        let follows =
-            |known: &OsdMap| known.generation == self.map.generation && known.epoch.next() == self.map.epoch;
-        let (fsid, newest) = (self.map.fsid, self.map.epoch);
-        match self.incremental.clone().filter(|_| known.is_some_and(follows)) {
-            Some(step) => MapPublish { fsid, full: Bytes::new(), incrementals: vec![MapBlob(step)], newest },
-            None => {
-                let full = self.full.get_or_init(|| encoding::encode(&*self.map).into()).clone();
-                MapPublish { fsid, full, incrementals: Vec::new(), newest }
-            }
-        }
+    /// How the map follows from the one before, encoded; `None` where it begins a generation.
+    pub fn incremental(&self) -> Option<&Bytes> {
+        self.incremental.as_ref()
+    }
+
+    /// The whole map, encoded.
+    pub fn full(&self) -> &Bytes {
+        self.full.get_or_init(|| encoding::encode(&*self.map).into())
     }
 }
 
@@ -84,10 +78,10 @@ pub enum Packet {
     Heartbeat(HbEnvelope),
     /// OSD to the map authority.
     ToMon(Box<logic::Event>),
-    /// OSD or client to the map authority: send maps newer than this (generation, epoch), now and as they come.
-    Subscribe(u64, u32),
+    /// OSD or client to the map authority: send maps from this epoch on, now and as they come; 0 asks for a whole one.
+    Subscribe(u32),
     /// From the map authority.
-    Map(Arc<MapView>),
+    Map(Arc<MapPublish>),
     /// From the map authority.
     Cas(PgCasReply),
 }
@@ -103,6 +97,19 @@ impl Packet {
             | Packet::Lost(conn, _) => Some(*conn),
             _ => None,
         }
+    }
+
+    /// About how long it is on the wire.
+    pub fn bytes(&self) -> u64 {
+        let contents = match self {
+            Packet::Map(maps) => {
+                maps.full.len() + maps.incrementals.iter().map(|blob| blob.0.len()).sum::<usize>()
+            }
+            Packet::Request(_, request) => request.payload_bytes(),
+            Packet::Socket(_, SocketEvent::Bytes(bytes)) => bytes.len(),
+            _ => 0,
+        };
+        contents as u64 + 80
     }
 
     /// Folds what tells packets apart into a trace hash: cheap, since any difference soon shows in times and orders too.
@@ -124,8 +131,8 @@ impl Packet {
             }
             Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
             Packet::ToMon(event) => std::mem::discriminant(&**event).hash(state),
-            Packet::Subscribe(generation, epoch) => (generation, epoch).hash(state),
-            Packet::Map(view) => (view.map.generation, view.map.epoch).hash(state),
+            Packet::Subscribe(next_epoch) => next_epoch.hash(state),
+            Packet::Map(maps) => (maps.newest, maps.full.len(), maps.incrementals.len()).hash(state),
             Packet::Cas(reply) => (reply.pg, reply.accepted, reply.epoch).hash(state),
         }
     }

@@ -31,6 +31,10 @@ pub enum Stream {
     Process(u32),
     /// When clients watch and notify, and what.
     Attendance,
+    /// The seed's profile, and what it changes.
+    Profile,
+    /// Which of the later kinds of fault there are.
+    LaterFaults,
     /// Full queues and deadlines of a client, its watches and notifies.
     Client(u32),
     /// When clients list and copy, and what.
@@ -56,6 +60,8 @@ impl Random {
             Stream::Attendance => 7,
             Stream::Chores => 8,
             Stream::Sockets => 9,
+            Stream::Profile => 10,
+            Stream::LaterFaults => 11,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

@@ -3,8 +3,10 @@
 //! A scenario is plain data, drawn from the seed, so that a failing one can be taken apart: [`Scenario::without`] takes a
 //! kind of fault away and leaves everything else as it was.
 
+use crate::monitor::Publishing;
 use crate::mutation::Mutation;
 use crate::osd::{OsdSettings, SessionSettings};
+use crate::profile::Profile;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
 use nacre_common::config::ConfigBuilder;
@@ -12,6 +14,7 @@ use nacre_mon::logic::Tuning;
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::HeartbeatSettings;
 use nacre_pg::lease::LeaseSettings;
+use nacre_pg::log::DupLimits;
 use nacre_session::Rules;
 use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
@@ -104,6 +107,16 @@ faults! {
     Damage = "damage", 3 * SECOND;
     /// An operator, or another client, puts a client's session on the blocklist.
     Fence = "fence", 10 * SECOND;
+    /// Maps reach some late, or are lost on their way there.
+    MapGap = "map-gap", 12 * SECOND;
+    /// An OSD's process stops in the middle of a turn (SIGSTOP), and goes on.
+    Pause = "pause", 15 * SECOND;
+    /// Somebody's time of day jumps.
+    WallJump = "wall-jump", 15 * SECOND;
+    /// A disk hangs; its OSD ends itself if that lasts.
+    StuckDisk = "stuck-disk", 20 * SECOND;
+    /// An OSD dies, and another disk comes back under its id.
+    Replace = "replace", 40 * SECOND;
 }
 
 impl fmt::Display for Fault {
@@ -140,6 +153,8 @@ pub struct PoolSpec {
 pub struct Scenario {
     /// What it was drawn from.
     pub seed: u64,
+    /// What kind of run it is.
+    pub profile: Profile,
     /// OSDs, each on a host of its own.
     pub osds: u32,
     /// The pools.
@@ -182,10 +197,31 @@ pub struct Scenario {
     pub peer_throttle_bytes: u64,
     /// Sessions between OSDs wait so long for a peer that is away.
     pub peer_timeout: Nanos,
+    /// Dup records that a PG keeps.
+    pub dups: DupLimits,
+    /// Operations that may wait on a PG.
+    pub max_waiting: usize,
+    /// Writes that a PG may have in flight.
+    pub max_inflight_writes: usize,
+    /// Bytes of an object in one message: few, so that objects go in several pieces.
+    pub push_bytes: usize,
+    /// Objects that a backfill looks at in one step.
+    pub scan_objects: usize,
+    /// Incremental maps in one message.
+    pub map_batch: usize,
+    /// Incremental maps at hand: who is further behind gets a whole map.
+    pub map_at_hand: u32,
+    /// Bytes that leave a machine in a second; 0 for no limit.
+    pub bandwidth: u64,
 }
 
+/// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
+const LATER: Fault = Fault::MapGap;
+/// One in so many seeds has each of them, per thousand.
+const LATER_SHARE: u32 = 250;
+
 impl Scenario {
-    /// The scenario of a seed.
+    /// The scenario of a seed in the common profile.
     pub fn of(seed: u64) -> Scenario {
         let mut random = Random::new(seed, Stream::Scenario);
         let osds = random.range(3, 7) as u32;
@@ -198,9 +234,13 @@ impl Scenario {
             .collect();
         // Few kinds at a time reach deeper states than all at once; some runs have all.
         let share = *random.pick(&[100, 250, 400, 700]).expect("invariant: the list is not empty");
-        let faults = Fault::ALL.iter().copied().filter(|_| random.chance(share)).collect();
+        let (earlier, later) = Fault::ALL.split_at(LATER as usize);
+        let mut faults: BTreeSet<Fault> = earlier.iter().copied().filter(|_| random.chance(share)).collect();
+        let mut chooser = Random::new(seed, Stream::LaterFaults);
+        faults.extend(later.iter().copied().filter(|_| chooser.chance(LATER_SHARE)));
         Scenario {
             seed,
+            profile: Profile::Common,
             osds,
             pools,
             clients: random.range(1, 5) as u32,
@@ -222,6 +262,14 @@ impl Scenario {
             peer_queue_bytes: if random.chance(300) { 8 << 10 } else { 1 << 20 },
             peer_throttle_bytes: if random.chance(300) { 16 << 10 } else { 1 << 20 },
             peer_timeout: random.range(10, 60) * SECOND,
+            dups: DupLimits::default(),
+            max_waiting: 200,
+            max_inflight_writes: 16,
+            push_bytes: 24,
+            scan_objects: 3,
+            map_batch: 3,
+            map_at_hand: 30,
+            bandwidth: 0,
         }
     }
 
@@ -230,16 +278,16 @@ impl Scenario {
         let pg = Settings {
             min_log_entries: self.log_entries,
             max_log_entries: 4 * self.log_entries,
-            max_waiting_ops: 200,
+            max_waiting_ops: self.max_waiting,
             max_waiting_inactive: 4,
-            max_inflight_writes: 16,
+            max_inflight_writes: self.max_inflight_writes,
             max_recoveries: 2,
-            // Small enough that objects go in several pieces.
-            push_bytes: 24,
-            scan_objects: 3,
+            push_bytes: self.push_bytes,
+            scan_objects: self.scan_objects,
             cas_retry_ns: SECOND,
             retry_ns: SECOND,
             session_expiry_ns: self.session_expiry,
+            dups: self.dups,
             mutation: mutation.map_or(nacre_pg::Mutation::None, Mutation::of_pg),
         };
         let shards = ShardSettings {
@@ -280,6 +328,16 @@ impl Scenario {
             min_down_reporters: 2,
             ..Tuning::default()
         }
+    }
+
+    /// How the map authority publishes.
+    pub fn publishing(&self) -> Publishing {
+        Publishing { batch: self.map_batch, at_hand: self.map_at_hand }
+    }
+
+    /// Events of the run; more mean that something spins.
+    pub fn max_events(&self) -> u64 {
+        3_000_000 + self.trouble / SECOND * 50_000
     }
 
     /// The map before any OSD has booted.

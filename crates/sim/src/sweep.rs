@@ -1,11 +1,14 @@
 //! Many seeds, and what to do with one that fails: make it smaller and say how to replay it.
 
+use crate::bounds::Bounds;
+use crate::profile::Profile;
 use crate::scenario::{Fault, Scenario};
 use crate::{Failure, Report};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// What a sweep does with a seed.
 pub trait Runner: Sync {
@@ -42,6 +45,26 @@ pub struct Totals {
     pub virtual_ns: u128,
     /// How often each kind of fault had an effect.
     pub struck: BTreeMap<Fault, u64>,
+    /// How often bounds were reached.
+    pub reached: Bounds,
+    /// Seeds of each profile, and how long they took.
+    pub profiles: BTreeMap<Profile, (u64, Duration)>,
+}
+
+impl Totals {
+    fn add(&mut self, scenario: &Scenario, report: Report, took: Duration) {
+        self.seeds += 1;
+        self.events += report.events;
+        self.answered += report.answered;
+        self.virtual_ns += u128::from(report.virtual_ns);
+        for (fault, count) in report.struck {
+            *self.struck.entry(fault).or_default() += count;
+        }
+        self.reached.merge(&report.reached);
+        let of_profile = self.profiles.entry(scenario.profile).or_default();
+        of_profile.0 += 1;
+        of_profile.1 += took;
+    }
 }
 
 /// Runs seeds `first..first + count` on `jobs` threads until one fails; `progress` hears of each that passes. The failing
@@ -67,27 +90,23 @@ pub fn sweep(
                         return;
                     }
                     let scenario = runner.scenario(seed);
+                    let started = Instant::now();
                     let report = runner.run(&scenario);
+                    let took = started.elapsed();
                     if report.failure.is_some() {
                         stop.store(true, Ordering::Relaxed);
                     }
-                    if send.send((scenario, report)).is_err() {
+                    if send.send((scenario, report, took)).is_err() {
                         return;
                     }
                 }
             });
         }
         drop(send);
-        for (scenario, report) in receive {
-            match report.failure {
+        for (scenario, mut report, took) in receive {
+            match report.failure.take() {
                 None => {
-                    totals.seeds += 1;
-                    totals.events += report.events;
-                    totals.answered += report.answered;
-                    totals.virtual_ns += u128::from(report.virtual_ns);
-                    for (fault, count) in report.struck {
-                        *totals.struck.entry(fault).or_default() += count;
-                    }
+                    totals.add(&scenario, report, took);
                     progress(&totals);
                 }
                 Some(failure) if failed.as_ref().is_none_or(|(s, _)| scenario.seed < s.seed) => {
@@ -171,5 +190,6 @@ mod tests {
         let (totals, found) = sweep(&Fake, 10, 20, 3, |_| {});
         assert!(found.is_none());
         assert_eq!((totals.seeds, totals.events), (20, 20));
+        assert_eq!(totals.profiles[&Profile::Common].0, 20);
     }
 }

@@ -8,6 +8,7 @@ mod ending;
 mod sockets;
 mod workload;
 
+use crate::bounds::{Bound, Bounds};
 use crate::client::{Client, ClientOut};
 use crate::history::History;
 use crate::invariants::Invariants;
@@ -35,8 +36,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Requests that one OSD may hold for clients.
 const MAX_HELD: usize = 2_000;
-/// Events of one run; more mean that something spins.
-const MAX_EVENTS: u64 = 3_000_000;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -107,6 +106,7 @@ pub struct World {
     pub(crate) disk_random: Random,
     pub(crate) clock_random: Random,
     pub(crate) invariants: Invariants,
+    pub(crate) reached: Bounds,
     pub(crate) history: History,
     workload: Random,
     /// When clients watch and notify, and what.
@@ -170,7 +170,7 @@ impl World {
                 Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
             })
             .collect();
-        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning());
+        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning(), scenario.publishing());
         let count = osds.len();
         let mut world = World {
             scenario: scenario.clone(),
@@ -183,6 +183,7 @@ impl World {
             disk_random: Random::new(seed, Stream::Disk),
             clock_random,
             invariants: Invariants::default(),
+            reached: Bounds::default(),
             history: History::default(),
             workload: Random::new(seed, Stream::Workload),
             attendance: Random::new(seed, Stream::Attendance),
@@ -247,7 +248,7 @@ impl World {
             self.events += 1;
             self.note(&happening);
             self.handle(happening);
-            if self.events > MAX_EVENTS {
+            if self.events > self.scenario.max_events() {
                 let unfinished = self.describe_unfinished();
                 self.fail("events without end", unfinished);
             }
@@ -263,6 +264,9 @@ impl World {
                 absorb(&mut self.hash, format_args!("{:?}", *osd.disk()));
             }
         }
+        for osd in &mut self.osds {
+            self.reached.merge(&osd.reached());
+        }
         Report {
             failure: self.failure,
             hash: self.hash.finish(),
@@ -271,6 +275,8 @@ impl World {
             virtual_ns: self.schedule.now(),
             struck: self.nemesis.struck().clone(),
             sessions: self.sockets.troubles,
+            reached: self.reached,
+            breaches: nacre_pg::take_breaches(),
         }
     }
 
@@ -305,6 +311,10 @@ impl World {
 
     fn handle(&mut self, happening: Happening) {
         let now = self.schedule.now();
+        if let Some(until) = self.waits_for_stopped(&happening) {
+            // The process goes on before, since that is scheduled first.
+            return self.schedule.at(until, happening);
+        }
         match happening {
             Happening::Deliver(link) => {
                 let (packet, due) = self.network.deliver(now, link);
@@ -404,13 +414,26 @@ impl World {
         {
             return;
         }
+        self.reached.note(&packet);
         let link = match packet {
             Packet::Socket(number, event) => return self.send_by_socket(from, to, number, event),
             Packet::Heartbeat(_) => Link::new(from, to).by(Channel::Beats),
             _ => Link::new(from, to),
         };
-        let due = self.network.send(self.schedule.now(), link, packet);
+        let waits = self.transmit(from, packet.bytes());
+        let due = self.network.send_after(self.schedule.now(), waits, link, packet);
         self.due(due);
+    }
+
+    /// How long bytes that a machine sends now wait for those before them, and take to leave it.
+    fn transmit(&mut self, from: Node, bytes: u64) -> Nanos {
+        if self.scenario.bandwidth == 0 {
+            return 0;
+        }
+        let takes = bytes * SECOND / self.scenario.bandwidth;
+        let waits = self.network.occupy(self.schedule.now(), from, takes);
+        self.reached.add(Bound::Bandwidth, u64::from(waits > takes));
+        waits
     }
 
     fn arrive(&mut self, link: Link, packet: Packet) {
@@ -445,8 +468,8 @@ impl World {
         let now = self.schedule.now();
         let osd = if let Node::Osd(osd) = from { OsdId(osd) } else { OsdId(u32::MAX) };
         match packet {
-            Packet::Map(view) => {
-                self.with_client(number, |client, history, out| client.on_map(now, history, &view, out));
+            Packet::Map(publish) => {
+                self.with_client(number, |client, history, out| client.on_map(now, history, &publish, out));
             }
             Packet::Backoff(conn, backoff) => {
                 let conn = (osd, conn);
@@ -493,10 +516,14 @@ impl World {
                     self.send(node, Node::Osd(osd.0), Packet::Request(conn, *request));
                 }
                 ClientOut::Close(osd, conn) => self.break_connection((number, osd.0), conn, 20 * MILLI),
-                ClientOut::NeedsMap => self.send(node, Node::Mon, Packet::Subscribe(0, 0)),
+                ClientOut::NeedsMap => {
+                    self.reached.add(Bound::MapGap, 1);
+                    self.send(node, Node::Mon, Packet::Subscribe(0));
+                }
                 ClientOut::Expired if expired => {}
                 ClientOut::Expired => {
                     expired = true;
+                    self.reached.add(Bound::NewSession, 1);
                     self.schedule.after(0, Happening::NewSession(number));
                 }
                 ClientOut::Stale(asked) => self.judge_stale(number, asked),
@@ -555,7 +582,7 @@ impl World {
                     {
                         self.invariants.propose(cas.pg, &cas.proposed);
                     }
-                    self.send(Node::Osd(id), to, packet);
+                    self.send_unless_stopped(id, to, packet);
                 }
                 Out::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
@@ -572,10 +599,12 @@ impl World {
                     if has_own || !self.scenario.faults.contains(&Fault::Damage) {
                         self.fail("EIO without damage", format!("{object} of {pg} on osd.{id}"));
                     }
+                    self.reached.add(Bound::Unfound, 1);
                     let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
                     self.check(checked);
                 }
                 Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
+                Out::Reached(bound) => self.reached.add(bound, 1),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
                 Out::Said(to, what) => self.say(format_args!("osd.{id} > {to} {what}")),
                 out => self.session_out(id, out),
@@ -602,6 +631,7 @@ impl World {
             self.flushing[id as usize] = true;
             let slow = self.nemesis.flush_factor(id);
             let wait = (100 * MICRO + self.disk_random.range(0, self.scenario.flush)) * slow;
+            let wait = wait.max(self.nemesis.stuck_until(id).saturating_sub(now));
             self.schedule.after(wait, Happening::Flushed(id, osd.life, unflushed));
         }
         for (shard, (turn, has_messages)) in osd.pending().enumerate() {
@@ -671,6 +701,7 @@ impl World {
                     let checked = self.invariants.published(&self.osds, &view);
                     self.check(checked);
                 }
+                MonOut::Reached(bound, times) => self.reached.add(bound, times),
             }
         }
         self.mon_out = out;
@@ -699,7 +730,7 @@ impl World {
         }
         let late = self.network.cut(Link::new(me, Node::Mon));
         self.haunt(Link::new(me, Node::Mon), late);
-        self.monitor.on_reset(me);
+        self.with_monitor(|monitor, out| monitor.on_reset(me, out));
         self.handle(Happening::NewSession(self.scenario.clients + id));
         self.with_osd(id, |osd, out| osd.start(now, out));
     }
@@ -719,13 +750,11 @@ impl World {
         let now = self.schedule.now();
         match (node, peer) {
             (Node::Client(client), Node::Mon) => {
-                let (generation, epoch) = self.clients[client as usize]
-                    .map()
-                    .map_or((0, Epoch(0)), |map| (map.generation, map.epoch));
-                self.send(node, Node::Mon, Packet::Subscribe(generation, epoch.0));
+                let next = self.clients[client as usize].map().map_or(Epoch(0), |map| map.epoch.next());
+                self.send(node, Node::Mon, Packet::Subscribe(next.0));
             }
             (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
-            (Node::Mon, _) => self.monitor.on_reset(peer),
+            (Node::Mon, _) => self.with_monitor(|monitor, out| monitor.on_reset(peer, out)),
             _ => {}
         }
     }

@@ -942,3 +942,20 @@ fn a_member_with_a_slow_disk_joins_while_clients_write() {
     assert!(answered > 50, "{answered} writes");
     c.run_clean();
 }
+
+#[test]
+fn a_member_that_cannot_bid_for_the_vacant_role_is_passed_over() {
+    let mut c = Cluster::new(3, 3, 1, test_settings());
+    c.run_clean();
+    write_some(&mut c, 2);
+    assert_eq!(c.primary(), osd(0));
+    c.kill(osd(0), 0);
+    // The map shows osd.1 up all the time.
+    c.cut_from_mon(osd(1));
+    c.mon.down(osd(0));
+    c.run_until("another primary", |c| c.latest_membership().is_some_and(|m| m.primary == osd(2)));
+    c.heal();
+    c.boot(osd(0));
+    c.run_clean();
+    c.check();
+}

@@ -7,6 +7,7 @@
 use super::Shard;
 use super::ops::send_back;
 use crate::session::{Arrival, Session};
+use crate::world::Observation;
 use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::ids::Epoch;
 use nacre_types::msg::MonSubscribe;
@@ -72,6 +73,7 @@ impl Shard {
         }
         let Some(share) = share else {
             self.metrics.op_backoffs.inc();
+            self.shared.world.observe(Observation::SentBack);
             return send_back(&arrival.conn, &arrival.request, arrival.request.epoch);
         };
         if self.early.0.is_empty() {

@@ -492,6 +492,9 @@ impl Shard {
         self.metrics.op_dropped.inc();
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         tracing::debug!(reqid = %op.request.reqid, ?reason, %epoch, "request sent back");
+        if reason == DropReason::Full {
+            self.shared.world.observe(Observation::SentBack);
+        }
         match &op.conn {
             Some(conn) if reason == DropReason::Full => send_back(conn, &op.request, epoch),
             Some(conn) => backoff(conn, &op.request, epoch),

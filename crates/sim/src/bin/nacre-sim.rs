@@ -1,9 +1,11 @@
 //! `nacre-sim`: simulates whole clusters, seed after seed, and prints one line that replays a failure.
 
+use nacre_sim::bounds::Bound;
 use nacre_sim::mutation::Mutation;
 use nacre_sim::notice;
+use nacre_sim::profile::Profile;
 use nacre_sim::scenario::{Fault, Scenario};
-use nacre_sim::sweep::{Found, Runner, hashes, sweep};
+use nacre_sim::sweep::{Found, Runner, Totals, hashes, sweep};
 use nacre_sim::{Options, Report, run};
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
@@ -15,19 +17,23 @@ usage: nacre-sim [options]
   --first-seed S     the first seed (default 1)
   --jobs N           threads (default: one per core)
   --replay SEED      simulate one seed
-  --faults A,B,...   only these kinds of fault
+  --long             seeds have the profiles of long tests
+  --profile NAME     all seeds have this profile
+  --faults A,B,...   only these kinds of fault (or none)
   --mutation NAME    with this rule broken
   --mutations        break each rule, and print within how many seeds (--seeds, at most) that is noticed
   --hashes           print a hash of all messages and disks of each seed
   --reversed         the last seed first (with --hashes)
   --trace            print every event (with --replay)
-  --list             print the kinds of fault and the mutations";
+  --list             print the kinds of fault, the profiles and the mutations";
 
 struct Arguments {
     seeds: u64,
     first_seed: u64,
     jobs: usize,
     replay: Option<u64>,
+    long: bool,
+    profile: Option<Profile>,
     faults: Option<Vec<Fault>>,
     mutation: Option<Mutation>,
     measures: bool,
@@ -73,6 +79,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
         first_seed: 1,
         jobs: cores,
         replay: None,
+        long: false,
+        profile: None,
         faults: None,
         mutation: None,
         measures: false,
@@ -90,9 +98,11 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
             "--replay" => parsed.replay = Some(number(value()?)?),
             "--faults" => {
                 let list = value()?;
-                let kinds = list.split(',').filter(|name| !name.is_empty()).map(str::parse);
+                let kinds = list.split(',').filter(|name| !name.is_empty() && *name != NONE).map(str::parse);
                 parsed.faults = Some(kinds.collect::<Result<_, _>>()?);
             }
+            "--long" => parsed.long = true,
+            "--profile" => parsed.profile = Some(value()?.parse()?),
             "--mutations" => parsed.measures = true,
             "--mutation" => parsed.mutation = Some(value()?.parse()?),
             "--hashes" => parsed.hashes = true,
@@ -101,7 +111,13 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
             "--list" => {
                 let faults: Vec<_> = Fault::ALL.iter().map(|f| f.name()).collect();
                 let mutations: Vec<_> = Mutation::ALL.iter().map(|m| m.name()).collect();
-                println!("faults: {}\nmutations: {}", faults.join(" "), mutations.join(" "));
+                let profiles: Vec<_> = Profile::ALL.iter().map(|p| p.name()).collect();
+                println!(
+                    "faults: {}\nprofiles: {}\nmutations: {}",
+                    faults.join(" "),
+                    profiles.join(" "),
+                    mutations.join(" ")
+                );
                 return Ok(None);
             }
             "--help" | "-h" => {
@@ -114,20 +130,45 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
     Ok(Some(parsed))
 }
 
-/// Seeds in which each kind of fault strikes.
+/// How options spell an empty list.
+const NONE: &str = "none";
+/// Seeds in which each kind of fault strikes, each profile is drawn, and each bound is reached.
 const WHOLE: u64 = 1000;
+/// The same of long tests.
+const WHOLE_LONG: u64 = 200;
 
 impl Arguments {
     /// Whether each kind of fault must strike in so many seeds.
     fn is_whole(&self) -> bool {
-        self.seeds >= WHOLE && self.faults.is_none() && self.mutation.is_none()
+        let whole = if self.long { WHOLE_LONG } else { WHOLE };
+        let is_bent = self.faults.is_some() || self.mutation.is_some() || self.profile.is_some();
+        self.seeds >= whole && !is_bent
+    }
+
+    /// What a sweep of so many seeds must come to, and did not.
+    fn missing(&self, totals: &Totals) -> Option<String> {
+        let struck = |fault: &&Fault| totals.struck.get(fault).copied().unwrap_or_default() > 0;
+        let fault = Fault::ALL.iter().find(|fault| !struck(fault));
+        let drawn =
+            |profile: &&Profile| totals.profiles.contains_key(profile) || !profile.is_drawn(self.long);
+        let profile = Profile::ALL.iter().find(|profile| !drawn(profile));
+        let reached = |bound: &&Bound| totals.reached.of(**bound) > 0 || !self.long && !bound.is_usual();
+        let bound = Bound::ALL.iter().find(|bound| !reached(bound));
+        let fault = fault.map(|fault| format!("no {fault} had an effect"));
+        let profile = profile.map(|profile| format!("no seed has the profile {profile}"));
+        let bound = bound.map(|bound| format!("nothing reached the bound {bound}"));
+        fault.or(profile).or(bound).filter(|_| self.is_whole())
     }
 }
 
 impl Runner for Arguments {
     fn scenario(&self, seed: u64) -> Scenario {
         let scenario = Scenario::of(seed);
-        let scenario = self.mutation.map_or(scenario.clone(), |mutation| mutation.shape(scenario));
+        let profile = self.profile.unwrap_or_else(|| Profile::of(seed, self.long));
+        let scenario = match self.mutation {
+            Some(mutation) => mutation.shape(scenario),
+            None => profile.shape(scenario),
+        };
         self.faults.as_ref().map_or(scenario.clone(), |faults| scenario.with_only(faults))
     }
 
@@ -141,7 +182,8 @@ fn replay(arguments: &Arguments) -> ExitCode {
     let scenario = arguments.scenario(seed);
     let report = arguments.run(&scenario);
     println!(
-        "seed {seed}: {} OSDs, {} clients, faults {}; {} events, {} requests answered, {:.1} s of virtual time, trace {:016x}",
+        "seed {seed}: {}, {} OSDs, {} clients, faults {}; {} events, {} requests answered, {:.1} s of virtual time, trace {:016x}",
+        scenario.profile,
         scenario.osds,
         scenario.clients,
         scenario.fault_list(),
@@ -184,20 +226,36 @@ fn many(arguments: &Arguments) -> ExitCode {
             totals.answered,
             started.elapsed().as_secs_f64(),
         );
-        let struck = |fault: &Fault| totals.struck.get(fault).copied().unwrap_or_default();
-        let kinds: Vec<_> = Fault::ALL.iter().map(|fault| format!("{fault} {}", struck(fault))).collect();
-        println!("faults: {}", kinds.join(", "));
-        let never = Fault::ALL.iter().find(|fault| struck(fault) == 0);
-        if let Some(fault) = never.filter(|_| arguments.is_whole()) {
-            println!("FAILED: no {fault} had an effect");
-            return ExitCode::FAILURE;
-        }
-        return ExitCode::SUCCESS;
+        print_counts(&totals);
+        return match arguments.missing(&totals) {
+            Some(missing) => {
+                println!("FAILED: {missing}");
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
+        };
     };
     println!("{}", replay_line(arguments, &found));
     println!("violated: {}\n{}", found.failure.rule, found.failure.detail);
     stdout().flush().ok();
     ExitCode::FAILURE
+}
+
+/// What the seeds were, and what they came to.
+fn print_counts(totals: &Totals) {
+    let share = |(profile, (seeds, took)): (&Profile, &(u64, Duration))| {
+        let percent = 100 * seeds / totals.seeds.max(1);
+        let each = took.as_millis() / u128::from((*seeds).max(1));
+        format!("{profile} {seeds} ({percent} %, {each} ms each)")
+    };
+    let profiles: Vec<_> = totals.profiles.iter().map(share).collect();
+    println!("profiles: {}", profiles.join(", "));
+    let struck = |fault: &Fault| totals.struck.get(fault).copied().unwrap_or_default();
+    let kinds: Vec<_> = Fault::ALL.iter().map(|fault| format!("{fault} {}", struck(fault))).collect();
+    println!("faults: {}", kinds.join(", "));
+    let bounds: Vec<_> =
+        Bound::ALL.iter().map(|bound| format!("{bound} {}", totals.reached.of(*bound))).collect();
+    println!("bounds: {}", bounds.join(", "));
 }
 
 /// The one line that replays a failure.
@@ -206,8 +264,17 @@ fn replay_line(arguments: &Arguments, found: &Found) -> String {
     if let Some(mutation) = arguments.mutation {
         line += &format!(" MUTATION={}", mutation.name());
     }
+    let mut options = Vec::new();
+    if arguments.long {
+        options.push("--long".to_owned());
+    }
+    options.extend(arguments.profile.map(|profile| format!("--profile {profile}")));
     if found.reduced || arguments.faults.is_some() {
-        line += &format!(" ARGS='--faults {}'", found.scenario.fault_list());
+        let list = found.scenario.fault_list();
+        options.push(format!("--faults {}", if list.is_empty() { NONE } else { &list }));
+    }
+    if !options.is_empty() {
+        line += &format!(" ARGS='{}'", options.join(" "));
     }
     line
 }

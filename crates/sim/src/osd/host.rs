@@ -3,6 +3,7 @@
 
 use super::sessions::{SessionConnection, Sessions};
 use super::{Copies, Out};
+use crate::bounds::Bound;
 use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::Packet;
@@ -20,7 +21,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{
     ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot, OsdFailure,
-    OsdReply, PgCas, StatsReport, WatchLost, WatchNotify,
+    OsdMarkMeDown, OsdReply, PgCas, StatsReport, WatchLost, WatchNotify,
 };
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
@@ -29,7 +30,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use uuid::Uuid;
 
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
@@ -39,7 +40,7 @@ pub(super) struct Host {
     copies: Copies,
     store: Arc<Store>,
     local_ns: AtomicU64,
-    generation: AtomicU64,
+    wall_ahead: AtomicI64,
     /// The process.
     nonce: u64,
     uuids: AtomicU64,
@@ -68,7 +69,7 @@ impl Host {
             copies,
             store,
             local_ns: AtomicU64::new(local_ns),
-            generation: AtomicU64::new(0),
+            wall_ahead: AtomicI64::new(0),
             nonce,
             uuids: AtomicU64::new(1),
             out,
@@ -85,9 +86,10 @@ impl Host {
         self.sessions.lock()
     }
 
-    /// The clock goes on.
-    pub(super) fn set_time(&self, local_ns: Nanos) {
+    /// The clock goes on; the time of day is so far ahead.
+    pub(super) fn set_time(&self, local_ns: Nanos, wall_ahead: i64) {
         self.local_ns.store(local_ns, Ordering::Relaxed);
+        self.wall_ahead.store(wall_ahead, Ordering::Relaxed);
     }
 
     /// What the process wants done or known since this was asked last.
@@ -95,9 +97,9 @@ impl Host {
         out.append(&mut self.out.lock());
     }
 
-    /// The generation of the newest map.
-    pub(super) fn set_generation(&self, generation: u64) {
-        self.generation.store(generation, Ordering::Relaxed);
+    /// A bound was reached.
+    pub(super) fn reached(&self, bound: Bound) {
+        self.out.lock().push(Out::Reached(bound));
     }
 
     /// A rule does not hold.
@@ -154,7 +156,7 @@ impl World for Host {
     }
 
     fn wall_ns(&self) -> u64 {
-        WALL + self.boot_ns()
+        (WALL + self.boot_ns()).saturating_add_signed(self.wall_ahead.load(Ordering::Relaxed))
     }
 
     fn fresh_uuid(&self) -> Uuid {
@@ -174,11 +176,13 @@ impl World for Host {
             }
             OsdAlive::KIND => message.decode().map(|alive| logic::Event::Alive { osd, alive }),
             OsdBoot::KIND => message.decode().map(logic::Event::Boot),
+            OsdMarkMeDown::KIND => message.decode().map(|request| logic::Event::MarkMeDown { osd, request }),
             MonSubscribe::KIND => match message.decode::<MonSubscribe>() {
                 Ok(subscribe) => {
-                    let has = subscribe.next_epoch.0.saturating_sub(1);
-                    let generation = if has == 0 { 0 } else { self.generation.load(Ordering::Relaxed) };
-                    return self.send(Node::Mon, Packet::Subscribe(generation, has));
+                    if !subscribe.config {
+                        self.out.lock().push(Out::Reached(Bound::MapAsked));
+                    }
+                    return self.send(Node::Mon, Packet::Subscribe(subscribe.next_epoch.0));
                 }
                 Err(error) => Err(error),
             },
@@ -233,6 +237,7 @@ impl World for Host {
                 let has_own = self.copies.has_stored(&self.store.disk(), pg, object);
                 Out::Unreadable { pg, object: object.clone(), interval, has_own }
             }
+            Observation::SentBack => Out::Reached(Bound::RequestsHeld),
             Observation::UnknownRequest { pg, token } => {
                 Out::Broken("a command about an unknown request", format!("{pg:?} on {osd}: {token}"))
             }

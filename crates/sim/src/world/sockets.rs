@@ -47,16 +47,18 @@ impl World {
             SocketEvent::Bytes(bytes) if self.sockets.random.chance(100) => {
                 let at = self.sockets.random.index(bytes.len());
                 for piece in [bytes.slice(..at), bytes.slice(at..)] {
-                    self.transmit(link, SocketEvent::Bytes(piece));
+                    self.put(link, SocketEvent::Bytes(piece));
                 }
             }
-            event => self.transmit(link, event),
+            event => self.put(link, event),
         }
     }
 
-    fn transmit(&mut self, link: Link, event: SocketEvent) {
+    fn put(&mut self, link: Link, event: SocketEvent) {
         if let Channel::Socket(number) = link.channel {
-            let due = self.network.send(self.schedule.now(), link, Packet::Socket(number, event));
+            let packet = Packet::Socket(number, event);
+            let waits = self.transmit(link.from, packet.bytes());
+            let due = self.network.send_after(self.schedule.now(), waits, link, packet);
             self.due(due);
         }
     }
@@ -70,7 +72,7 @@ impl World {
         }
         let runs = self.osds[osd as usize].is_running();
         if !runs && !is_closed && !self.sockets.switched_off.contains(&osd) {
-            self.transmit(link.back(), SocketEvent::Closed);
+            self.put(link.back(), SocketEvent::Closed);
         }
         runs
     }
@@ -119,7 +121,7 @@ impl World {
             self.due(due);
         }
         if let Some(within) = found_out {
-            self.transmit(link, SocketEvent::Closed);
+            self.put(link, SocketEvent::Closed);
             let wait = self.sockets.random.range(MILLI, within.max(2 * MILLI));
             let due = self.network.hold_up(now, link, wait);
             self.due(due);

@@ -7,6 +7,7 @@ use crate::osd::Osd;
 use crate::packet::MapView;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use nacre_exec::Copied;
+use nacre_pg::log::DupLimits;
 use nacre_shard::session::Arrival;
 use nacre_types::errno::Errno;
 use nacre_types::op::Op;
@@ -158,8 +159,12 @@ impl World {
         }
     }
 
-    /// Sessions end after silence only. What was asked less than `session_expiry` ago is no silence.
+    /// Sessions end after silence only, unless there are more dup records than a PG keeps. What was asked less than
+    /// `session_expiry` ago is no silence.
     pub(super) fn judge_stale(&mut self, client: u32, asked: Nanos) {
+        if self.scenario.dups != DupLimits::default() {
+            return;
+        }
         let silence = self.schedule.now() - asked;
         let drift = self.scenario.session_expiry / 1_000_000 * self.scenario.drift_ppm;
         if silence + drift < self.scenario.session_expiry {

@@ -1,0 +1,157 @@
+//! How often bounds were reached: a limit that no run ever comes to is a limit that no run tests.
+//!
+//! Each [`Bound`] is counted where the world sees it anyway: in messages, in what an OSD tells of itself, and on disks at the
+//! end of a run.
+
+use crate::packet::Packet;
+use nacre_pg::PeerMsg;
+use nacre_types::errno::Errno;
+use std::collections::BTreeMap;
+use std::fmt;
+
+macro_rules! bounds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $often:literal;)*) => {
+        /// Bounds, and what happens beyond them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Bound { $($(#[$doc])* $name,)* }
+
+        impl Bound {
+            /// All of them.
+            pub const ALL: &[Bound] = &[$(Bound::$name,)*];
+
+            /// The name in reports.
+            pub fn name(self) -> &'static str {
+                match self { $(Bound::$name => $text,)* }
+            }
+
+            /// Whether the usual profiles reach it; the long ones reach all.
+            pub fn is_usual(self) -> bool {
+                match self { $(Bound::$name => $often,)* }
+            }
+        }
+    };
+}
+
+bounds! {
+    /// A PG's log was trimmed (copies at the end).
+    LogTrimmed = "log-trimmed", true;
+    /// Dup records are kept of requests that left the log (copies at the end).
+    DupRetained = "dup-retained", true;
+    /// Dup records were dropped for good: a floor stands in their place (copies at the end).
+    DupDropped = "dup-dropped", true;
+    /// Sessions were forgotten altogether (copies at the end).
+    ClientsForgotten = "clients-forgotten", true;
+    /// A client's session expired in a PG.
+    SessionExpired = "session-expired", true;
+    /// A request was refused since its outcome can't be told any more (ESTALE).
+    Forgotten = "estale", true;
+    /// A client went on under another session.
+    NewSession = "new-session", true;
+    /// An operation waited for the writes in flight.
+    WritesInFlight = "writes-in-flight", true;
+    /// A request was sent back since as many wait as may.
+    RequestsHeld = "requests-held", true;
+    /// A request was sent back for any reason.
+    Backoff = "backoff", true;
+    /// A write was refused by a full store or pool (ENOSPC).
+    NoSpace = "no-space", true;
+    /// An object can't be read anywhere (EIO).
+    Unfound = "unfound", true;
+    /// A watch lapsed.
+    WatchLapsed = "watch-lapsed", true;
+    /// A notify ended before all watchers had answered.
+    NotifyTimeout = "notify-timeout", true;
+    /// A message brought several incremental maps.
+    MapBatch = "map-batch", true;
+    /// Somebody was so far behind that it got a whole map.
+    MapWhole = "map-whole", true;
+    /// A client got incremental maps that do not follow its own.
+    MapGap = "map-gap", true;
+    /// An OSD asked for maps that it had not got.
+    MapAsked = "map-asked", true;
+    /// The map authority refused a proposal.
+    CasRefused = "cas-refused", true;
+    /// A proposal's answer was lost.
+    CasUnknown = "cas-unknown", true;
+    /// A member was filled by a backfill.
+    Backfill = "backfill", true;
+    /// A backfill looked at a collection in several steps.
+    ScanGoesOn = "scan-goes-on", true;
+    /// An object was sent in several pieces.
+    Pieces = "pieces", true;
+    /// A message waited for others to leave its machine.
+    Bandwidth = "bandwidth", false;
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Counts of bounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds(BTreeMap<Bound, u64>);
+
+impl Bounds {
+    /// Counts one `times` more.
+    pub fn add(&mut self, bound: Bound, times: u64) {
+        if times > 0 {
+            *self.0.entry(bound).or_default() += times;
+        }
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Bounds) {
+        other.0.iter().for_each(|(bound, times)| self.add(*bound, *times));
+    }
+
+    /// How often the bound was reached.
+    pub fn of(&self, bound: Bound) -> u64 {
+        self.0.get(&bound).copied().unwrap_or_default()
+    }
+
+    /// Counts what a packet that is sent tells.
+    pub fn note(&mut self, packet: &Packet) {
+        let bound = match packet {
+            Packet::Reply(_, reply) if reply.result == Errno::ESTALE.negated() => Bound::Forgotten,
+            Packet::Reply(_, reply) if reply.result == Errno::ENOSPC.negated() => Bound::NoSpace,
+            Packet::Reply(_, reply) if reply.result == Errno::ETIMEDOUT.negated() => Bound::NotifyTimeout,
+            Packet::Backoff(..) => Bound::Backoff,
+            Packet::Lost(..) => Bound::WatchLapsed,
+            Packet::Map(maps) if maps.incrementals.len() > 1 => Bound::MapBatch,
+            Packet::Cas(reply) if !reply.accepted => Bound::CasRefused,
+            _ => return,
+        };
+        self.add(bound, 1);
+    }
+
+    /// What a message between OSDs tells.
+    pub fn of_peer(message: &PeerMsg) -> Option<Bound> {
+        match message {
+            PeerMsg::CatchUp { backfill: true, .. } => Some(Bound::Backfill),
+            PeerMsg::Scan { from: Some(_), .. } => Some(Bound::ScanGoesOn),
+            PeerMsg::Push { piece: Some(piece), .. } | PeerMsg::TailObject { piece: Some(piece), .. } => {
+                (!piece.first).then_some(Bound::Pieces)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up() {
+        let (mut some, mut more) = (Bounds::default(), Bounds::default());
+        some.add(Bound::NoSpace, 2);
+        more.add(Bound::NoSpace, 3);
+        more.add(Bound::Pieces, 0);
+        some.merge(&more);
+        assert_eq!((some.of(Bound::NoSpace), some.of(Bound::Pieces)), (5, 0));
+        let names: std::collections::BTreeSet<_> = Bound::ALL.iter().map(|bound| bound.name()).collect();
+        assert_eq!(names.len(), Bound::ALL.len());
+    }
+}

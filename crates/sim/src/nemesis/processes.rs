@@ -1,0 +1,207 @@
+//! Trouble of single processes and what they rest on: stops in the middle of a turn, ends in order, disks that hang or are
+//! replaced, times of day that jump; and maps that do not arrive.
+
+use super::FaultEvent;
+use crate::network::Node;
+use crate::packet::Packet;
+use crate::random::{Random, Stream};
+use crate::scenario::Fault;
+use crate::schedule::{MILLI, Nanos, SECOND};
+use crate::world::{Happening, World};
+use std::collections::BTreeSet;
+
+/// How long an OSD that stops in order waits for a map that shows it down (`osd_mon_shutdown_timeout`).
+const STOP_TIMEOUT: Nanos = 5 * SECOND;
+/// How often it looks.
+const STOP_LOOK: Nanos = 10 * MILLI;
+
+/// A process that is to be stopped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StopOrder {
+    /// After so many messages.
+    after: u64,
+    /// For so long.
+    lasts: Nanos,
+}
+
+/// A process that is stopped.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    until: Nanos,
+    /// What the turn in which it was stopped has still to send.
+    unsent: Vec<(Node, Packet)>,
+}
+
+impl World {
+    /// The OSD's process will be stopped once it has sent some more messages.
+    pub(super) fn order_stop(&mut self, osd: u32, random: &mut Random) {
+        let long = if random.chance(300) { 15 } else { 4 };
+        let order = StopOrder { after: random.range(0, 8), lasts: random.range(50 * MILLI, long * SECOND) };
+        let may = self.osds[osd as usize].is_running() && !self.nemesis.stopped_osds.contains_key(&osd);
+        if may {
+            self.nemesis.stop_orders.insert(osd, order);
+        }
+    }
+
+    /// Sends what an OSD wants sent; a stopped one's messages wait until it goes on.
+    pub(crate) fn send_unless_stopped(&mut self, osd: u32, to: Node, packet: Packet) {
+        if self.nemesis.stop_orders.is_empty() && self.nemesis.stopped_osds.is_empty() {
+            return self.send(Node::Osd(osd), to, packet);
+        }
+        if let Some(order) = self.nemesis.stop_orders.get_mut(&osd) {
+            if order.after > 0 {
+                order.after -= 1;
+            } else {
+                let until = self.schedule.now() + order.lasts;
+                self.say(format_args!("osd.{osd} is stopped in the middle of a turn"));
+                *self.nemesis.struck.entry(Fault::Pause).or_default() += 1;
+                self.nemesis.stop_orders.remove(&osd);
+                self.nemesis.stopped_osds.insert(osd, Stopped { until, unsent: Vec::new() });
+                let life = self.osds[osd as usize].life;
+                self.schedule.at(until, Happening::FaultEvent(FaultEvent::Continue(osd, life)));
+            }
+        }
+        match self.nemesis.stopped_osds.get_mut(&osd) {
+            Some(stopped) => stopped.unsent.push((to, packet)),
+            None => self.send(Node::Osd(osd), to, packet),
+        }
+    }
+
+    /// A stopped process goes on.
+    pub(super) fn go_on(&mut self, osd: u32) {
+        let Some(stopped) = self.nemesis.stopped_osds.remove(&osd) else { return };
+        self.say(format_args!("osd.{osd} goes on"));
+        for (to, packet) in stopped.unsent {
+            self.send(Node::Osd(osd), to, packet);
+        }
+    }
+
+    /// A process ends: whether it was stopped does not matter any more.
+    pub(super) fn forget_stop(&mut self, osd: u32) {
+        self.nemesis.stop_orders.remove(&osd);
+        self.nemesis.stopped_osds.remove(&osd);
+    }
+
+    /// Whether the OSD's process is stopped.
+    pub(super) fn is_osd_stopped(&self, osd: u32) -> bool {
+        self.nemesis.stopped_osds.contains_key(&osd)
+    }
+
+    /// Until when something that happens has to wait for a stopped process.
+    pub(crate) fn waits_for_stopped(&self, happening: &Happening) -> Option<Nanos> {
+        if self.nemesis.stopped_osds.is_empty() {
+            return None;
+        }
+        let of = |node: Node| match node {
+            Node::Osd(osd) => self.nemesis.stopped_osds.get(&osd).map(|stopped| stopped.until),
+            _ => None,
+        };
+        match happening {
+            Happening::Deliver(link) | Happening::Ghost(link, _) => of(link.to),
+            Happening::Flushed(osd, ..)
+            | Happening::Turn(osd, ..)
+            | Happening::OsdTick(osd, _)
+            | Happening::SessionTime(osd, _)
+            | Happening::Refused(osd, _)
+            | Happening::ConnectionOver(_, osd, _) => of(Node::Osd(*osd)),
+            Happening::ResetSeen(a, b) => of(*a).max(of(*b)),
+            _ => None,
+        }
+    }
+
+    /// An OSD begins to stop in order.
+    pub(super) fn begin_to_stop(&mut self, osd: u32, random: &mut Random) -> bool {
+        let wait = random.range(200 * MILLI, 5 * SECOND);
+        if !self.osds[osd as usize].is_running() || self.is_osd_stopped(osd) {
+            self.schedule.after(wait, Happening::OsdStart(osd));
+            return false;
+        }
+        let now = self.schedule.now();
+        self.with_osd(osd, |osd, out| osd.begin_to_stop(now, out));
+        let life = self.osds[osd as usize].life;
+        self.later(0, FaultEvent::Stop { osd, life, deadline: now + STOP_TIMEOUT, wait });
+        true
+    }
+
+    /// An OSD that stops in order ends once the map shows it down.
+    pub(super) fn go_down(&mut self, osd: u32, life: u32, deadline: Nanos, wait: Nanos) {
+        let now = self.schedule.now();
+        let ending = &self.osds[osd as usize];
+        if ending.life != life {
+            return self.schedule.after(wait, Happening::OsdStart(osd));
+        }
+        let is_awaited = ending.is_shown_up() && now < deadline;
+        // The store is flushed before the process ends.
+        if is_awaited || self.is_osd_stopped(osd) || self.nemesis.stuck_until(osd) > now {
+            return self.later(STOP_LOOK, FaultEvent::Stop { osd, life, deadline, wait });
+        }
+        self.say(format_args!("osd.{osd} stops"));
+        self.forget_stop(osd);
+        self.with_osd(osd, |osd, out| osd.close_sessions(now, out));
+        self.with_osd(osd, |osd, out| osd.stop(now, out));
+        self.check_contents(osd);
+        self.lose_sockets(osd, true);
+        self.schedule.after(wait, Happening::OsdStart(osd));
+    }
+
+    /// A disk hangs; where that lasts its OSD's watchdog ends it.
+    pub(super) fn hang_disk(&mut self, osd: u32, random: &mut Random) -> bool {
+        let lasts = random.range(2 * SECOND, 20 * SECOND);
+        let ends = random.chance(400).then(|| random.range(SECOND, lasts));
+        if !self.osds[osd as usize].is_running() {
+            return false;
+        }
+        self.nemesis.hung_disks.insert(osd, self.schedule.now() + lasts);
+        if let Some(wait) = ends {
+            let life = self.osds[osd as usize].life;
+            self.later(wait, FaultEvent::Watchdog(osd, life));
+            self.schedule.after(lasts, Happening::OsdStart(osd));
+        }
+        true
+    }
+
+    /// The watchdog ends an OSD whose disk hangs.
+    pub(super) fn end_by_watchdog(&mut self, osd: u32, life: u32) {
+        if !self.nemesis.calm && self.osds[osd as usize].life == life {
+            let kind = Fault::StuckDisk as u8;
+            let mut random = Random::new(self.disk_random.bits(), Stream::Fault(kind));
+            self.kill(osd, &mut random);
+        }
+    }
+
+    /// Somebody's time of day jumps.
+    pub(super) fn jump(&mut self, random: &mut Random) {
+        let hour = 3_600 * SECOND;
+        let ahead = random.range(0, 48 * hour) as i64 - 24 * hour as i64;
+        let who = random.index(self.osds.len() + 1);
+        match self.osds.get_mut(who) {
+            Some(osd) => osd.wall_ahead = ahead,
+            None => self.monitor.wall_ahead = ahead,
+        }
+    }
+
+    /// Maps do not reach some for a while: they are late, or lost.
+    pub(super) fn keep_maps_from(&mut self, random: &mut Random) {
+        let osds = (0..self.osds.len() as u32).map(Node::Osd);
+        let nodes = osds.chain((0..self.clients.len() as u32).map(Node::Client));
+        let hit: BTreeSet<Node> = nodes.filter(|_| random.chance(400)).collect();
+        if random.chance(500) {
+            self.monitor.trouble.late.extend(&hit);
+        } else {
+            let counts: Vec<u32> = hit.iter().map(|_| random.range(1, 4) as u32).collect();
+            self.monitor.trouble.losing.extend(hit.iter().copied().zip(counts));
+        }
+        self.later(random.range(SECOND, 8 * SECOND), FaultEvent::MapsAgain(hit));
+    }
+
+    /// Maps reach these again; a connection that has lost the last one breaks.
+    pub(super) fn send_maps_again(&mut self, nodes: &BTreeSet<Node>) {
+        let missed = self.monitor.miss_maps(nodes);
+        *self.nemesis.struck.entry(Fault::MapGap).or_default() += missed;
+        let mut broken = Vec::new();
+        self.with_monitor(|monitor, out| broken = monitor.reach_again(nodes, out));
+        for node in broken {
+            self.lose(node, Node::Mon);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What kind of run a seed is.
+//!
+//! One kind of run can't be everything: many short ones find what lies near, few long ones come to bounds that are far. Each
+//! seed's profile is drawn from the seed, and bends the scenario that the seed has without it ([`Scenario::of`]).
+
+use crate::random::{Random, Stream};
+use crate::scenario::{Fault, PoolSpec, Scenario};
+use crate::schedule::{MILLI, SECOND};
+use nacre_pg::log::DupLimits;
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! profiles {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $usual:literal, $long:literal;)*) => {
+        /// Kinds of run.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Profile { $($(#[$doc])* $name,)* }
+
+        impl Profile {
+            /// All of them.
+            pub const ALL: &[Profile] = &[$(Profile::$name,)*];
+
+            /// The name in reports and options.
+            pub fn name(self) -> &'static str {
+                match self { $(Profile::$name => $text,)* }
+            }
+
+            /// How many of 100 seeds have it: usually, and in long tests.
+            fn share(self, long: bool) -> u64 {
+                match self { $(Profile::$name => if long { $long } else { $usual },)* }
+            }
+        }
+    };
+}
+
+profiles! {
+    /// Any scenario of [`Scenario::of`].
+    Common = "common", 61, 0;
+    /// Few kinds of fault for a short time.
+    Quick = "quick", 24, 0;
+    /// Many requests on very few objects, with small logs and few dup records.
+    Hot = "hot", 12, 15;
+    /// More OSDs, pools and PGs.
+    Wide = "wide", 3, 15;
+    /// Trouble for minutes.
+    Long = "long", 0, 40;
+    /// Many objects in many pieces, on a slow network.
+    Large = "large", 0, 30;
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Profile, String> {
+        let found = Profile::ALL.iter().copied().find(|profile| profile.name() == s);
+        found.ok_or_else(|| format!("no profile is called '{s}' (--list names them)"))
+    }
+}
+
+impl Profile {
+    /// The seed's profile: among those of long tests, or among the usual ones.
+    pub fn of(seed: u64, long: bool) -> Profile {
+        let mut at = Random::new(seed, Stream::Profile).range(0, 100);
+        let found = Profile::ALL.iter().copied().find(|profile| {
+            let share = profile.share(long);
+            let is_here = at < share;
+            at = at.wrapping_sub(share);
+            is_here
+        });
+        found.unwrap_or(Profile::Common)
+    }
+
+    /// Whether seeds have it, in long tests or usually.
+    pub fn is_drawn(self, long: bool) -> bool {
+        self.share(long) > 0
+    }
+
+    /// Bends a scenario.
+    pub fn shape(self, scenario: Scenario) -> Scenario {
+        let mut random = Random::new(scenario.seed, Stream::Profile);
+        // What chose the profile.
+        random.bits();
+        let mut shaped = Scenario { profile: self, ..scenario };
+        match self {
+            Profile::Common => {}
+            Profile::Quick => quick(&mut shaped, &mut random),
+            Profile::Hot => hot(&mut shaped, &mut random),
+            Profile::Wide => wide(&mut shaped, &mut random),
+            Profile::Long => long(&mut shaped, &mut random),
+            Profile::Large => large(&mut shaped, &mut random),
+        }
+        shaped
+    }
+}
+
+fn quick(scenario: &mut Scenario, random: &mut Random) {
+    let count = random.range(1, 4);
+    scenario.faults = (0..count).filter_map(|_| random.pick(Fault::ALL).copied()).collect();
+    scenario.trouble = random.range(6, 16) * SECOND;
+    scenario.requests = 120;
+    scenario.think = random.range(20, 80) * MILLI;
+    scenario.fault_rate = random.range(150, 500) as u32;
+}
+
+fn hot(scenario: &mut Scenario, random: &mut Random) {
+    scenario.osds = scenario.osds.min(5);
+    // More at once on one object is more than the search for an order of its requests can take.
+    scenario.clients = random.range(3, 5) as u32;
+    scenario.objects = random.range(3, 6) as u32;
+    scenario.pools = vec![PoolSpec { pg_num: random.range(1, 3) as u32, ..scenario.pools[0] }];
+    scenario.outstanding = random.range(3, 6) as usize;
+    scenario.think = random.range(15, 60) * MILLI;
+    scenario.requests = 600;
+    scenario.trouble = random.range(15, 30) * SECOND;
+    scenario.log_entries = random.range(2, 8) as usize;
+    scenario.session_expiry = random.range(4, 20) * SECOND;
+    scenario.dups = few_dups(random);
+    scenario.max_inflight_writes = random.range(1, 6) as usize;
+    scenario.max_waiting = random.range(3, 12) as usize;
+}
+
+fn few_dups(random: &mut Random) -> DupLimits {
+    DupLimits {
+        per_client: random.range(2, 16) as usize,
+        total: random.range(4, 40) as usize,
+        clients: random.range(1, 4) as usize,
+        ..DupLimits::default()
+    }
+}
+
+fn wide(scenario: &mut Scenario, random: &mut Random) {
+    scenario.osds = random.range(7, 11) as u32;
+    scenario.pools = (0..random.range(2, 4))
+        .map(|_| {
+            let size = random.range(2, 5) as u32;
+            PoolSpec { size, min_size: size / 2 + size % 2, pg_num: random.range(3, 10) as u32 }
+        })
+        .collect();
+    scenario.objects = random.range(8, 40) as u32;
+    scenario.trouble = random.range(8, 20) * SECOND;
+}
+
+fn long(scenario: &mut Scenario, random: &mut Random) {
+    scenario.trouble = random.range(200, 500) * SECOND;
+    scenario.requests = 3_000;
+    scenario.objects = random.range(10, 30) as u32;
+    scenario.think = random.range(100, 400) * MILLI;
+    scenario.session_expiry = random.range(10, 60) * SECOND;
+    scenario.log_entries = random.range(3, 40) as usize;
+    scenario.map_at_hand = random.range(5, 60) as u32;
+    scenario.dups = few_dups(random);
+}
+
+fn large(scenario: &mut Scenario, random: &mut Random) {
+    scenario.pools.truncate(1);
+    scenario.objects = random.range(200, 800) as u32;
+    scenario.requests = 4_000;
+    scenario.clients = random.range(2, 5) as u32;
+    scenario.outstanding = random.range(8, 30) as usize;
+    scenario.think = random.range(10, 40) * MILLI;
+    scenario.trouble = random.range(60, 120) * SECOND;
+    scenario.log_entries = random.range(5, 60) as usize;
+    scenario.push_bytes = random.range(8, 20) as usize;
+    scenario.scan_objects = random.range(2, 20) as usize;
+    scenario.bandwidth = random.range(50, 400) * 1_000;
+    scenario.patience = 400 * SECOND;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_have_each_profile_as_often_as_it_is_meant() {
+        for long in [false, true] {
+            assert_eq!(Profile::ALL.iter().map(|profile| profile.share(long)).sum::<u64>(), 100);
+            for profile in Profile::ALL {
+                let count = (1..=2000).filter(|seed| Profile::of(*seed, long) == *profile).count() as u64;
+                assert_eq!(count > 0, profile.is_drawn(long));
+                assert!(count.abs_diff(20 * profile.share(long)) < 100, "{profile}: {count} of 2000");
+            }
+        }
+    }
+
+    #[test]
+    fn the_common_profile_changes_nothing() {
+        let scenario = Scenario::of(7);
+        assert_eq!(Profile::Common.shape(scenario.clone()), scenario);
+        assert_ne!(Profile::Hot.shape(scenario.clone()), scenario);
+        assert_eq!("hot".parse(), Ok(Profile::Hot));
+        assert!("nothing".parse::<Profile>().is_err());
+    }
+}
