@@ -68,6 +68,11 @@ fn number(attrs: &BTreeMap<Bytes, Bytes>, name: &str) -> Result<Option<u64>> {
 }
 
 impl Meta {
+    /// Whether the object is the one that it was as `before`: not removed since, nor about to be.
+    pub(super) fn continues(&self, before: &Meta) -> bool {
+        self.born == before.born && self.unfinished != Some(Unfinished::Removal)
+    }
+
     /// Reads the attributes of a first piece; `None` where it is no striped object's.
     pub(super) fn parse(attrs: &BTreeMap<Bytes, Bytes>) -> Result<Option<Meta>> {
         let part = |name: &str| -> Result<Option<u32>> {

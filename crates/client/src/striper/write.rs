@@ -53,7 +53,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match self.attempt(&writing.0, offset, &data).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Stale { meta, made } => self.take_back(&writing.0, meta, made).await?,
+                Attempt::Stale { meta, made } => drop(self.take_back(&writing.0, meta, made).await?),
                 Attempt::Lost => {}
             }
         }
@@ -66,7 +66,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match self.attempt_append(&writing.0, &data).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Stale { meta, made } => self.take_back(&writing.0, meta, made).await?,
+                Attempt::Stale { meta, made } => drop(self.take_back(&writing.0, meta, made).await?),
                 Attempt::Lost => {}
             }
         }
@@ -161,8 +161,13 @@ impl Inner {
         // The claim is ours for good: what a passing epoch takes away was appended before that.
         let made = unmarked(&known, &extents);
         let held = self.send_pieces(object, &known, extents, data, 0).await?;
-        if !held || !(made.is_empty() || self.confirm(object, epoch, end).await?) {
-            self.take_back(object, known.meta, made).await?;
+        if held && (made.is_empty() || self.confirm(object, epoch, end).await?) {
+            return Ok(Attempt::Done);
+        }
+        let now = self.take_back(object, known.meta, made).await?;
+        if !held && now.is_some_and(|now| now.continues(&known.meta) && now.size > from) {
+            // A truncation came before the data and left a part of the range: that is zeros, or written by others since.
+            return Err(Errno::ECANCELED.into());
         }
         Ok(Attempt::Done)
     }
@@ -427,11 +432,18 @@ impl Inner {
 
     /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it, now or before, that
     /// are no part of the object as it is now.
-    pub(super) async fn take_back(&self, object: &Object, before: Meta, made: Vec<u64>) -> Result<()> {
+    /// Returns what the object is now, if it exists.
+    pub(super) async fn take_back(
+        &self,
+        object: &Object,
+        before: Meta,
+        made: Vec<u64>,
+    ) -> Result<Option<Meta>> {
         object.forget(before.epoch);
         object.made(before, &made);
         let now = self.load(&object.name).await?.map(|loaded| loaded.meta);
-        self.take_back_unsure(object, now).await
+        self.take_back_unsure(object, now).await?;
+        Ok(now)
     }
 
     /// Removes pieces that were made in epochs that have passed and are no part of the object as it is now.
