@@ -110,14 +110,20 @@ impl Inner {
                 // Only pieces of the last set can be longer than they are to be.
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
                 let (last_set, len) = (last_set.max(1)..pieces, |piece| layout.piece_len(piece, size));
-                self.for_pieces(name, last_set.clone(), |piece| parts::cut_piece(meta.epoch, len(piece)))
-                    .await?;
-                self.remove_pieces(name, meta, pieces).await?;
-                let op = parts::end_truncation(meta.epoch, size, pieces);
-                if let Verdict::Held(_) = verdict(self.pool.operate(&first, op).await)? {
+                let cut = async {
+                    let cut = |piece| parts::cut_piece(meta.epoch, len(piece));
+                    self.for_pieces(name, last_set.clone(), cut).await?;
+                    self.remove_pieces(name, meta, pieces).await?;
+                    let op = parts::end_truncation(meta.epoch, size, pieces);
+                    verdict(self.pool.operate(&first, op).await)
+                };
+                // After an error others may end it, and what was cut here may be made after that.
+                let made: Vec<u64> = last_set.clone().collect();
+                let ended = cut.await.inspect_err(|_| object.made(meta, &made))?;
+                if let Verdict::Held(_) = ended {
                     // Somebody else has carried it out. The object may have been cut again or removed since, and what
                     // was cut here may have been made by that.
-                    self.take_back(object, meta, last_set.collect()).await?;
+                    self.take_back(object, meta, made).await?;
                 }
                 Ok(())
             }

@@ -31,6 +31,13 @@ struct Queued {
     reply: Completer<OpReply>,
 }
 
+impl Queued {
+    /// The request never arrives.
+    fn time_out(self) {
+        self.reply.complete(Err(Error::TimedOut("lost".into())));
+    }
+}
+
 #[derive(Default)]
 struct World {
     objects: BTreeMap<String, Stored>,

@@ -105,7 +105,8 @@ impl Inner {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => all.await,
         };
-        if !both(pieces, confirmed)? {
+        // After an error, too, some pieces may have been made, and the epoch may have passed.
+        if !both(pieces, confirmed).inspect_err(|_| object.made(known.meta, &made))? {
             // Whatever became of the pieces: some may be there that nobody would find.
             return Ok(Attempt::Stale { meta: known.meta, made });
         }
@@ -160,8 +161,12 @@ impl Inner {
         object.held(epoch, sent);
         // The claim is ours for good: what a passing epoch takes away was appended before that.
         let made = unmarked(&known, &extents);
-        let held = self.send_pieces(object, &known, extents, data, 0).await?;
-        if held && (made.is_empty() || self.confirm(object, epoch, end).await?) {
+        let sent = async {
+            let held = self.send_pieces(object, &known, extents, data, 0).await?;
+            Ok((held, held && (made.is_empty() || self.confirm(object, epoch, end).await?)))
+        };
+        let (held, confirmed) = sent.await.inspect_err(|_: &Error| object.made(known.meta, &made))?;
+        if confirmed {
             return Ok(Attempt::Done);
         }
         let now = self.take_back(object, known.meta, made).await?;
@@ -460,13 +465,13 @@ impl Inner {
                 _ => true,
             },
         );
-        let back = lost.map(|(before, piece)| {
-            self.pool.operate(&piece_name(&object.name, piece), parts::take_back(before.epoch))
+        let back = lost.map(|(before, piece)| async move {
+            let answer =
+                self.pool.operate(&piece_name(&object.name, piece), parts::take_back(before.epoch)).await;
+            // One that may be there still is for the next write.
+            verdict(answer).inspect_err(|_| object.made(before, &[piece])).map(drop)
         });
-        for answer in join_all(back).await {
-            verdict(answer)?;
-        }
-        Ok(())
+        join_all(back).await.into_iter().collect()
     }
 }
 

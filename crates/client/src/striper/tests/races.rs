@@ -254,6 +254,41 @@ fn data_that_arrives_after_a_removal_goes_with_the_next_write() {
     assert_eq!(pieces(&cluster, "o"), [0]);
 }
 
+/// Requests time out: the writer fails, but remembers what it may have made.
+#[test]
+fn a_write_that_failed_leaves_no_piece_behind() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let mut sent: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+    let size = sent.remove(sent.iter().position(first).unwrap());
+    size.time_out();
+    // The data comes when all is gone.
+    cluster.wait(other.remove("o")).unwrap();
+    cluster.0.lock().queue = sent;
+    assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
+    assert_eq!(pieces(&cluster, "o"), [2]);
+    // The piece is taken back by the next write; that request times out too.
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 0, "x");
+    let stray = |queued: &Queued| queued.request.object.name() == "o.0000000000000002";
+    let back = loop {
+        cluster.run_tasks();
+        let at = cluster.0.lock().queue.iter().position(stray);
+        match at {
+            Some(at) => break cluster.0.lock().queue.remove(at),
+            None => cluster.0.lock().carry_out(0),
+        }
+    };
+    back.time_out();
+    assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
+    cluster.wait(writer.write("o", 0, "x")).unwrap();
+    assert_eq!(pieces(&cluster, "o"), [0]);
+}
+
 #[test]
 fn a_piece_made_behind_a_removal_under_way_is_taken_back() {
     let cluster = Cluster::default();
