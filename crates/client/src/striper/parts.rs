@@ -1,6 +1,6 @@
 //! The guarded requests that the striper is made of, and what their answers mean.
 
-use super::meta::{EPOCH, PIECES, SIZE, UNFINISHED};
+use super::meta::{AGE, CUT, Cut, EPOCH, PIECES, SIZE, UNFINISHED};
 use bytes::Bytes;
 use nacre_engine::{OpReply, ReadOp, Result, WriteOp};
 use nacre_types::errno::Errno;
@@ -71,22 +71,51 @@ pub(super) fn announce(epoch: u64, pieces: u64) -> WriteOp {
 }
 
 /// Data for a piece other than the first. Where the piece is not known to carry the epoch (`marked`), it is made to, and
-/// made to exist; where a later epoch has marked it, the request does not hold.
-pub(super) fn piece(epoch: u64, marked: bool, offset: u64, data: Bytes) -> WriteOp {
+/// made to exist; where a later epoch has marked it, the request does not hold, and where what is there is of an epoch before
+/// `floor`, its part [`STRAY`] does not.
+pub(super) fn piece(epoch: u64, floor: u64, marked: bool, offset: u64, data: Bytes) -> WriteOp {
     let mut op = WriteOp::new();
-    if !marked {
-        op.create(false);
-    }
-    up_to_epoch(&mut op, epoch);
-    if !marked && epoch > 0 {
-        op.set_xattr(EPOCH, text(epoch));
+    if marked {
+        up_to_epoch(&mut op, epoch);
+    } else {
+        take(&mut op, epoch, floor);
     }
     op.write(offset, data);
     op
 }
 
+/// The part of a request to a piece not known to carry the epoch that does not hold where the piece is a stray.
+pub(super) const STRAY: usize = 2;
+
+/// Makes a piece exist and carry the epoch.
+fn take(op: &mut WriteOp, epoch: u64, floor: u64) {
+    op.create(false);
+    up_to_epoch(op, epoch);
+    op.cmp_xattr_u64(AGE, CmpOp::Gte, u64::MAX - floor);
+    if epoch > 0 {
+        op.set_xattr(EPOCH, text(epoch)).set_xattr(AGE, text(u64::MAX - epoch));
+    }
+}
+
 fn up_to_epoch(op: &mut WriteOp, epoch: u64) {
     op.cmp_xattr_u64(EPOCH, CmpOp::Gte, epoch);
+}
+
+/// Removes a piece of an epoch before `floor`, which is not 0. Part 1 does not hold where only the age is of such an epoch: a
+/// release that knows no ages has written the piece since.
+pub(super) fn remove_stray(floor: u64) -> WriteOp {
+    let mut op = WriteOp::new();
+    op.cmp_xattr_u64(AGE, CmpOp::Lt, u64::MAX - floor);
+    up_to_epoch(&mut op, floor - 1);
+    op.remove().full_force();
+    op
+}
+
+/// Sets the age of a piece whose epoch is `floor` or later.
+pub(super) fn renew_age(floor: u64) -> WriteOp {
+    let mut op = WriteOp::new();
+    op.cmp_xattr_u64(EPOCH, CmpOp::Lte, floor).set_xattr(AGE, text(u64::MAX - floor)).full_force();
+    op
 }
 
 /// Removes a piece unless a later epoch than `epoch` has marked it.
@@ -99,11 +128,10 @@ pub(super) fn remove_piece(epoch: u64) -> WriteOp {
 
 /// Cuts a piece unless a later epoch than `epoch` has marked it. It then carries the epoch, so that writes of earlier
 /// ones that are still on their way can't put anything behind the cut: an absent piece is made for that.
-pub(super) fn cut_piece(epoch: u64, len: u64) -> WriteOp {
+pub(super) fn cut_piece(epoch: u64, floor: u64, len: u64) -> WriteOp {
     let mut op = WriteOp::new();
-    op.create(false);
-    up_to_epoch(&mut op, epoch);
-    op.truncate(len).set_xattr(EPOCH, text(epoch)).full_force();
+    take(&mut op, epoch, floor);
+    op.truncate(len).full_force();
     op
 }
 
@@ -133,6 +161,8 @@ pub(super) fn end_removal(epoch: u64) -> WriteOp {
 pub(super) fn end_truncation(epoch: u64, size: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr(UNFINISHED, CmpOp::Eq, text(size));
-    op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(PIECES, text(pieces)).full_force();
+    let cut = Cut { pieces, epoch: epoch + 1 };
+    op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(CUT, cut.text());
+    op.set_xattr(PIECES, text(pieces)).full_force();
     op
 }

@@ -3,6 +3,7 @@
 use super::meta::{Meta, REMOVAL, SIZE, Unfinished, piece_name};
 use super::object::Object;
 use super::parts::{self, Verdict, verdict};
+use super::pieces::STRAYS;
 use super::{ATTEMPTS, Inner, check_range};
 use futures::future::join_all;
 use nacre_engine::{Result, WriteOp};
@@ -109,10 +110,9 @@ impl Inner {
                 let (layout, pieces) = (meta.layout, meta.layout.pieces(size));
                 // Only pieces of the last set can be longer than they are to be.
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
-                let (last_set, len) = (last_set.max(1)..pieces, |piece| layout.piece_len(piece, size));
+                let last_set = last_set.max(1)..pieces;
                 let cut = async {
-                    let cut = |piece| parts::cut_piece(meta.epoch, len(piece));
-                    self.for_pieces(name, last_set.clone(), cut).await?;
+                    self.cut_pieces(name, meta, last_set.clone(), size).await?;
                     self.remove_pieces(name, meta, pieces).await?;
                     let op = parts::end_truncation(meta.epoch, size, pieces);
                     verdict(self.pool.operate(&first, op).await)
@@ -128,6 +128,27 @@ impl Inner {
                 Ok(())
             }
         }
+    }
+
+    /// Cuts pieces to what they hold of an object of `size` bytes, a window of them at a time.
+    async fn cut_pieces(&self, name: &str, meta: Meta, mut pieces: Range<u64>, size: u64) -> Result<()> {
+        let cut = async |piece| {
+            let (floor, len) = (meta.floor(piece), meta.layout.piece_len(piece, size));
+            for _ in 0..STRAYS {
+                let op = parts::cut_piece(meta.epoch, floor, len);
+                match verdict(self.pool.operate(&piece_name(name, piece), op).await)? {
+                    Verdict::Held(parts::STRAY) => self.remove_stray(name, piece, floor).await?,
+                    // A later epoch has marked it, where it does not hold: the truncation has ended.
+                    Verdict::Done | Verdict::Held(_) => return Ok(()),
+                }
+            }
+            Err(Errno::EAGAIN.into())
+        };
+        while !pieces.is_empty() {
+            let window = pieces.by_ref().take(WINDOW as usize).map(cut);
+            join_all(window).await.into_iter().collect::<Result<()>>()?;
+        }
+        Ok(())
     }
 
     /// Removes all pieces from number `from` on.

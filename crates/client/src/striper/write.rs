@@ -246,7 +246,10 @@ impl Inner {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         match answer.and_then(|reply| reply.success()) {
             Ok(_) => {
-                object.learn(Meta { layout, size, epoch, born: epoch, pieces, unfinished: None }, sent);
+                object.learn(
+                    Meta { layout, size, epoch, born: epoch, cut: None, pieces, unfinished: None },
+                    sent,
+                );
                 Ok(inside.is_some())
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(false),
@@ -456,12 +459,13 @@ impl Inner {
         let lost = object.take_unsure(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
             |(before, piece)| match now {
                 // Whoever cuts the object may have come by already.
-                Some(now) if now.born == before.born => match now.unfinished {
-                    None => *piece >= now.pieces,
-                    Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
-                    Some(Unfinished::Removal) => true,
-                },
-                // Another object by this name: its pieces carry later epochs, or will.
+                Some(now) if now.continues(before) && before.epoch >= now.floor(*piece) => {
+                    match now.unfinished {
+                        Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
+                        _ => *piece >= now.pieces,
+                    }
+                }
+                // Another object by this name, or another part of it: those pieces carry later epochs, or will.
                 _ => true,
             },
         );

@@ -254,6 +254,55 @@ fn data_that_arrives_after_a_removal_goes_with_the_next_write() {
     assert_eq!(pieces(&cluster, "o"), [0]);
 }
 
+/// Data that arrives in a piece that a removal or truncation has taken away, and whose writer never comes back.
+#[test]
+fn data_that_arrives_late_is_no_part_of_what_is_written_there_later() {
+    for truncated in [false, true] {
+        let cluster = Cluster::default();
+        let (writer, other) = (cluster.striper(0), cluster.striper(1));
+        cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+        cluster.0.lock().held = true;
+        let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+        let mut late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+        let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+        let size = late.remove(late.iter().position(first).unwrap());
+        cluster.0.lock().queue.push(size);
+        cluster.0.lock().carry_out(0);
+        let gone = if truncated { other.truncate("o", 2 * UNIT) } else { other.remove("o") };
+        cluster.wait(gone).unwrap();
+        cluster.0.lock().queue = late;
+        cluster.wait(write).unwrap();
+        assert!(pieces(&cluster, "o").contains(&2));
+        // Into the same piece, behind what came late; then a truncation that cuts the piece.
+        cluster.wait(other.write("o", 6 * UNIT + 1, "x")).unwrap();
+        let hole = cluster.wait(other.read("o", 4 * UNIT, UNIT)).unwrap();
+        assert_eq!(hole.iter().position(|byte| *byte != 0), None, "truncated: {truncated}");
+        assert_eq!(cluster.wait(other.read("o", 6 * UNIT + 1, 9)).unwrap(), "x");
+        cluster.wait(other.remove("o")).unwrap();
+        assert!(cluster.names().is_empty());
+    }
+}
+
+/// A truncation that goes through a piece with data that came late.
+#[test]
+fn a_truncation_takes_no_data_that_arrived_late_into_the_object() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    cluster.wait(other.truncate("o", 2 * UNIT)).unwrap();
+    cluster.wait(other.truncate("o", 8 * UNIT)).unwrap();
+    let data = late.into_iter().filter(|queued| queued.request.object.name() == "o.0000000000000002");
+    cluster.0.lock().queue = data.collect();
+    cluster.0.lock().carry_out(0);
+    drop(write);
+    cluster.wait(other.truncate("o", 5 * UNIT)).unwrap();
+    let hole = cluster.wait(other.read("o", 4 * UNIT, UNIT)).unwrap();
+    assert_eq!(hole.iter().position(|byte| *byte != 0), None);
+}
+
 /// Requests time out: the writer fails, but remembers what it may have made.
 #[test]
 fn a_write_that_failed_leaves_no_piece_behind() {
