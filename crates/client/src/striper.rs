@@ -9,7 +9,8 @@
 //!
 //! An object has an epoch, a number that changes with every removal and truncation. Requests to the first piece hold in
 //! one epoch only. A piece carries the epoch of the last client that began to write it, and refuses requests of earlier
-//! ones: a removal that was held up can't take what was written after somebody else had carried it out.
+//! ones: a removal that was held up can't take what was written after somebody else had carried it out. A random number tells an
+//! object from others of its name: a piece of another one is refused, and removed where that one is gone for good.
 //!
 //! # What a write does
 //!

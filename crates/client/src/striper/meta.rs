@@ -18,8 +18,11 @@ const LOCK: &str = "lock.striper.lock";
 
 /// Which life of the object this is: it changes with every removal and every truncation.
 pub(super) const EPOCH: &str = "striper.epoch";
-/// The epoch that the object was made in: it tells one life of the name from the next.
+/// A random number that tells one life of the name from every other, on the first piece and on others: epochs of two lives are
+/// in order only as far as clients' clocks are. Earlier releases have the epoch that the object was made in.
 pub(super) const BORN: &str = "striper.born";
+/// Of a piece other than the first: 2^64 - 1 less [`BORN`], so that two guards tell other lives' pieces from absent ones.
+pub(super) const BORN_INVERSE: &str = "striper.born_inverse";
 /// What the last truncation left: the number of pieces, and the epoch in which pieces from that number on may have been made.
 pub(super) const CUT: &str = "striper.cut";
 /// Of a piece: 2^64 - 1 less its epoch. Where it is absent it counts as 0, as for a piece of this epoch or a later one: so one guard
@@ -48,6 +51,15 @@ pub(super) enum Unfinished {
     Truncation(u64),
 }
 
+/// What a piece carries, or is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) born: u64,
+    pub(super) epoch: u64,
+    /// The earliest epoch that the piece may carry.
+    pub(super) floor: u64,
+}
+
 /// What a truncation left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
@@ -63,7 +75,7 @@ pub(super) struct Meta {
     pub(super) layout: Layout,
     pub(super) size: u64,
     pub(super) epoch: u64,
-    /// The epoch that it was made in; 0 where libradosstriper made it.
+    /// Tells it from other objects of its name, before and after; 0 where libradosstriper made it.
     pub(super) born: u64,
     pub(super) cut: Option<Cut>,
     /// All pieces have numbers below.
@@ -103,10 +115,15 @@ impl Meta {
         self.born == before.born && self.unfinished != Some(Unfinished::Removal)
     }
 
-    /// The earliest epoch that a piece of the object may carry. One of an earlier epoch is a stray: a request that was held up
-    /// made it when the object, or this part of it, was gone.
+    /// The earliest epoch that a piece of the object may carry. One of an earlier epoch is a stray, and so is one of another
+    /// object of this name: a request that was held up made it when the object, or this part of it, was gone.
     pub(super) fn floor(&self, piece: u64) -> u64 {
-        self.cut.filter(|cut| piece >= cut.pieces).map_or(self.born, |cut| self.born.max(cut.epoch))
+        self.cut.filter(|cut| piece >= cut.pieces).map_or(0, |cut| cut.epoch)
+    }
+
+    /// What a piece of the object is to carry.
+    pub(super) fn stamp(&self, piece: u64) -> Stamp {
+        Stamp { born: self.born, epoch: self.epoch, floor: self.floor(piece) }
     }
 
     /// Reads the attributes of a first piece; `None` where it is no striped object's.
@@ -136,6 +153,11 @@ impl Meta {
         let cut = attrs.get(CUT.as_bytes()).map(|value| Cut::parse(value)).transpose()?;
         Ok(Some(Meta { layout, size, epoch, born, cut, pieces, unfinished }))
     }
+}
+
+/// Of which object and epoch the attributes of a piece other than the first say that it is; 0 is unknown.
+pub(super) fn piece_origin(attrs: &BTreeMap<Bytes, Bytes>) -> Result<(u64, u64)> {
+    Ok((number(attrs, BORN)?.unwrap_or(0), number(attrs, EPOCH)?.unwrap_or(0)))
 }
 
 /// The name of a piece.

@@ -7,7 +7,7 @@
 
 use super::Inner;
 use super::layout::{Layout, PieceExtent};
-use super::meta::{Meta, piece_name};
+use super::meta::{Meta, Stamp, piece_name, piece_origin};
 use super::object::Object;
 use super::parts::{self, Verdict, verdict};
 use bytes::{Bytes, BytesMut};
@@ -36,9 +36,7 @@ type Outcome = Pin<Box<dyn Future<Output = Result<bool>> + Send>>;
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) epoch: u64,
-    /// The earliest epoch that the piece may carry.
-    pub(super) floor: u64,
+    pub(super) stamp: Stamp,
     pub(super) piece: u64,
     pub(super) offset: u64,
 }
@@ -83,7 +81,7 @@ impl Run {
         } else {
             (self.at.piece + layout.stripe_count(), 0)
         };
-        (at.epoch, at.piece, at.offset) == (self.at.epoch, piece, offset)
+        (at.stamp.epoch, at.piece, at.offset) == (self.at.stamp.epoch, piece, offset)
     }
 }
 
@@ -202,7 +200,7 @@ impl Inner {
         reach: u64,
     ) -> Outcome {
         let (len, layout) = (data.len() as u64, meta.layout);
-        let at = Place { epoch: meta.epoch, floor: meta.floor(piece), piece, offset };
+        let at = Place { stamp: meta.stamp(piece), piece, offset };
         let number = piece % layout.stripe_count();
         let _sending = object.sending.lock();
         let (turn, due) = {
@@ -227,8 +225,8 @@ impl Inner {
     }
 
     fn request(&self, object: &Object, at: Place, data: Bytes) -> Sent {
-        let marked = object.is_marked(at.epoch, at.piece);
-        let op = parts::piece(at.epoch, at.floor, marked, at.offset, data.clone());
+        let marked = object.is_marked(at.stamp.epoch, at.piece);
+        let op = parts::piece(at.stamp, marked, at.offset, data.clone());
         Sent { pending: self.pool.operate(&piece_name(&object.name, at.piece), op), data, marked }
     }
 
@@ -262,7 +260,7 @@ impl Inner {
         let reached = async {
             match reach {
                 0 => Ok(true),
-                _ => self.confirm(object, at.epoch, reach).await,
+                _ => self.confirm(object, at.stamp.epoch, reach).await,
             }
         };
         let (written, reached) = join(self.written(object, at, sent), reached).await;
@@ -274,25 +272,42 @@ impl Inner {
         for _ in 0..STRAYS {
             match verdict(sent.pending.await)? {
                 Verdict::Done => {
-                    object.update(at.epoch, |known| known.mark(at.piece));
+                    object.update(at.stamp.epoch, |known| known.mark(at.piece));
                     return Ok(true);
                 }
-                Verdict::Held(parts::STRAY) if !sent.marked => {}
+                Verdict::Held(part) if !sent.marked && parts::is_stray(part) => {}
                 Verdict::Held(_) => return Ok(false),
             }
-            self.remove_stray(&object.name, at.piece, at.floor).await?;
+            if !self.clear_stray(&object.name, at.piece, at.stamp).await? {
+                return Ok(false);
+            }
             sent = self.request(object, at, sent.data);
         }
         Err(Errno::EAGAIN.into())
     }
 
-    /// Removes what a request that was held up made of a piece, in an epoch before `floor`.
-    pub(super) async fn remove_stray(&self, object: &str, piece: u64, floor: u64) -> Result<()> {
+    /// Removes a piece that is a stray as the stamp's object has it; tells whether that object and epoch are still the present ones.
+    pub(super) async fn clear_stray(&self, object: &str, piece: u64, stamp: Stamp) -> Result<bool> {
         let name = piece_name(object, piece);
-        if let Verdict::Held(1) = verdict(self.pool.operate(&name, parts::remove_stray(floor)).await)? {
-            verdict(self.pool.operate(&name, parts::renew_age(floor)).await)?;
+        let origin = match self.pool.get_xattrs(&name).await {
+            Ok(attrs) => Some(piece_origin(&attrs)?),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        };
+        // Asked for after the piece: an object whose piece was there before, and that is not the present one, is gone for good.
+        let now = self.load(object).await?.map(|loaded| loaded.meta);
+        if now.is_none_or(|now| (now.born, now.epoch) != (stamp.born, stamp.epoch)) {
+            return Ok(false);
         }
-        Ok(())
+        let Some((born, epoch)) = origin else { return Ok(true) };
+        let of_another = born != 0 && born != stamp.born;
+        let op = if of_another || epoch < stamp.floor {
+            parts::remove_of(born, epoch)
+        } else {
+            parts::renew_age(born, epoch)
+        };
+        verdict(self.pool.operate(&name, op).await)?;
+        Ok(true)
     }
 
     /// A request has ended: what waits is sent.
@@ -372,7 +387,8 @@ mod tests {
         fn write(&mut self, at: u64, len: u64) {
             let (piece, offset) = (at / self.layout.object_size() + 1, at % self.layout.object_size());
             let data = Bytes::from(vec![0; len as usize]);
-            let at = Place { epoch: 1, floor: 1, piece, offset };
+            let stamp = Stamp { born: 1, epoch: 1, floor: 0 };
+            let at = Place { stamp, piece, offset };
             let (turn, due) = self.lane.take(&self.layout, at, &data, 0);
             self.send(due.iter().map(|run| run.len));
             if matches!(turn, Turn::Now) {

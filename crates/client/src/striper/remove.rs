@@ -112,7 +112,8 @@ impl Inner {
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
                 let last_set = last_set.max(1)..pieces;
                 let cut = async {
-                    self.cut_pieces(name, meta, last_set.clone(), size).await?;
+                    let cut = |piece| parts::cut_piece(meta.stamp(piece), layout.piece_len(piece, size));
+                    self.for_pieces(name, meta, last_set.clone(), cut).await?;
                     self.remove_pieces(name, meta, pieces).await?;
                     let op = parts::end_truncation(meta.epoch, size, pieces);
                     verdict(self.pool.operate(&first, op).await)
@@ -130,49 +131,37 @@ impl Inner {
         }
     }
 
-    /// Cuts pieces to what they hold of an object of `size` bytes, a window of them at a time.
-    async fn cut_pieces(&self, name: &str, meta: Meta, mut pieces: Range<u64>, size: u64) -> Result<()> {
-        let cut = async |piece| {
-            let (floor, len) = (meta.floor(piece), meta.layout.piece_len(piece, size));
+    /// Removes all pieces from number `from` on.
+    async fn remove_pieces(&self, name: &str, meta: Meta, from: u64) -> Result<()> {
+        // One that is absent, or was made since by somebody who found all of this done, does not hold.
+        self.for_pieces(name, meta, from..meta.pieces, |piece| parts::remove_piece(meta.stamp(piece))).await
+    }
+
+    /// Sends a request to each of some pieces, a window of them at a time; strays go first.
+    async fn for_pieces(
+        &self,
+        name: &str,
+        meta: Meta,
+        mut pieces: Range<u64>,
+        request: impl Fn(u64) -> WriteOp + Send + Sync,
+    ) -> Result<()> {
+        let request = &request;
+        let one = |piece| async move {
             for _ in 0..STRAYS {
-                let op = parts::cut_piece(meta.epoch, floor, len);
-                match verdict(self.pool.operate(&piece_name(name, piece), op).await)? {
-                    Verdict::Held(parts::STRAY) => self.remove_stray(name, piece, floor).await?,
-                    // A later epoch has marked it, where it does not hold: the truncation has ended.
+                let answer = self.pool.operate(&piece_name(name, piece), request(piece)).await;
+                match verdict(answer)? {
+                    Verdict::Held(part) if parts::is_stray(part) => {}
                     Verdict::Done | Verdict::Held(_) => return Ok(()),
+                }
+                if !self.clear_stray(name, piece, meta.stamp(piece)).await? {
+                    return Ok(());
                 }
             }
             Err(Errno::EAGAIN.into())
         };
         while !pieces.is_empty() {
-            let window = pieces.by_ref().take(WINDOW as usize).map(cut);
+            let window = pieces.by_ref().take(WINDOW as usize).map(one);
             join_all(window).await.into_iter().collect::<Result<()>>()?;
-        }
-        Ok(())
-    }
-
-    /// Removes all pieces from number `from` on.
-    async fn remove_pieces(&self, name: &str, meta: Meta, from: u64) -> Result<()> {
-        // One that is absent, or was made since by somebody who found all of this done, does not hold.
-        self.for_pieces(name, from..meta.pieces, |_| parts::remove_piece(meta.epoch)).await
-    }
-
-    /// Sends a request to each of some pieces, a window of them at a time.
-    async fn for_pieces(
-        &self,
-        name: &str,
-        pieces: Range<u64>,
-        request: impl Fn(u64) -> WriteOp + Send,
-    ) -> Result<()> {
-        let mut next = pieces.start;
-        while next < pieces.end {
-            let window = next..pieces.end.min(next + WINDOW);
-            next = window.end;
-            let sent: Vec<_> =
-                window.map(|piece| self.pool.operate(&piece_name(name, piece), request(piece))).collect();
-            for answer in join_all(sent).await {
-                verdict(answer)?;
-            }
         }
         Ok(())
     }

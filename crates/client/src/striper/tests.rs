@@ -128,6 +128,7 @@ fn apply(now: &mut Option<Stored>, op: &Op) -> Result<OpResult, Errno> {
             stored.data[from..to].copy_from_slice(data);
         }
         Op::Truncate { size } => stored.data.resize(*size as usize, 0),
+        Op::AssertExists => {}
         Op::Remove => *now = None,
         other => unreachable!("the striper does not use {other:?}"),
     }

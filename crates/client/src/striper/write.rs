@@ -205,7 +205,7 @@ impl Inner {
                 }
                 None => {
                     self.take_back_unsure(object, None).await?;
-                    // Microseconds since 1970: later than any epoch of an object of this name that is gone.
+                    // Microseconds since 1970: later than epochs of objects of this name that are gone, if clocks are right.
                     epoch = epoch.max(now_ns() / 1000);
                     if self.create(object, epoch, offset, data).await? {
                         return Ok(Opened::Written);
@@ -226,6 +226,7 @@ impl Inner {
             _ => (0, None),
         };
         let pieces = extents.last().map_or(1, |last| last.piece + 1);
+        let born = random_id()?;
         let sent = Instant::now();
         let mut op = WriteOp::new();
         op.create(true);
@@ -235,7 +236,7 @@ impl Inner {
             (OBJECT_SIZE, layout.object_size),
             (SIZE, size),
             (EPOCH, epoch),
-            (BORN, epoch),
+            (BORN, born),
             (PIECES, pieces),
         ] {
             op.set_xattr(name, value.to_string());
@@ -246,10 +247,7 @@ impl Inner {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         match answer.and_then(|reply| reply.success()) {
             Ok(_) => {
-                object.learn(
-                    Meta { layout, size, epoch, born: epoch, cut: None, pieces, unfinished: None },
-                    sent,
-                );
+                object.learn(Meta { layout, size, epoch, born, cut: None, pieces, unfinished: None }, sent);
                 Ok(inside.is_some())
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(false),
@@ -470,13 +468,22 @@ impl Inner {
             },
         );
         let back = lost.map(|(before, piece)| async move {
-            let answer =
-                self.pool.operate(&piece_name(&object.name, piece), parts::take_back(before.epoch)).await;
+            let answer = self
+                .pool
+                .operate(&piece_name(&object.name, piece), parts::remove_of(before.born, before.epoch))
+                .await;
             // One that may be there still is for the next write.
             verdict(answer).inspect_err(|_| object.made(before, &[piece])).map(drop)
         });
         join_all(back).await.into_iter().collect()
     }
+}
+
+/// A number that no other object has, and that is not 0.
+fn random_id() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|_| Error::from(Errno::EIO))?;
+    Ok(u64::from_le_bytes(bytes).max(1))
 }
 
 /// Who waits for the next confirmation, one having ended.
