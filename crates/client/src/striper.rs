@@ -9,7 +9,8 @@
 //!
 //! An object has an epoch, a number that changes with every removal and truncation. Requests to the first piece hold in
 //! one epoch only. A piece carries the epoch of the last client that began to write it, and refuses requests of earlier
-//! ones: a removal that was held up can't take what was written after somebody else had carried it out.
+//! ones: a removal that was held up can't take what was written after somebody else had carried it out. A random number tells an
+//! object from others of its name: a piece of another one is refused, and removed where that one is gone for good.
 //!
 //! # What a write does
 //!
@@ -36,7 +37,8 @@
 //!
 //! What is left to chance: a write of another client that is in flight while an object is removed may make a piece after
 //! the removal passed it by. Its writer remembers each piece that it makes until a later request has found the epoch to hold,
-//! and takes back those that it does not: with that write or the next. One that dies before leaves the piece. A truncation
+//! and takes back those that it does not: with that write or the next. One that dies before leaves the piece, a stray: whoever writes to it
+//! or cuts it finds its epoch to be too early and removes it first. A truncation
 //! makes absent pieces that it cuts, so that they carry its epoch. Where another client has ended it and removed the object
 //! meanwhile, the client takes these pieces back; one that dies before leaves them. Within one handle removals and
 //! truncations fail with EBUSY while writes are in flight, and the other way round, as libradosstriper's do.

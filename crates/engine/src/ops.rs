@@ -240,6 +240,12 @@ impl WriteOp {
     pub fn full_try(&mut self) -> &mut Self {
         self.flags(request_flag::FULL_TRY)
     }
+
+    /// The same parts as a compound read. Its calls of class methods do not wait where writes wait: the OSD alone knows which
+    /// of them write.
+    pub fn into_read(self) -> ReadOp {
+        ReadOp { ops: self.ops, flags: self.flags }
+    }
 }
 
 /// A compound read. Outputs come back in the order in which the parts were added ([`ReadResults`]).

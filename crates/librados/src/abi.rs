@@ -84,6 +84,12 @@ impl CText {
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
+
+    /// A text as a C caller would pass it.
+    #[cfg(test)]
+    pub(crate) fn of(text: &'static CStr) -> CText {
+        CText(text.as_ptr())
+    }
 }
 
 /// A `const char *` to data whose length is passed beside it.
@@ -92,6 +98,9 @@ impl CText {
 pub(crate) struct InBuf(*const c_char);
 
 impl InBuf {
+    #[cfg(test)]
+    pub(crate) const NULL: InBuf = InBuf(ptr::null());
+
     /// The data.
     pub(crate) fn slice(&self, len: usize) -> Outcome<&[u8]> {
         // SAFETY: the caller's promise, for as long as the argument lives.
@@ -154,6 +163,9 @@ impl<T> Copy for Out<T> {}
 unsafe impl<T: Send> Send for Out<T> {}
 
 impl<T> Out<T> {
+    #[cfg(test)]
+    pub(crate) const NULL: Out<T> = Out(ptr::null_mut());
+
     /// Stores the result, where it is wanted.
     pub(crate) fn set(self, value: T) {
         if !self.0.is_null() {
@@ -185,6 +197,9 @@ pub(crate) struct OutBuf(*mut c_char);
 unsafe impl Send for OutBuf {}
 
 impl OutBuf {
+    #[cfg(test)]
+    pub(crate) const NULL: OutBuf = OutBuf(ptr::null_mut());
+
     /// Copies `data` in; ERANGE where the buffer's `capacity` is less.
     pub(crate) fn fill(self, capacity: usize, data: &[u8]) -> Outcome<usize> {
         if data.len() > capacity {
@@ -263,6 +278,11 @@ impl OutBuf {
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct CArg(*mut c_void);
+
+#[cfg(test)]
+impl CArg {
+    pub(crate) const NULL: CArg = CArg(ptr::null_mut());
+}
 
 // SAFETY: never looked into here; librados' callbacks run on the library's threads, which callers know.
 unsafe impl Send for CArg {}

@@ -32,7 +32,7 @@ pub(crate) fn start(
         completion.finish(&io.client, || (0, 0));
         return Ok(0);
     }
-    let write = (access == Access::Write).then(|| io.writes.begin());
+    let write = access.may_write().then(|| io.writes.begin());
     let owner = io.clone();
     let done = Box::new(move |outcome: nacre_client::Result<OpReply>| {
         completion.finish(&owner.client, || match outcome {
@@ -54,7 +54,12 @@ pub(crate) fn start(
             owner.writes.end(write);
         }
     });
-    io.place.read().aio_operate(name, op, done);
+    let place = io.place.read();
+    if access.sends_write() {
+        place.aio_operate(name, op, done);
+    } else {
+        place.aio_operate_read(name, op.into_read(), done);
+    }
     Ok(0)
 }
 
@@ -155,7 +160,7 @@ exports! {
         out_len: usize,
     ) -> c_int {
         let op = Compound::of(class_call(cls, method, in_buf, in_len)?);
-        start(io, completion, Access::Write, o, op, move |reply| {
+        start(io, completion, Access::Call, o, op, move |reply| {
             let (code, output) = (reply.result, reply.output(0)?);
             Ok(if output.is_empty() { code } else { length(buf.fill(out_len, &output)?) })
         })
@@ -187,5 +192,27 @@ exports! {
     fn rados_aio_cancel(io: Handle, completion: Handle) -> c_int {
         COMPLETIONS.get(completion)?.cancel(&POOLS.get(io)?.client)?;
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::Completion;
+    use crate::ioctx::recorder::Recorder;
+
+    #[test]
+    fn calls_are_sent_as_writes_only_as_parts_of_compound_writes() {
+        let (io, recorder) = Recorder::io();
+        for (access, writes) in [(Access::Read, false), (Access::Call, false), (Access::Write, true)] {
+            let op = Op::Call { class: "lock".into(), method: "get_info".into(), input: Default::default() };
+            let completion = Completion::for_test();
+            let started = start(io, completion, access, CText::of(c"o"), Compound::of(op), |_| Ok(0));
+            assert_eq!((started, recorder.take_writes()), (Ok(0), vec![writes]));
+        }
+        let (object, class, method) = (CText::of(c"o"), CText::of(c"lock"), CText::of(c"get_info"));
+        let completion = Completion::for_test();
+        let started = rados_aio_exec(io, object, completion, class, method, InBuf::NULL, 0, OutBuf::NULL, 0);
+        assert_eq!((started, recorder.take_writes()), (0, vec![false]));
     }
 }

@@ -1,5 +1,8 @@
 //! What a `rados_ioctx_t` stands for: a pool with namespace, locator and flags, and the functions that change these.
 
+#[cfg(test)]
+pub(crate) mod recorder;
+
 use crate::abi::{CText, Handle, Out, OutBuf, PoolStat, length};
 use crate::client::{CLIENTS, Client};
 use crate::guard::{Failure, Outcome, exports};
@@ -27,6 +30,20 @@ pub(crate) const ALL_NAMESPACES: &str = "\u{1}";
 pub(crate) enum Access {
     Read,
     Write,
+    /// A single method of an object class: only the OSD knows whether it writes. Ceph's library sends it as a read.
+    Call,
+}
+
+impl Access {
+    /// Whether the operation is sent as a write, which waits while the pool is full or writes are paused.
+    pub(crate) fn sends_write(self) -> bool {
+        self == Access::Write
+    }
+
+    /// Whether the operation may change its object.
+    pub(crate) fn may_write(self) -> bool {
+        self != Access::Read
+    }
 }
 
 /// An I/O context.
@@ -52,13 +69,13 @@ impl PoolIo {
         })
     }
 
-    /// EROFS for a write where the context reads a snapshot. A read finds the object as it is: without snapshots it has no
+    /// EROFS for what may write where the context reads a snapshot. A read finds the object as it is: without snapshots it has no
     /// other state, and Ceph answers so too.
     pub(crate) fn check(&self, access: Access) -> Outcome<()> {
-        match access {
-            Access::Write if self.read_snap.load(Ordering::Relaxed) != SNAP_HEAD => Err(Errno::EROFS.into()),
-            _ => Ok(()),
+        if access.may_write() && self.read_snap.load(Ordering::Relaxed) != SNAP_HEAD {
+            return Err(Errno::EROFS.into());
         }
+        Ok(())
     }
 
     /// Changes where later operations go. A text that nothing can be named makes them fail with ENAMETOOLONG: C has no way
@@ -86,7 +103,14 @@ impl PoolIo {
         }
         op.add_flags(self.flags());
         let (op, places) = op.ready()?;
-        let pending = self.place.read().operate(name, op);
+        let pending = {
+            let place = self.place.read();
+            if access.sends_write() {
+                place.operate(name, op)
+            } else {
+                place.operate_read(name, op.into_read())
+            }
+        };
         let mut reply = match pending.wait() {
             Ok(reply) => reply,
             Err(error) => {

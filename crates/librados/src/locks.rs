@@ -178,3 +178,22 @@ exports! {
         Ok(info.lockers.len() as isize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ioctx::recorder::Recorder;
+
+    /// The flags `full` and `pausewr` hold back who takes a lock, not who lists those who hold it.
+    #[test]
+    fn lockers_are_listed_by_a_read() {
+        let (io, recorder) = Recorder::io();
+        let (object, name) = (CText::of(c"o"), CText::of(c"lock"));
+        let (number, text, len) = (Out::NULL, OutBuf::NULL, Out::NULL);
+        let eio = Errno::EIO.negated();
+        let listed = rados_list_lockers(io, object, name, number, text, len, text, len, text, len, text, len);
+        assert_eq!((listed, recorder.take_writes()), (eio as isize, vec![false]));
+        let locked = rados_lock_exclusive(io, object, name, name, name, Out::NULL, 0);
+        assert_eq!((locked, recorder.take_writes()), (eio, vec![true]));
+    }
+}

@@ -138,7 +138,7 @@ exports! {
         out_len: usize,
     ) -> c_int {
         let op = class_call(cls, method, in_buf, in_len)?;
-        let mut reply = POOLS.get(io)?.operate(Access::Write, oid, Compound::of(op))?;
+        let mut reply = POOLS.get(io)?.operate(Access::Call, oid, Compound::of(op))?;
         let code = reply.result;
         let output = reply.output(0)?;
         Ok(if output.is_empty() { code } else { length(buf.fill(out_len, &output)?) })
@@ -157,4 +157,18 @@ pub(crate) fn class_call(cls: CText, method: CText, in_buf: InBuf, in_len: usize
 fn alloc_hint(io: Handle, oid: CText, object_size: u64, write_size: u64, flags: u32) -> Outcome<c_int> {
     let (expected_object_size, expected_write_size) = (object_size, write_size);
     write(io, oid, Op::SetAllocHint { expected_object_size, expected_write_size, flags })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ioctx::recorder::Recorder;
+
+    #[test]
+    fn a_single_call_is_sent_as_a_read() {
+        let (io, recorder) = Recorder::io();
+        let (object, class, method) = (CText::of(c"o"), CText::of(c"lock"), CText::of(c"get_info"));
+        let called = rados_exec(io, object, class, method, InBuf::NULL, 0, OutBuf::NULL, 0);
+        assert_eq!((called, recorder.take_writes()), (Errno::EIO.negated(), vec![false]));
+    }
 }

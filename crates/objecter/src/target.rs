@@ -109,6 +109,9 @@ fn is_paused(map: &OsdMap, pool: &Pool, request: &OsdRequest, writes: bool) -> b
     if !writes {
         return map.has_flag(flag::PAUSERD);
     }
+    if only_reconnects(request) {
+        return false;
+    }
     if map.has_flag(flag::PAUSEWR) {
         return true;
     }
@@ -117,12 +120,23 @@ fn is_paused(map: &OsdMap, pool: &Pool, request: &OsdRequest, writes: bool) -> b
     full && respects_full && !only_frees_space(request)
 }
 
+/// Whether the request does nothing but take watches up again: that changes no object, and a watch whose new primary does not
+/// hear of it lapses.
+fn only_reconnects(request: &OsdRequest) -> bool {
+    !request.ops.is_empty() && request.ops.iter().all(|op| matches!(op.op, Op::WatchReconnect { .. }))
+}
+
 /// Whether the request can only make room: those go on while the cluster is full, or it would stay so for ever.
 fn only_frees_space(request: &OsdRequest) -> bool {
     let frees = |op: &Op| {
         matches!(
             op,
-            Op::Remove | Op::RmXattr { .. } | Op::OmapRmKeys { .. } | Op::OmapRmRange { .. } | Op::OmapClear
+            Op::Remove
+                | Op::RmXattr { .. }
+                | Op::OmapRmKeys { .. }
+                | Op::OmapRmRange { .. }
+                | Op::OmapClear
+                | Op::Unwatch { .. }
         )
     };
     let writes = |op: &Op| op.is_write() || matches!(op, Op::Call { .. });

@@ -414,6 +414,21 @@ fn a_full_pool_holds_writes_but_not_deletes_or_those_that_try() {
     assert_eq!(world.take(), [sent(0, 1, 0, 1)]);
 }
 
+#[test]
+fn watches_are_taken_up_again_while_writes_wait() {
+    for flags in [flag::FULL, flag::PAUSEWR] {
+        let mut world = World::new();
+        world.publish(|map| map.flags |= flags);
+        world.submit_op(Op::Watch { cookie: 1, timeout_s: 0 }, 0, None);
+        world.submit_op(Op::WatchReconnect { cookie: 2 }, 0, None);
+        assert_eq!(world.take(), [sent(0, 2, 0, 1)]);
+        // Its end makes room in the object's info, but is a change.
+        world.submit_op(Op::Unwatch { cookie: 2 }, 0, None);
+        let ended = world.take();
+        assert_eq!(ended, if flags == flag::FULL { vec![sent(0, 3, 0, 1)] } else { vec![] });
+    }
+}
+
 fn pool_flag_full() -> u64 {
     nacre_types::pool::flag::FULL
 }

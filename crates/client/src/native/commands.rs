@@ -76,6 +76,20 @@ pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_
     conn.send(&DaemonCommand { tid, cmd, input })
 }
 
+/// Sends commands to the monitor again, in their order, those of `tids` that still wait for an answer. Returns those from the
+/// first on that found the connection's queue full.
+pub(super) fn send_again(state: &super::State, conn: &Conn, mut tids: Vec<u64>) -> Vec<u64> {
+    for (at, tid) in tids.iter().enumerate() {
+        let Some(command) = state.mon_commands.get(tid) else { continue };
+        match send(conn, &command.message, command.to_daemon) {
+            Ok(()) => {}
+            Err(nacre_common::Error::Full) => return tids.split_off(at),
+            Err(error) => tracing::warn!(%error, "command not sent again"),
+        }
+    }
+    Vec::new()
+}
+
 /// Fails the commands that took longer than `rados_mon_op_timeout`, to an OSD `rados_osd_op_timeout`.
 pub(super) fn expire(shared: &Shared, now_ms: u64) {
     let mut expired = Vec::new();

@@ -27,6 +27,8 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const REFUSALS_COUNT_AFTER: Duration = Duration::from_secs(1);
 /// How long a monitor may take to grant a ticket before it is asked again.
 const GRANT: Duration = Duration::from_secs(2);
+/// How long a full queue is given before more is put into it.
+const FULL_QUEUE: Duration = Duration::from_millis(20);
 /// The shortest time between two requests for a ticket.
 const LEAST_RENEWAL: Duration = Duration::from_millis(200);
 
@@ -135,23 +137,20 @@ async fn serve(
             return Ended::Again(nacre_common::Error::TimedOut("the handshake".into()));
         }
     }
-    let epoch = {
-        // Commands started from now on are sent by their callers; those before are sent here.
+    let unsent = {
+        // Commands started from now on are sent by their callers; those before are sent here, after all that the session
+        // needs itself: they may fill the connection's queue.
         let mut state = shared.state.lock();
         state.ip = conn.local_ip().or(state.ip);
         state.mon = Some(conn.clone());
         request_ticket(shared, &conn, state.ticket.lock().as_ref());
-        for command in state.mon_commands.values() {
-            if let Err(error) = super::commands::send(&conn, &command.message, command.to_daemon) {
-                tracing::warn!(%error, "command not sent again");
-            }
-        }
+        subscribe(&conn, state.objecter.map().map_or(Epoch(0), |map| map.epoch.next()));
         if let Some((follow, seen)) = &state.log {
             follow_log(&conn, follow, *seen);
         }
-        state.objecter.map().map_or(Epoch(0), |map| map.epoch.next())
+        let pending: Vec<u64> = state.mon_commands.keys().copied().collect();
+        super::commands::send_again(&state, &conn, pending)
     };
-    subscribe(&conn, epoch);
     let id = conn.id();
     let error = tokio::select! {
         lost = lost.wait_for(|(lost, _)| *lost == id) => match lost {
@@ -160,6 +159,7 @@ async fn serve(
         },
         error = keep_ticket(shared, &conn) => error,
         error = first_map(shared, give_up) => error,
+        error = send_rest(shared, &conn, unsent) => error,
     };
     // Late messages must not be mixed with those of the next connection.
     conn.abort();
@@ -174,6 +174,15 @@ async fn first_map(shared: &Shared, give_up: Instant) -> nacre_common::Error {
     }
     let who = shared.config.entity();
     nacre_common::Error::TimedOut(format!("a map for {who}, which may lack the capability mon 'allow r'"))
+}
+
+/// Sends commands that found the connection's queue full, as it gets room.
+async fn send_rest(shared: &Shared, conn: &Conn, mut unsent: Vec<u64>) -> nacre_common::Error {
+    while !unsent.is_empty() {
+        sleep(FULL_QUEUE).await;
+        unsent = super::commands::send_again(&shared.state.lock(), conn, unsent);
+    }
+    std::future::pending().await
 }
 
 /// Asks for a new ticket in time, and when an OSD finds ours expired.

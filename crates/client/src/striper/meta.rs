@@ -18,8 +18,16 @@ const LOCK: &str = "lock.striper.lock";
 
 /// Which life of the object this is: it changes with every removal and every truncation.
 pub(super) const EPOCH: &str = "striper.epoch";
-/// The epoch that the object was made in: it tells one life of the name from the next.
+/// A random number that tells one life of the name from every other, on the first piece and on others: epochs of two lives are
+/// in order only as far as clients' clocks are. Earlier releases have the epoch that the object was made in.
 pub(super) const BORN: &str = "striper.born";
+/// Of a piece other than the first: 2^64 - 1 less [`BORN`], so that two guards tell other lives' pieces from absent ones.
+pub(super) const BORN_INVERSE: &str = "striper.born_inverse";
+/// What the last truncation left: the number of pieces, and the epoch in which pieces from that number on may have been made.
+pub(super) const CUT: &str = "striper.cut";
+/// Of a piece: 2^64 - 1 less its epoch. Where it is absent it counts as 0, as for a piece of this epoch or a later one: so one guard
+/// tells what is left of earlier epochs from what is absent.
+pub(super) const AGE: &str = "striper.age";
 /// All pieces that may exist have numbers below this one.
 pub(super) const PIECES: &str = "striper.pieces";
 /// A removal or truncation whose pieces are not all done yet.
@@ -29,7 +37,7 @@ pub(super) const REMOVAL: &str = "removed";
 
 /// The attributes that users do not see.
 const HIDDEN: &[&str] =
-    &[STRIPE_UNIT, STRIPE_COUNT, OBJECT_SIZE, SIZE, LOCK, EPOCH, BORN, PIECES, UNFINISHED];
+    &[STRIPE_UNIT, STRIPE_COUNT, OBJECT_SIZE, SIZE, LOCK, EPOCH, BORN, CUT, PIECES, UNFINISHED];
 
 /// Whether an attribute is the striper's own.
 pub(super) fn is_hidden(name: &[u8]) -> bool {
@@ -43,14 +51,33 @@ pub(super) enum Unfinished {
     Truncation(u64),
 }
 
+/// What a piece carries, or is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) born: u64,
+    pub(super) epoch: u64,
+    /// The earliest epoch that the piece may carry.
+    pub(super) floor: u64,
+}
+
+/// What a truncation left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// So many pieces.
+    pub(super) pieces: u64,
+    /// The epoch after it: pieces from that number on were made in it or later.
+    pub(super) epoch: u64,
+}
+
 /// A striped object as its first piece describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) layout: Layout,
     pub(super) size: u64,
     pub(super) epoch: u64,
-    /// The epoch that it was made in; 0 where libradosstriper made it.
+    /// Tells it from other objects of its name, before and after; 0 where libradosstriper made it.
     pub(super) born: u64,
+    pub(super) cut: Option<Cut>,
     /// All pieces have numbers below.
     pub(super) pieces: u64,
     pub(super) unfinished: Option<Unfinished>,
@@ -67,7 +94,38 @@ fn number(attrs: &BTreeMap<Bytes, Bytes>, name: &str) -> Result<Option<u64>> {
     text.parse().map(Some).map_err(|_| corrupt(name, value))
 }
 
+impl Cut {
+    /// As the attribute's value.
+    pub(super) fn text(&self) -> String {
+        format!("{} {}", self.pieces, self.epoch)
+    }
+
+    fn parse(value: &[u8]) -> Result<Cut> {
+        let text = std::str::from_utf8(value).map_err(|_| corrupt(CUT, value))?;
+        let parts = text
+            .split_once(' ')
+            .and_then(|(pieces, epoch)| Some((pieces.parse().ok()?, epoch.parse().ok()?)));
+        parts.map(|(pieces, epoch)| Cut { pieces, epoch }).ok_or_else(|| corrupt(CUT, value))
+    }
+}
+
 impl Meta {
+    /// Whether the object is the one that it was as `before`: not removed since, nor about to be.
+    pub(super) fn continues(&self, before: &Meta) -> bool {
+        self.born == before.born && self.unfinished != Some(Unfinished::Removal)
+    }
+
+    /// The earliest epoch that a piece of the object may carry. One of an earlier epoch is a stray, and so is one of another
+    /// object of this name: a request that was held up made it when the object, or this part of it, was gone.
+    pub(super) fn floor(&self, piece: u64) -> u64 {
+        self.cut.filter(|cut| piece >= cut.pieces).map_or(0, |cut| cut.epoch)
+    }
+
+    /// What a piece of the object is to carry.
+    pub(super) fn stamp(&self, piece: u64) -> Stamp {
+        Stamp { born: self.born, epoch: self.epoch, floor: self.floor(piece) }
+    }
+
     /// Reads the attributes of a first piece; `None` where it is no striped object's.
     pub(super) fn parse(attrs: &BTreeMap<Bytes, Bytes>) -> Result<Option<Meta>> {
         let part = |name: &str| -> Result<Option<u32>> {
@@ -92,8 +150,14 @@ impl Meta {
         // Libradosstriper sets the size before it writes and knows nothing of our count.
         let pieces = number(attrs, PIECES)?.unwrap_or(0).max(layout.pieces(size));
         let (epoch, born) = (number(attrs, EPOCH)?.unwrap_or(0), number(attrs, BORN)?.unwrap_or(0));
-        Ok(Some(Meta { layout, size, epoch, born, pieces, unfinished }))
+        let cut = attrs.get(CUT.as_bytes()).map(|value| Cut::parse(value)).transpose()?;
+        Ok(Some(Meta { layout, size, epoch, born, cut, pieces, unfinished }))
     }
+}
+
+/// Of which object and epoch the attributes of a piece other than the first say that it is; 0 is unknown.
+pub(super) fn piece_origin(attrs: &BTreeMap<Bytes, Bytes>) -> Result<(u64, u64)> {
+    Ok((number(attrs, BORN)?.unwrap_or(0), number(attrs, EPOCH)?.unwrap_or(0)))
 }
 
 /// The name of a piece.
@@ -124,13 +188,18 @@ mod tests {
     fn what_libradosstriper_wrote_is_understood() {
         let meta = Meta::parse(&attrs(THEIRS)).unwrap().unwrap();
         let layout = Layout::new(4 << 20, 2, 8 << 20).unwrap();
-        assert_eq!(meta, Meta { layout, size: 20_000_000, epoch: 0, born: 0, pieces: 3, unfinished: None });
+        assert_eq!(
+            meta,
+            Meta { layout, size: 20_000_000, epoch: 0, born: 0, cut: None, pieces: 3, unfinished: None }
+        );
         assert_eq!(Meta::parse(&attrs(&THEIRS[1..])).unwrap(), None);
     }
 
     #[test]
     fn damaged_attributes_are_corruption() {
-        for damage in [(SIZE, "x"), (SIZE, "-1"), (OBJECT_SIZE, "5"), (STRIPE_UNIT, "0"), (UNFINISHED, "?")] {
+        for damage in
+            [(SIZE, "x"), (SIZE, "-1"), (OBJECT_SIZE, "5"), (STRIPE_UNIT, "0"), (UNFINISHED, "?"), (CUT, "2")]
+        {
             let damaged = attrs(&[THEIRS, &[damage]].concat());
             assert_eq!(Meta::parse(&damaged).unwrap_err().errno(), Errno::EBADMSG, "{damage:?}");
         }
@@ -138,7 +207,7 @@ mod tests {
 
     /// Lines of attribute and value.
     fn written(meta: &Meta) -> Vec<u8> {
-        let Meta { layout, size, epoch, born, pieces, unfinished } = *meta;
+        let Meta { layout, size, epoch, born, cut, pieces, unfinished } = *meta;
         let numbers = [
             (STRIPE_UNIT, layout.stripe_unit()),
             (STRIPE_COUNT, layout.stripe_count()),
@@ -149,6 +218,9 @@ mod tests {
             (PIECES, pieces),
         ];
         let mut text: String = numbers.iter().map(|(name, number)| format!("{name} {number}\n")).collect();
+        if let Some(cut) = cut {
+            text += &format!("{CUT} {}\n", cut.text());
+        }
         match unfinished {
             None => {}
             Some(Unfinished::Removal) => text += &format!("{UNFINISHED} {REMOVAL}\n"),
@@ -161,7 +233,14 @@ mod tests {
     fn fuzz_attributes_of_first_pieces() {
         let meta = Meta::parse(&attrs(THEIRS)).unwrap().unwrap();
         let seeds = [None, Some(Unfinished::Removal), Some(Unfinished::Truncation(77))].map(|unfinished| {
-            written(&Meta { unfinished, epoch: 1_700_000_000_000_000, born: 1_600_000_000_000_000, ..meta })
+            let cut = unfinished.map(|_| Cut { pieces: 2, epoch: 1_650_000_000_000_000 });
+            written(&Meta {
+                unfinished,
+                cut,
+                epoch: 1_700_000_000_000_000,
+                born: 1_600_000_000_000_000,
+                ..meta
+            })
         });
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let words = [SIZE, PIECES, UNFINISHED, REMOVAL, "18446744073709551615", "4294967295", "-", "\n"];

@@ -1,6 +1,6 @@
 //! The guarded requests that the striper is made of, and what their answers mean.
 
-use super::meta::{EPOCH, PIECES, SIZE, UNFINISHED};
+use super::meta::{AGE, BORN, BORN_INVERSE, CUT, Cut, EPOCH, PIECES, SIZE, Stamp, UNFINISHED};
 use bytes::Bytes;
 use nacre_engine::{OpReply, ReadOp, Result, WriteOp};
 use nacre_types::errno::Errno;
@@ -71,46 +71,76 @@ pub(super) fn announce(epoch: u64, pieces: u64) -> WriteOp {
 }
 
 /// Data for a piece other than the first. Where the piece is not known to carry the epoch (`marked`), it is made to, and
-/// made to exist; where a later epoch has marked it, the request does not hold.
-pub(super) fn piece(epoch: u64, marked: bool, offset: u64, data: Bytes) -> WriteOp {
+/// made to exist; where a later epoch has marked it, or it is a stray ([`is_stray`]), the request does not hold.
+pub(super) fn piece(stamp: Stamp, marked: bool, offset: u64, data: Bytes) -> WriteOp {
     let mut op = WriteOp::new();
-    if !marked {
-        op.create(false);
-    }
-    up_to_epoch(&mut op, epoch);
-    if !marked && epoch > 0 {
-        op.set_xattr(EPOCH, text(epoch));
+    if marked {
+        op.cmp_xattr_u64(EPOCH, CmpOp::Eq, stamp.epoch);
+    } else {
+        take(&mut op, stamp);
     }
     op.write(offset, data);
     op
 }
 
-fn up_to_epoch(op: &mut WriteOp, epoch: u64) {
-    op.cmp_xattr_u64(EPOCH, CmpOp::Gte, epoch);
+/// Makes a piece exist and carry the epoch.
+fn take(op: &mut WriteOp, stamp: Stamp) {
+    op.create(false);
+    of_object(op, stamp);
+    op.cmp_xattr_u64(AGE, CmpOp::Gte, u64::MAX - stamp.floor);
+    let mut set = |name, inverse, number: u64| {
+        if number > 0 {
+            op.set_xattr(name, text(number)).set_xattr(inverse, text(u64::MAX - number));
+        }
+    };
+    set(BORN, BORN_INVERSE, stamp.born);
+    set(EPOCH, AGE, stamp.epoch);
 }
 
-/// Removes a piece unless a later epoch than `epoch` has marked it.
-pub(super) fn remove_piece(epoch: u64) -> WriteOp {
+/// Parts 1 to 3: the piece is of the object, or does not say of which, and of no later epoch.
+fn of_object(op: &mut WriteOp, stamp: Stamp) {
+    op.cmp_xattr_u64(BORN, CmpOp::Gte, stamp.born);
+    op.cmp_xattr_u64(BORN_INVERSE, CmpOp::Gte, u64::MAX - stamp.born);
+    op.cmp_xattr_u64(EPOCH, CmpOp::Gte, stamp.epoch);
+}
+
+/// Whether the part that did not hold, of a request to a piece not known to carry the epoch, says that the piece is of another
+/// object of this name or of an epoch before `floor`.
+pub(super) fn is_stray(part: usize) -> bool {
+    matches!(part, 1 | 2 | 4)
+}
+
+/// Removes a piece of this object and epoch.
+pub(super) fn remove_of(born: u64, epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
-    up_to_epoch(&mut op, epoch);
+    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(BORN, CmpOp::Eq, born);
     op.remove().full_force();
     op
 }
 
-/// Cuts a piece unless a later epoch than `epoch` has marked it. It then carries the epoch, so that writes of earlier
-/// ones that are still on their way can't put anything behind the cut: an absent piece is made for that.
-pub(super) fn cut_piece(epoch: u64, len: u64) -> WriteOp {
+/// Sets the age of a piece that a release wrote which knows no ages.
+pub(super) fn renew_age(born: u64, epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
-    op.create(false);
-    up_to_epoch(&mut op, epoch);
-    op.truncate(len).set_xattr(EPOCH, text(epoch)).full_force();
+    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(BORN, CmpOp::Eq, born);
+    op.set_xattr(AGE, text(u64::MAX - epoch)).full_force();
     op
 }
 
-/// Takes a piece back that a write of `epoch`, which has passed, made: nobody else's is touched.
-pub(super) fn take_back(epoch: u64) -> WriteOp {
+/// Removes a piece unless a later epoch than the stamp's has marked it or it is of another object ([`is_stray`]).
+pub(super) fn remove_piece(stamp: Stamp) -> WriteOp {
     let mut op = WriteOp::new();
-    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).remove().full_force();
+    op.assert_exists();
+    of_object(&mut op, stamp);
+    op.remove().full_force();
+    op
+}
+
+/// Cuts a piece unless a later epoch than the stamp's has marked it. It then carries the epoch, so that writes of earlier
+/// ones that are still on their way can't put anything behind the cut: an absent piece is made for that.
+pub(super) fn cut_piece(stamp: Stamp, len: u64) -> WriteOp {
+    let mut op = WriteOp::new();
+    take(&mut op, stamp);
+    op.truncate(len).full_force();
     op
 }
 
@@ -133,6 +163,8 @@ pub(super) fn end_removal(epoch: u64) -> WriteOp {
 pub(super) fn end_truncation(epoch: u64, size: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr(UNFINISHED, CmpOp::Eq, text(size));
-    op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(PIECES, text(pieces)).full_force();
+    let cut = Cut { pieces, epoch: epoch + 1 };
+    op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(CUT, cut.text());
+    op.set_xattr(PIECES, text(pieces)).full_force();
     op
 }

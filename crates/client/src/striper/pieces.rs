@@ -7,12 +7,13 @@
 
 use super::Inner;
 use super::layout::{Layout, PieceExtent};
-use super::meta::{Meta, piece_name};
+use super::meta::{Meta, Stamp, piece_name, piece_origin};
 use super::object::Object;
 use super::parts::{self, Verdict, verdict};
 use bytes::{Bytes, BytesMut};
 use futures::future::join;
 use nacre_engine::{Error, OpReply, Pending, Result};
+use nacre_types::errno::Errno;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,13 +27,16 @@ const SHARED_BYTES: u64 = 2 << 20;
 /// itself.
 const OWN_BYTES: u64 = 1 << 20;
 
+/// How often a piece is tried that turns out to be a stray: more than once only where further ones come meanwhile.
+pub(super) const STRAYS: usize = 8;
+
 /// Whether a write held.
 type Outcome = Pin<Box<dyn Future<Output = Result<bool>> + Send>>;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) epoch: u64,
+    pub(super) stamp: Stamp,
     pub(super) piece: u64,
     pub(super) offset: u64,
 }
@@ -69,14 +73,15 @@ struct Waiting {
 }
 
 impl Run {
-    /// Where a write of the lane's next byte would go.
-    fn end(&self, layout: &Layout) -> Place {
+    /// Whether `at` is where a write of the lane's next byte goes.
+    fn ends_at(&self, layout: &Layout, at: Place) -> bool {
         let end = self.at.offset + self.len;
-        if end < layout.object_size() {
-            Place { offset: end, ..self.at }
+        let (piece, offset) = if end < layout.object_size() {
+            (self.at.piece, end)
         } else {
-            Place { piece: self.at.piece + layout.stripe_count(), offset: 0, ..self.at }
-        }
+            (self.at.piece + layout.stripe_count(), 0)
+        };
+        (at.stamp.epoch, at.piece, at.offset) == (self.at.stamp.epoch, piece, offset)
     }
 }
 
@@ -90,7 +95,7 @@ impl Lane {
     fn take(&mut self, layout: &Layout, at: Place, data: &Bytes, reach: u64) -> (Turn, VecDeque<Run>) {
         let len = data.len() as u64;
         self.window = self.window.max(self.waiting + self.flying + len);
-        let follows = self.runs.back().is_none_or(|run| run.end(layout) == at);
+        let follows = self.runs.back().is_none_or(|run| run.ends_at(layout, at));
         if !follows || len >= OWN_BYTES || (self.runs.is_empty() && self.admits(len)) {
             let before = self.drain();
             self.sent(len);
@@ -166,6 +171,15 @@ impl Lane {
     }
 }
 
+/// A request on its way.
+struct Sent {
+    pending: Pending<OpReply>,
+    /// What it writes, in case that it is to be sent again.
+    data: Bytes,
+    /// The piece was known to carry the epoch.
+    marked: bool,
+}
+
 /// What becomes of a write.
 enum Turn {
     Now,
@@ -186,7 +200,7 @@ impl Inner {
         reach: u64,
     ) -> Outcome {
         let (len, layout) = (data.len() as u64, meta.layout);
-        let at = Place { epoch: meta.epoch, piece, offset };
+        let at = Place { stamp: meta.stamp(piece), piece, offset };
         let number = piece % layout.stripe_count();
         let _sending = object.sending.lock();
         let (turn, due) = {
@@ -199,10 +213,10 @@ impl Inner {
         match turn {
             Turn::Shared(outcome) => Box::pin(async move { outcome.await.unwrap_or(Err(Error::ShutDown)) }),
             Turn::Now => {
-                let pending = self.request(object, at, data);
+                let sent = self.request(object, at, data);
                 let (inner, object) = (self.clone(), object.clone());
                 Box::pin(async move {
-                    let held = inner.settle(&object, at, pending, reach).await;
+                    let held = inner.settle(&object, at, sent, reach).await;
                     inner.ended(&object, number, len);
                     held
                 })
@@ -210,10 +224,10 @@ impl Inner {
         }
     }
 
-    fn request(&self, object: &Object, at: Place, data: Bytes) -> Pending<OpReply> {
-        let marked = object.is_marked(at.epoch, at.piece);
-        self.pool
-            .operate(&piece_name(&object.name, at.piece), parts::piece(at.epoch, marked, at.offset, data))
+    fn request(&self, object: &Object, at: Place, data: Bytes) -> Sent {
+        let marked = object.is_marked(at.stamp.epoch, at.piece);
+        let op = parts::piece(at.stamp, marked, at.offset, data.clone());
+        Sent { pending: self.pool.operate(&piece_name(&object.name, at.piece), op), data, marked }
     }
 
     /// Sends a run, counted as in flight, and goes on with what waits behind it. The caller holds `sending`.
@@ -229,10 +243,10 @@ impl Inner {
             }
         };
         let waiters: Vec<_> = writes.into_iter().map(|write| write.waiter).collect();
-        let pending = self.request(object, at, data);
+        let sent = self.request(object, at, data);
         let (inner, object) = (self.clone(), object.clone());
         self.pool.engine().spawn(Box::pin(async move {
-            let held = inner.settle(&object, at, pending, reach).await;
+            let held = inner.settle(&object, at, sent, reach).await;
             for waiter in waiters {
                 // Nobody may wait any more.
                 let _ = waiter.send(held.clone());
@@ -242,21 +256,58 @@ impl Inner {
     }
 
     /// Waits for a request and for what is sent beside it for the size; tells whether both held.
-    async fn settle(
-        &self,
-        object: &Object,
-        at: Place,
-        written: Pending<OpReply>,
-        reach: u64,
-    ) -> Result<bool> {
+    async fn settle(&self, object: &Object, at: Place, sent: Sent, reach: u64) -> Result<bool> {
         let reached = async {
             match reach {
                 0 => Ok(true),
-                _ => self.confirm(object, at.epoch, reach).await,
+                _ => self.confirm(object, at.stamp.epoch, reach).await,
             }
         };
-        let (written, reached) = join(written, reached).await;
-        both(settled(object, at, written), reached)
+        let (written, reached) = join(self.written(object, at, sent), reached).await;
+        both(written, reached)
+    }
+
+    /// Whether a request held; its piece then carries the epoch. A stray is removed first.
+    async fn written(&self, object: &Object, at: Place, mut sent: Sent) -> Result<bool> {
+        for _ in 0..STRAYS {
+            match verdict(sent.pending.await)? {
+                Verdict::Done => {
+                    object.update(at.stamp.epoch, |known| known.mark(at.piece));
+                    return Ok(true);
+                }
+                Verdict::Held(part) if !sent.marked && parts::is_stray(part) => {}
+                Verdict::Held(_) => return Ok(false),
+            }
+            if !self.clear_stray(&object.name, at.piece, at.stamp).await? {
+                return Ok(false);
+            }
+            sent = self.request(object, at, sent.data);
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    /// Removes a piece that is a stray as the stamp's object has it; tells whether that object and epoch are still the present ones.
+    pub(super) async fn clear_stray(&self, object: &str, piece: u64, stamp: Stamp) -> Result<bool> {
+        let name = piece_name(object, piece);
+        let origin = match self.pool.get_xattrs(&name).await {
+            Ok(attrs) => Some(piece_origin(&attrs)?),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        };
+        // Asked for after the piece: an object whose piece was there before, and that is not the present one, is gone for good.
+        let now = self.load(object).await?.map(|loaded| loaded.meta);
+        if now.is_none_or(|now| (now.born, now.epoch) != (stamp.born, stamp.epoch)) {
+            return Ok(false);
+        }
+        let Some((born, epoch)) = origin else { return Ok(true) };
+        let of_another = born != 0 && born != stamp.born;
+        let op = if of_another || epoch < stamp.floor {
+            parts::remove_of(born, epoch)
+        } else {
+            parts::renew_age(born, epoch)
+        };
+        verdict(self.pool.operate(&name, op).await)?;
+        Ok(true)
     }
 
     /// A request has ended: what waits is sent.
@@ -305,17 +356,6 @@ pub(super) fn both(data: Result<bool>, size: Result<bool>) -> Result<bool> {
     }
 }
 
-/// Whether a request held; its piece then carries the epoch.
-fn settled(object: &Object, at: Place, answer: Result<OpReply>) -> Result<bool> {
-    match verdict(answer)? {
-        Verdict::Done => {
-            object.update(at.epoch, |known| known.mark(at.piece));
-            Ok(true)
-        }
-        Verdict::Held(_) => Ok(false),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,7 +387,9 @@ mod tests {
         fn write(&mut self, at: u64, len: u64) {
             let (piece, offset) = (at / self.layout.object_size() + 1, at % self.layout.object_size());
             let data = Bytes::from(vec![0; len as usize]);
-            let (turn, due) = self.lane.take(&self.layout, Place { epoch: 1, piece, offset }, &data, 0);
+            let stamp = Stamp { born: 1, epoch: 1, floor: 0 };
+            let at = Place { stamp, piece, offset };
+            let (turn, due) = self.lane.take(&self.layout, at, &data, 0);
             self.send(due.iter().map(|run| run.len));
             if matches!(turn, Turn::Now) {
                 self.send(std::iter::once(len));

@@ -3,6 +3,7 @@
 use super::meta::{Meta, REMOVAL, SIZE, Unfinished, piece_name};
 use super::object::Object;
 use super::parts::{self, Verdict, verdict};
+use super::pieces::STRAYS;
 use super::{ATTEMPTS, Inner, check_range};
 use futures::future::join_all;
 use nacre_engine::{Result, WriteOp};
@@ -109,15 +110,21 @@ impl Inner {
                 let (layout, pieces) = (meta.layout, meta.layout.pieces(size));
                 // Only pieces of the last set can be longer than they are to be.
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
-                let (last_set, len) = (last_set.max(1)..pieces, |piece| layout.piece_len(piece, size));
-                self.for_pieces(name, last_set.clone(), |piece| parts::cut_piece(meta.epoch, len(piece)))
-                    .await?;
-                self.remove_pieces(name, meta, pieces).await?;
-                let op = parts::end_truncation(meta.epoch, size, pieces);
-                if let Verdict::Held(_) = verdict(self.pool.operate(&first, op).await)? {
+                let last_set = last_set.max(1)..pieces;
+                let cut = async {
+                    let cut = |piece| parts::cut_piece(meta.stamp(piece), layout.piece_len(piece, size));
+                    self.for_pieces(name, meta, last_set.clone(), cut).await?;
+                    self.remove_pieces(name, meta, pieces).await?;
+                    let op = parts::end_truncation(meta.epoch, size, pieces);
+                    verdict(self.pool.operate(&first, op).await)
+                };
+                // After an error others may end it, and what was cut here may be made after that.
+                let made: Vec<u64> = last_set.clone().collect();
+                let ended = cut.await.inspect_err(|_| object.made(meta, &made))?;
+                if let Verdict::Held(_) = ended {
                     // Somebody else has carried it out. The object may have been cut again or removed since, and what
                     // was cut here may have been made by that.
-                    self.take_back(object, meta, last_set.collect()).await?;
+                    self.take_back(object, meta, made).await?;
                 }
                 Ok(())
             }
@@ -127,25 +134,34 @@ impl Inner {
     /// Removes all pieces from number `from` on.
     async fn remove_pieces(&self, name: &str, meta: Meta, from: u64) -> Result<()> {
         // One that is absent, or was made since by somebody who found all of this done, does not hold.
-        self.for_pieces(name, from..meta.pieces, |_| parts::remove_piece(meta.epoch)).await
+        self.for_pieces(name, meta, from..meta.pieces, |piece| parts::remove_piece(meta.stamp(piece))).await
     }
 
-    /// Sends a request to each of some pieces, a window of them at a time.
+    /// Sends a request to each of some pieces, a window of them at a time; strays go first.
     async fn for_pieces(
         &self,
         name: &str,
-        pieces: Range<u64>,
-        request: impl Fn(u64) -> WriteOp + Send,
+        meta: Meta,
+        mut pieces: Range<u64>,
+        request: impl Fn(u64) -> WriteOp + Send + Sync,
     ) -> Result<()> {
-        let mut next = pieces.start;
-        while next < pieces.end {
-            let window = next..pieces.end.min(next + WINDOW);
-            next = window.end;
-            let sent: Vec<_> =
-                window.map(|piece| self.pool.operate(&piece_name(name, piece), request(piece))).collect();
-            for answer in join_all(sent).await {
-                verdict(answer)?;
+        let request = &request;
+        let one = |piece| async move {
+            for _ in 0..STRAYS {
+                let answer = self.pool.operate(&piece_name(name, piece), request(piece)).await;
+                match verdict(answer)? {
+                    Verdict::Held(part) if parts::is_stray(part) => {}
+                    Verdict::Done | Verdict::Held(_) => return Ok(()),
+                }
+                if !self.clear_stray(name, piece, meta.stamp(piece)).await? {
+                    return Ok(());
+                }
             }
+            Err(Errno::EAGAIN.into())
+        };
+        while !pieces.is_empty() {
+            let window = pieces.by_ref().take(WINDOW as usize).map(one);
+            join_all(window).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }

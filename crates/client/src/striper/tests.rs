@@ -31,6 +31,13 @@ struct Queued {
     reply: Completer<OpReply>,
 }
 
+impl Queued {
+    /// The request never arrives.
+    fn time_out(self) {
+        self.reply.complete(Err(Error::TimedOut("lost".into())));
+    }
+}
+
 #[derive(Default)]
 struct World {
     objects: BTreeMap<String, Stored>,
@@ -121,6 +128,7 @@ fn apply(now: &mut Option<Stored>, op: &Op) -> Result<OpResult, Errno> {
             stored.data[from..to].copy_from_slice(data);
         }
         Op::Truncate { size } => stored.data.resize(*size as usize, 0),
+        Op::AssertExists => {}
         Op::Remove => *now = None,
         other => unreachable!("the striper does not use {other:?}"),
     }

@@ -53,7 +53,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match self.attempt(&writing.0, offset, &data).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Stale { meta, made } => self.take_back(&writing.0, meta, made).await?,
+                Attempt::Stale { meta, made } => drop(self.take_back(&writing.0, meta, made).await?),
                 Attempt::Lost => {}
             }
         }
@@ -66,7 +66,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match self.attempt_append(&writing.0, &data).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Stale { meta, made } => self.take_back(&writing.0, meta, made).await?,
+                Attempt::Stale { meta, made } => drop(self.take_back(&writing.0, meta, made).await?),
                 Attempt::Lost => {}
             }
         }
@@ -105,7 +105,8 @@ impl Inner {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => all.await,
         };
-        if !both(pieces, confirmed)? {
+        // After an error, too, some pieces may have been made, and the epoch may have passed.
+        if !both(pieces, confirmed).inspect_err(|_| object.made(known.meta, &made))? {
             // Whatever became of the pieces: some may be there that nobody would find.
             return Ok(Attempt::Stale { meta: known.meta, made });
         }
@@ -160,9 +161,18 @@ impl Inner {
         object.held(epoch, sent);
         // The claim is ours for good: what a passing epoch takes away was appended before that.
         let made = unmarked(&known, &extents);
-        let held = self.send_pieces(object, &known, extents, data, 0).await?;
-        if !held || !(made.is_empty() || self.confirm(object, epoch, end).await?) {
-            self.take_back(object, known.meta, made).await?;
+        let sent = async {
+            let held = self.send_pieces(object, &known, extents, data, 0).await?;
+            Ok((held, held && (made.is_empty() || self.confirm(object, epoch, end).await?)))
+        };
+        let (held, confirmed) = sent.await.inspect_err(|_: &Error| object.made(known.meta, &made))?;
+        if confirmed {
+            return Ok(Attempt::Done);
+        }
+        let now = self.take_back(object, known.meta, made).await?;
+        if !held && now.is_some_and(|now| now.continues(&known.meta) && now.size > from) {
+            // A truncation came before the data and left a part of the range: that is zeros, or written by others since.
+            return Err(Errno::ECANCELED.into());
         }
         Ok(Attempt::Done)
     }
@@ -195,7 +205,7 @@ impl Inner {
                 }
                 None => {
                     self.take_back_unsure(object, None).await?;
-                    // Microseconds since 1970: later than any epoch of an object of this name that is gone.
+                    // Microseconds since 1970: later than epochs of objects of this name that are gone, if clocks are right.
                     epoch = epoch.max(now_ns() / 1000);
                     if self.create(object, epoch, offset, data).await? {
                         return Ok(Opened::Written);
@@ -216,6 +226,7 @@ impl Inner {
             _ => (0, None),
         };
         let pieces = extents.last().map_or(1, |last| last.piece + 1);
+        let born = random_id()?;
         let sent = Instant::now();
         let mut op = WriteOp::new();
         op.create(true);
@@ -225,7 +236,7 @@ impl Inner {
             (OBJECT_SIZE, layout.object_size),
             (SIZE, size),
             (EPOCH, epoch),
-            (BORN, epoch),
+            (BORN, born),
             (PIECES, pieces),
         ] {
             op.set_xattr(name, value.to_string());
@@ -236,7 +247,7 @@ impl Inner {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         match answer.and_then(|reply| reply.success()) {
             Ok(_) => {
-                object.learn(Meta { layout, size, epoch, born: epoch, pieces, unfinished: None }, sent);
+                object.learn(Meta { layout, size, epoch, born, cut: None, pieces, unfinished: None }, sent);
                 Ok(inside.is_some())
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(false),
@@ -427,11 +438,18 @@ impl Inner {
 
     /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it, now or before, that
     /// are no part of the object as it is now.
-    pub(super) async fn take_back(&self, object: &Object, before: Meta, made: Vec<u64>) -> Result<()> {
+    /// Returns what the object is now, if it exists.
+    pub(super) async fn take_back(
+        &self,
+        object: &Object,
+        before: Meta,
+        made: Vec<u64>,
+    ) -> Result<Option<Meta>> {
         object.forget(before.epoch);
         object.made(before, &made);
         let now = self.load(&object.name).await?.map(|loaded| loaded.meta);
-        self.take_back_unsure(object, now).await
+        self.take_back_unsure(object, now).await?;
+        Ok(now)
     }
 
     /// Removes pieces that were made in epochs that have passed and are no part of the object as it is now.
@@ -439,23 +457,33 @@ impl Inner {
         let lost = object.take_unsure(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
             |(before, piece)| match now {
                 // Whoever cuts the object may have come by already.
-                Some(now) if now.born == before.born => match now.unfinished {
-                    None => *piece >= now.pieces,
-                    Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
-                    Some(Unfinished::Removal) => true,
-                },
-                // Another object by this name: its pieces carry later epochs, or will.
+                Some(now) if now.continues(before) && before.epoch >= now.floor(*piece) => {
+                    match now.unfinished {
+                        Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
+                        _ => *piece >= now.pieces,
+                    }
+                }
+                // Another object by this name, or another part of it: those pieces carry later epochs, or will.
                 _ => true,
             },
         );
-        let back = lost.map(|(before, piece)| {
-            self.pool.operate(&piece_name(&object.name, piece), parts::take_back(before.epoch))
+        let back = lost.map(|(before, piece)| async move {
+            let answer = self
+                .pool
+                .operate(&piece_name(&object.name, piece), parts::remove_of(before.born, before.epoch))
+                .await;
+            // One that may be there still is for the next write.
+            verdict(answer).inspect_err(|_| object.made(before, &[piece])).map(drop)
         });
-        for answer in join_all(back).await {
-            verdict(answer)?;
-        }
-        Ok(())
+        join_all(back).await.into_iter().collect()
     }
+}
+
+/// A number that no other object has, and that is not 0.
+fn random_id() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|_| Error::from(Errno::EIO))?;
+    Ok(u64::from_le_bytes(bytes).max(1))
 }
 
 /// Who waits for the next confirmation, one having ended.

@@ -8,6 +8,8 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::{OsdId, PgId};
 use std::net::TcpListener;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -98,6 +100,32 @@ fn commands_and_maps_survive_the_map_authoritys_restart() {
     assert_eq!(cluster.osdmap().unwrap().epoch, fake.epoch());
     assert_eq!(pool.read("object", 0, 0).wait().unwrap(), "data");
     assert_eq!(cluster.instance_id(), 101, "the session's id outlives the connection");
+}
+
+#[test]
+fn commands_that_fill_the_queue_of_a_new_connection_are_sent_as_it_drains() {
+    let mut fake = Fake::start();
+    let cluster = fake.connect_with(&[("ms_out_queue_bytes", "64Ki")]);
+    fake.world.lock().mute = true;
+    let mut pending = Vec::new();
+    for sent in 1..=40 {
+        pending.push(cluster.command(r#"{"prefix":"echo"}"#, vec![7; 48 << 10]));
+        until("the command's arrival", || fake.world.lock().commands.len() == sent);
+    }
+    fake.stop_mon();
+    fake.world.lock().mute = false;
+    fake.start_mon();
+    let answered = |pending: &mut Vec<nacre_client::Pending<nacre_client::CommandReply>>| {
+        pending.retain_mut(|command| {
+            match Pin::new(command).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(answer) => assert_eq!(answer.unwrap().output.len(), 48 << 10),
+                Poll::Pending => return true,
+            }
+            false
+        });
+        pending.is_empty()
+    };
+    until("the answers", || answered(&mut pending));
 }
 
 #[test]

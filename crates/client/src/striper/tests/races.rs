@@ -151,27 +151,82 @@ fn acknowledged_writes_survive_truncations_and_removals_before_them() {
     }
 }
 
+/// What the clock of the client that makes "o" is ahead of others', in microseconds: its epoch is.
+fn make_ahead(cluster: &Cluster, client: &Striper, ahead: u64, data: Bytes) {
+    cluster.wait(client.write("o", 0, data)).unwrap();
+    let mut world = cluster.0.lock();
+    for stored in world.objects.values_mut() {
+        let epoch: u64 = std::str::from_utf8(&stored.attrs[EPOCH]).unwrap().parse().unwrap();
+        stored.attrs.insert(EPOCH.to_owned(), (epoch + ahead).to_string().into());
+    }
+}
+
+const HOUR: u64 = 3_600_000_000;
+
 #[test]
 fn a_removal_that_was_held_up_takes_nothing_of_the_next_object() {
-    let cluster = Cluster::default();
-    let (slow, other) = (cluster.striper(0), cluster.striper(1));
-    cluster.wait(other.write("o", 0, pattern(1, 6 * UNIT as usize))).unwrap();
-    cluster.0.lock().held = true;
-    let removal = slow.remove("o");
-    // It has ended the epoch and is about to remove the pieces.
-    while !cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(UNFINISHED) {
+    for ahead in [0, HOUR] {
+        let cluster = Cluster::default();
+        let (slow, other) = (cluster.striper(0), cluster.striper(1));
+        make_ahead(&cluster, &cluster.striper(2), ahead, pattern(1, 6 * UNIT as usize));
+        cluster.0.lock().held = true;
+        let removal = slow.remove("o");
+        // It has ended the epoch and is about to remove the pieces.
+        while !cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(UNFINISHED) {
+            cluster.0.lock().carry_out(0);
+            cluster.run_tasks();
+        }
         cluster.0.lock().carry_out(0);
         cluster.run_tasks();
+        let held_up: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+        assert!(held_up.len() > 1, "its requests for the pieces");
+        // The next one begins in an earlier epoch, where its maker's clock is right.
+        cluster.wait(cluster.striper(3).remove("o")).unwrap();
+        cluster.wait(other.write("o", 0, pattern(2, 6 * UNIT as usize))).unwrap();
+        cluster.0.lock().queue = held_up;
+        cluster.wait(removal).unwrap();
+        let read = cluster.wait(other.read("o", 0, 1 << 30)).unwrap();
+        assert!(read == pattern(2, 6 * UNIT as usize), "ahead by {ahead}");
+        assert!(cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(PIECES));
     }
-    cluster.0.lock().carry_out(0);
-    cluster.run_tasks();
-    let held_up: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
-    assert!(held_up.len() > 1, "its requests for the pieces");
-    cluster.wait(other.write("o", 0, pattern(2, 6 * UNIT as usize))).unwrap();
-    cluster.0.lock().queue = held_up;
-    cluster.wait(removal).unwrap();
-    assert_eq!(cluster.wait(other.read("o", 0, 1 << 30)).unwrap(), pattern(2, 6 * UNIT as usize));
-    assert!(cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(PIECES));
+}
+
+/// A write to an object whose maker's clock was ahead, which arrives when there is another object by the name, of an earlier
+/// epoch; and one that arrives when there is none yet.
+#[test]
+fn a_late_write_does_nothing_to_an_object_of_an_earlier_epoch() {
+    for made_before in [true, false] {
+        let cluster = Cluster::default();
+        let (late, other) = (cluster.striper(0), cluster.striper(1));
+        make_ahead(&cluster, &cluster.striper(2), HOUR, pattern(1, UNIT as usize));
+        cluster.0.lock().held = true;
+        let write = late.write("o", UNIT, pattern(3, 10));
+        let piece = |queued: &Queued| queued.request.object.name() == "o.0000000000000001";
+        while !cluster.0.lock().queue.iter().any(piece) {
+            cluster.0.lock().carry_out(0);
+            cluster.run_tasks();
+        }
+        let late_requests: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+        cluster.wait(cluster.striper(3).remove("o")).unwrap();
+        if made_before {
+            cluster.wait(other.write("o", 0, pattern(2, 6 * UNIT as usize))).unwrap();
+        }
+        cluster.0.lock().queue = late_requests;
+        while cluster.0.lock().queue.iter().any(piece) {
+            cluster.0.lock().carry_out(0);
+        }
+        if !made_before {
+            cluster.wait(other.write("o", 0, pattern(2, 6 * UNIT as usize))).unwrap();
+        }
+        cluster.wait(write).unwrap();
+        let mut wanted = pattern(2, 6 * UNIT as usize).to_vec();
+        wanted[UNIT as usize..][..10].copy_from_slice(&pattern(3, 10));
+        // The late write is made again, in the object that there is.
+        let read = cluster.wait(other.read("o", 0, 1 << 30)).unwrap();
+        assert!(read == wanted, "made before: {made_before}");
+        cluster.wait(other.remove("o")).unwrap();
+        assert!(cluster.names().is_empty());
+    }
 }
 
 #[test]
@@ -254,6 +309,90 @@ fn data_that_arrives_after_a_removal_goes_with_the_next_write() {
     assert_eq!(pieces(&cluster, "o"), [0]);
 }
 
+/// Data that arrives in a piece that a removal or truncation has taken away, and whose writer never comes back.
+#[test]
+fn data_that_arrives_late_is_no_part_of_what_is_written_there_later() {
+    for truncated in [false, true] {
+        let cluster = Cluster::default();
+        let (writer, other) = (cluster.striper(0), cluster.striper(1));
+        cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+        cluster.0.lock().held = true;
+        let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+        let mut late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+        let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+        let size = late.remove(late.iter().position(first).unwrap());
+        cluster.0.lock().queue.push(size);
+        cluster.0.lock().carry_out(0);
+        let gone = if truncated { other.truncate("o", 2 * UNIT) } else { other.remove("o") };
+        cluster.wait(gone).unwrap();
+        cluster.0.lock().queue = late;
+        cluster.wait(write).unwrap();
+        assert!(pieces(&cluster, "o").contains(&2));
+        // Into the same piece, behind what came late; then a truncation that cuts the piece.
+        cluster.wait(other.write("o", 6 * UNIT + 1, "x")).unwrap();
+        let hole = cluster.wait(other.read("o", 4 * UNIT, UNIT)).unwrap();
+        assert_eq!(hole.iter().position(|byte| *byte != 0), None, "truncated: {truncated}");
+        assert_eq!(cluster.wait(other.read("o", 6 * UNIT + 1, 9)).unwrap(), "x");
+        cluster.wait(other.remove("o")).unwrap();
+        assert!(cluster.names().is_empty());
+    }
+}
+
+/// A truncation that goes through a piece with data that came late.
+#[test]
+fn a_truncation_takes_no_data_that_arrived_late_into_the_object() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    cluster.wait(other.truncate("o", 2 * UNIT)).unwrap();
+    cluster.wait(other.truncate("o", 8 * UNIT)).unwrap();
+    let data = late.into_iter().filter(|queued| queued.request.object.name() == "o.0000000000000002");
+    cluster.0.lock().queue = data.collect();
+    cluster.0.lock().carry_out(0);
+    drop(write);
+    cluster.wait(other.truncate("o", 5 * UNIT)).unwrap();
+    let hole = cluster.wait(other.read("o", 4 * UNIT, UNIT)).unwrap();
+    assert_eq!(hole.iter().position(|byte| *byte != 0), None);
+}
+
+/// Requests time out: the writer fails, but remembers what it may have made.
+#[test]
+fn a_write_that_failed_leaves_no_piece_behind() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let mut sent: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+    let size = sent.remove(sent.iter().position(first).unwrap());
+    size.time_out();
+    // The data comes when all is gone.
+    cluster.wait(other.remove("o")).unwrap();
+    cluster.0.lock().queue = sent;
+    assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
+    assert_eq!(pieces(&cluster, "o"), [2]);
+    // The piece is taken back by the next write; that request times out too.
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 0, "x");
+    let stray = |queued: &Queued| queued.request.object.name() == "o.0000000000000002";
+    let back = loop {
+        cluster.run_tasks();
+        let at = cluster.0.lock().queue.iter().position(stray);
+        match at {
+            Some(at) => break cluster.0.lock().queue.remove(at),
+            None => cluster.0.lock().carry_out(0),
+        }
+    };
+    back.time_out();
+    assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
+    cluster.wait(writer.write("o", 0, "x")).unwrap();
+    assert_eq!(pieces(&cluster, "o"), [0]);
+}
+
 #[test]
 fn a_piece_made_behind_a_removal_under_way_is_taken_back() {
     let cluster = Cluster::default();
@@ -311,7 +450,8 @@ fn a_read_never_takes_what_a_removal_left_for_a_hole() {
 #[test]
 fn a_late_append_puts_nothing_behind_a_cut() {
     // Into a piece that is there already, and into one of its own, which the cut takes away or goes through.
-    for (units, cut) in [(7, 3 * UNIT + 10), (8, 3 * UNIT + 10), (8, 4 * UNIT + 10)] {
+    let into_last_unit = 3 * UNIT + 3 * UNIT / 4;
+    for (units, cut) in [(7, 3 * UNIT + 10), (7, into_last_unit), (8, 3 * UNIT + 10), (8, 4 * UNIT + 10)] {
         let cluster = Cluster::default();
         let (writer, other) = (cluster.striper(0), cluster.striper(1));
         let size = units * UNIT / 2;
@@ -326,7 +466,9 @@ fn a_late_append_puts_nothing_behind_a_cut() {
         let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
         cluster.wait(other.truncate("o", cut)).unwrap();
         cluster.0.lock().queue = late;
-        cluster.wait(append).unwrap();
+        // The cut left a part of its range, or took it away as it would have taken the data.
+        let wanted = if cut > size { Err(Errno::ECANCELED) } else { Ok(()) };
+        assert_eq!(cluster.wait(append).map_err(|error| error.errno()), wanted, "{units}, cut at {cut}");
         cluster.wait(other.write("o", 8 * UNIT, "end")).unwrap();
         let hole = cluster.wait(other.read("o", cut, 8 * UNIT - cut)).unwrap();
         assert_eq!(hole.iter().position(|byte| *byte != 0), None, "{units} half units before, cut at {cut}");
