@@ -238,8 +238,10 @@ impl MemStore {
             return self.apply_with_map(txn);
         }
         let collection = self.collection(txn.collection)?;
+        fail::fail_point!("memstore::apply");
         let mut collection = collection.lock();
-        // Between the lookup and the lock the collection may have been removed.
+        // Between the lookup and the lock the store may have been closed and saved, and the collection removed.
+        self.check_mounted()?;
         if collection.is_removed() {
             return Err(StoreError::NoCollection(txn.collection));
         }
@@ -280,6 +282,7 @@ impl ObjectStore for MemStore {
             return Err(StoreError::NotMounted);
         }
         let saved = save::save(&self.directory, self.incarnation, map.values());
+        let _superblock = self.superblock.lock();
         self.lock.lock().take();
         saved
     }
@@ -344,8 +347,9 @@ impl ObjectStore for MemStore {
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        let mut superblock = self.superblock.lock();
         self.check_mounted()?;
-        self.superblock.lock().set(values)
+        superblock.set(values)
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
@@ -450,5 +454,35 @@ impl ReadStore for MemStore {
 
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
         self.with(coll, |collection| Ok(collection.log_after(after, max)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::ids::PoolId;
+
+    #[test]
+    fn what_comes_after_the_save_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        MemStore::mkfs(directory.path()).unwrap();
+        let mount = || MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap().0;
+        let store = Arc::new(mount());
+        let collection = PgId::new(PoolId(3), 0);
+        let oid = ObjectId::new(PoolId(3), "", "", "an object");
+        store.commit(&Transaction { collection, ops: vec![TxnOp::CreateCollection] }).unwrap();
+        // Closed while a transaction is on its way to the collection.
+        let (closed, thread) = (Arc::clone(&store), std::thread::current().id());
+        fail::cfg_callback("memstore::apply", move || {
+            if std::thread::current().id() == thread {
+                closed.umount().unwrap();
+            }
+        })
+        .unwrap();
+        let touch = Transaction { collection, ops: vec![TxnOp::Touch(oid.clone())] };
+        let outcome = store.queue_transaction(&touch, None);
+        fail::remove("memstore::apply");
+        assert_eq!(outcome, Err(StoreError::NotMounted));
+        assert!(!mount().exists(collection, &oid).unwrap());
     }
 }

@@ -43,6 +43,7 @@ mod placer;
 mod read;
 mod recovery;
 mod repair;
+mod settling;
 mod state;
 mod varint;
 
@@ -205,13 +206,15 @@ struct Inner {
     checkpoints: Worker,
     counters: CommitCounters,
     next_id: AtomicU64,
-    /// Collections that were removed stay, marked so.
+    /// Collections that were removed stay, marked so, until all that they did is committed.
     collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
     /// How new data is kept, by pool; counted up with each change.
     data_options: RwLock<BTreeMap<PoolId, DataOptions>>,
     data_version: AtomicU64,
     cache_used: AtomicI64,
     cache_hand: AtomicUsize,
+    /// The collection that was settled last in turn.
+    settle_turn: Mutex<Option<PgId>>,
     reserved: Arc<AtomicU64>,
     /// The database's file system is low: no space is reported and none is reserved.
     db_full: AtomicBool,
@@ -298,6 +301,7 @@ impl BlueStore {
             data_version: AtomicU64::new(0),
             cache_used: AtomicI64::new(0),
             cache_hand: AtomicUsize::new(0),
+            settle_turn: Mutex::default(),
             reserved: Arc::default(),
             db_full: AtomicBool::new(false),
             db_exhausted: AtomicBool::new(false),

@@ -67,6 +67,7 @@ impl ObjectStore for BlueStore {
         let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
         drop(collection);
         inner.account(cache_bytes);
+        inner.settle_another();
         inner.trim_cache();
         Ok(())
     }
