@@ -8,7 +8,8 @@
 //! # Invariants
 //! - `used` is the sum of the costs of all collections as [`cost`] counts allocations; writes are refused where it
 //!   would pass the limit, transactions that write no data are taken up to a small ballast beyond it.
-//! - Writes are also refused before the host or a control group runs out of memory ([`host`]); nothing makes it swap.
+//! - Before the host or a control group runs out of memory ([`host`]) the store says that it has no space and reserves
+//!   none; with still less, transactions are refused. Nothing makes the host swap.
 //! - A collection's lock is held while a transaction is applied, so readers see it whole or not at all. No lock is held
 //!   while a completion runs.
 
@@ -40,6 +41,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+/// Transactions that write data are refused where the host has less than this part of `min_free_bytes` left.
+const REFUSAL_PART: u64 = 4;
+
 /// How a [`MemStore`] is set up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemStoreConfig {
@@ -47,8 +51,9 @@ pub struct MemStoreConfig {
     pub device_bytes: u64,
     /// The share of it, in parts per million, at which [`ObjectStore::reserve`] refuses.
     pub full_micro: u32,
-    /// `memstore_min_free_bytes`: writes are refused where the host, or a control group of the process, could not give so
-    /// much more without swapping.
+    /// `memstore_min_free_bytes`: where the host, or a control group of the process, could not give so much more without
+    /// swapping, the store says that it has no space and [`ObjectStore::reserve`] refuses; transactions are refused at a
+    /// quarter of it.
     pub min_free_bytes: u64,
 }
 
@@ -166,18 +171,24 @@ impl MemStore {
         (self.config.device_bytes / 64).max(64 << 10)
     }
 
+    /// Whether a transaction may begin. The host's memory is judged less strictly than where space is told or reserved: a
+    /// member of a PG must apply what was ordered before the others heard that it has no space left, and ends otherwise,
+    /// with its contents.
     fn admit(&self, wanted_bytes: u64, writes_no_data: bool) -> Result<()> {
         let limit = self.config.device_bytes + if writes_no_data { self.ballast() } else { 0 };
         let available_bytes = limit.saturating_sub(self.used_bytes());
-        let available_bytes =
-            if writes_no_data { available_bytes } else { available_bytes.min(self.host_room()) };
+        let of_host = || {
+            let available = self.host.available(self.used_bytes()).unwrap_or(u64::MAX);
+            available.saturating_sub(self.config.min_free_bytes / REFUSAL_PART)
+        };
+        let available_bytes = if writes_no_data { available_bytes } else { available_bytes.min(of_host()) };
         if wanted_bytes <= available_bytes && (writes_no_data || available_bytes > 0) {
             return Ok(());
         }
         Err(StoreError::NoSpace { wanted_bytes, available_bytes })
     }
 
-    /// Bytes that may be taken before the host or a control group has too little left.
+    /// Bytes that may be promised before the host or a control group has too little left.
     fn host_room(&self) -> u64 {
         let Some(available) = self.host.available(self.used_bytes()) else { return u64::MAX };
         let room = available.saturating_sub(self.config.min_free_bytes);
@@ -227,8 +238,10 @@ impl MemStore {
             return self.apply_with_map(txn);
         }
         let collection = self.collection(txn.collection)?;
+        fail::fail_point!("memstore::apply");
         let mut collection = collection.lock();
-        // Between the lookup and the lock the collection may have been removed.
+        // Between the lookup and the lock the store may have been closed and saved, and the collection removed.
+        self.check_mounted()?;
         if collection.is_removed() {
             return Err(StoreError::NoCollection(txn.collection));
         }
@@ -269,6 +282,7 @@ impl ObjectStore for MemStore {
             return Err(StoreError::NotMounted);
         }
         let saved = save::save(&self.directory, self.incarnation, map.values());
+        let _superblock = self.superblock.lock();
         self.lock.lock().take();
         saved
     }
@@ -333,8 +347,9 @@ impl ObjectStore for MemStore {
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        let mut superblock = self.superblock.lock();
         self.check_mounted()?;
-        self.superblock.lock().set(values)
+        superblock.set(values)
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
@@ -439,5 +454,35 @@ impl ReadStore for MemStore {
 
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
         self.with(coll, |collection| Ok(collection.log_after(after, max)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::ids::PoolId;
+
+    #[test]
+    fn what_comes_after_the_save_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        MemStore::mkfs(directory.path()).unwrap();
+        let mount = || MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap().0;
+        let store = Arc::new(mount());
+        let collection = PgId::new(PoolId(3), 0);
+        let oid = ObjectId::new(PoolId(3), "", "", "an object");
+        store.commit(&Transaction { collection, ops: vec![TxnOp::CreateCollection] }).unwrap();
+        // Closed while a transaction is on its way to the collection.
+        let (closed, thread) = (Arc::clone(&store), std::thread::current().id());
+        fail::cfg_callback("memstore::apply", move || {
+            if std::thread::current().id() == thread {
+                closed.umount().unwrap();
+            }
+        })
+        .unwrap();
+        let touch = Transaction { collection, ops: vec![TxnOp::Touch(oid.clone())] };
+        let outcome = store.queue_transaction(&touch, None);
+        fail::remove("memstore::apply");
+        assert_eq!(outcome, Err(StoreError::NotMounted));
+        assert!(!mount().exists(collection, &oid).unwrap());
     }
 }

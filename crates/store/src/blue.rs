@@ -43,6 +43,7 @@ mod placer;
 mod read;
 mod recovery;
 mod repair;
+mod settling;
 mod state;
 mod varint;
 
@@ -126,7 +127,8 @@ pub struct BlueStoreConfig {
     pub full_micro: u32,
     /// Size of the ballast file that is given up when the file system runs full.
     pub ballast_bytes: u64,
-    /// Writes are refused where the file system of the database has less than this left.
+    /// Where the file system of the database has less than this left, the store says that it has no space and
+    /// [`ObjectStore::reserve`] refuses; transactions are refused at half of it.
     pub db_min_free_bytes: u64,
 }
 
@@ -204,15 +206,20 @@ struct Inner {
     checkpoints: Worker,
     counters: CommitCounters,
     next_id: AtomicU64,
-    /// Collections that were removed stay, marked so.
+    /// Collections that were removed stay, marked so, until all that they did is committed.
     collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
     /// How new data is kept, by pool; counted up with each change.
     data_options: RwLock<BTreeMap<PoolId, DataOptions>>,
     data_version: AtomicU64,
     cache_used: AtomicI64,
     cache_hand: AtomicUsize,
+    /// The collection that was settled last in turn.
+    settle_turn: Mutex<Option<PgId>>,
     reserved: Arc<AtomicU64>,
+    /// The database's file system is low: no space is reported and none is reserved.
     db_full: AtomicBool,
+    /// It has so little left that transactions are refused, too.
+    db_exhausted: AtomicBool,
     /// What the file system had free, and when.
     file_system: Mutex<Option<(Instant, u64)>>,
     stopped: OnceLock<StoreError>,
@@ -294,8 +301,10 @@ impl BlueStore {
             data_version: AtomicU64::new(0),
             cache_used: AtomicI64::new(0),
             cache_hand: AtomicUsize::new(0),
+            settle_turn: Mutex::default(),
             reserved: Arc::default(),
             db_full: AtomicBool::new(false),
+            db_exhausted: AtomicBool::new(false),
             file_system: Mutex::new(None),
             stopped: OnceLock::new(),
             events,
@@ -477,10 +486,11 @@ impl Inner {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether a transaction may begin.
+    /// Whether a transaction may begin. It is refused later than space is: a member of a PG must apply what was ordered
+    /// before the others heard that it has no space left.
     fn admit(&self, writes_no_data: bool) -> Result<()> {
         self.check()?;
-        if self.db_full.load(Ordering::Relaxed) && !writes_no_data {
+        if self.db_exhausted.load(Ordering::Relaxed) && !writes_no_data {
             return Err(StoreError::NoSpace { wanted_bytes: 0, available_bytes: 0 });
         }
         Ok(())
@@ -614,11 +624,11 @@ impl Inner {
         self.device.flush()
     }
 
-    /// Looks at the space of the file system that holds the database; gives up or restores the ballast.
-    fn check_file_system(&self) {
-        let Ok(free) = self.file_system_free() else { return };
-        let config = &self.config;
-        let full = free < config.db_min_free_bytes;
+    /// Looks at the space of the file system that holds the database; returns what is free.
+    fn judge_file_system(&self) -> Result<u64> {
+        let free = self.file_system_free()?;
+        self.db_exhausted.store(free < self.config.refusal_level(), Ordering::Relaxed);
+        let full = free < self.config.db_min_free_bytes;
         if full != self.db_full.swap(full, Ordering::Relaxed) {
             if full {
                 tracing::error!(free, "bluestore: the database's file system is full, refusing writes");
@@ -626,6 +636,13 @@ impl Inner {
                 tracing::info!(free, "bluestore: the database's file system has space again");
             }
         }
+        Ok(free)
+    }
+
+    /// As [`Inner::judge_file_system`]; gives up or restores the ballast.
+    fn check_file_system(&self) {
+        let Ok(free) = self.judge_file_system() else { return };
+        let config = &self.config;
         let ballast = ballast(&self.directory);
         let result = if free < config.ballast_level() {
             std::fs::remove_file(&ballast)
@@ -655,8 +672,20 @@ impl Inner {
         Ok(free)
     }
 
-    /// Bytes that data may still take.
+    /// Bytes that data may still take; none where the database's file system is low, which each write takes from, too.
     fn available_bytes(&self) -> u64 {
+        if self.is_db_full() { 0 } else { self.device_room() }
+    }
+
+    /// Whether the database's file system is low. Looked at now: an idle store has no commits that would notice.
+    fn is_db_full(&self) -> bool {
+        // Where the file system does not tell, what was known last counts.
+        _ = self.judge_file_system();
+        self.db_full.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the device, and the file system below it, have for data.
+    fn device_room(&self) -> u64 {
         let (free, ungrown) = {
             let space = self.space.lock();
             (space.free(), space.ungrown())

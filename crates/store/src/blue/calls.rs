@@ -67,6 +67,7 @@ impl ObjectStore for BlueStore {
         let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
         drop(collection);
         inner.account(cache_bytes);
+        inner.settle_another();
         inner.trim_cache();
         Ok(())
     }
@@ -160,14 +161,15 @@ impl ObjectStore for BlueStore {
         let inner = self.inner()?;
         inner.check()?;
         let pools = inner.queue.usage();
-        let available_bytes = inner.available_bytes();
+        let (available_bytes, room_bytes) = (inner.available_bytes(), inner.device_room());
         let taken_bytes = {
             let space = inner.space.lock();
             inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
         };
         Ok(Statfs {
-            // A device that grows as needed is no larger than what the file system below has room for.
-            total_bytes: inner.total_bytes().min(taken_bytes + available_bytes),
+            // A device that grows as needed is no larger than what the file system below has room for. It does not become
+            // smaller by a low file system of the database.
+            total_bytes: inner.total_bytes().min(taken_bytes + room_bytes),
             available_bytes,
             allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
             stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
@@ -182,7 +184,7 @@ impl ObjectStore for BlueStore {
 
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let inner = self.inner()?;
-        inner.admit(false)?;
+        inner.check()?;
         // The first and the last unit are taken whole.
         let bytes = bytes.saturating_add(2 * (inner.unit_blocks - 1) * BLOCK_BYTES);
         let spare =
@@ -191,7 +193,8 @@ impl ObjectStore for BlueStore {
             .available_bytes()
             .saturating_sub(spare as u64)
             .saturating_sub(inner.reserved.load(Ordering::Relaxed));
-        if bytes > available {
+        // Not even nothing is granted while the database's file system is low.
+        if bytes > available || inner.db_full.load(Ordering::Relaxed) {
             return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
         }
         Ok(Reservation::new(&inner.reserved, bytes))

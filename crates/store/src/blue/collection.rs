@@ -56,6 +56,14 @@ impl Collection {
         self.omaps.settle(committed);
         self.shared.settle(committed);
     }
+
+    /// Whether all that was changed was committed when it was settled last.
+    pub(super) fn is_settled(&self) -> bool {
+        self.log.pending.is_empty()
+            && self.names.pending.is_empty()
+            && self.omaps.pending.is_empty()
+            && self.shared.pending.is_empty()
+    }
 }
 
 /// Marks log entries of a transaction that has no sequence number yet.
@@ -343,6 +351,11 @@ impl OnodeCache {
         let before = slot.memory;
         slot.memory = memory_of(slot.onode.as_ref());
         slot.memory as i64 - before as i64
+    }
+
+    /// Memory of all entries, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.memory).sum()
     }
 
     /// Frees about `wanted` bytes of entries whose data is in its place; returns how many it freed.

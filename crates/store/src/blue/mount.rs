@@ -31,6 +31,12 @@ impl BlueStoreConfig {
         DbConfig { cache_bytes: self.db_cache_bytes, write_buffer_bytes: self.write_buffer_bytes }
     }
 
+    /// With fewer free bytes of the database's file system transactions that write data are refused. What lies between this
+    /// and `db_min_free_bytes` is for those that were ordered before all members of a PG heard that there is no space.
+    pub(super) fn refusal_level(&self) -> u64 {
+        self.db_min_free_bytes / 2
+    }
+
     /// With fewer free bytes of the database's file system the ballast is given up.
     pub(super) fn ballast_level(&self) -> u64 {
         self.db_min_free_bytes / 4

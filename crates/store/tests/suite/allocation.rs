@@ -118,6 +118,57 @@ fn a_crash_within_a_checkpoint_leaves_the_one_before() {
     sound(directory.path());
 }
 
+/// Runs in a process of its own: failpoints are the process'.
+const CUT_SHORT: &str = "NACRE_TEST_CUT_SHORT";
+
+#[test]
+fn a_checkpoint_of_a_start_that_was_cut_short_never_counts() {
+    if let Ok(source) = std::env::var(CUT_SHORT) {
+        return cut_short(source == "file");
+    }
+    for source in ["checkpoint", "file"] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "allocation::a_checkpoint_of_a_start_that_was_cut_short_never_counts",
+                "--nocapture",
+            ])
+            .env(CUT_SHORT, source)
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{source}: {}", String::from_utf8_lossy(&child.stderr));
+    }
+}
+
+fn cut_short(clean: bool) {
+    let directory = worked(clean, 8 << 20);
+    // The checkpoint can't be read for a moment, and the power fails before its slot is emptied.
+    let pages = directory.path().join(FOLDER).join("pages");
+    let hidden = directory.path().join("hidden");
+    if clean {
+        std::fs::rename(&pages, &hidden).unwrap();
+    } else {
+        fail::cfg("store::checkpoint_read", "1*return").unwrap();
+    }
+    fail::cfg("store::checkpoint_replaced", "return").unwrap();
+    let cut = BlueStore::mount(directory.path(), blue_config(), Arc::new(IgnoreEvents)).unwrap_err();
+    assert_eq!(cut, StoreError::Interrupted);
+    fail::remove("store::checkpoint_replaced");
+    if clean {
+        std::fs::rename(&hidden, &pages).unwrap();
+    }
+    let (store, report) = mount(directory.path());
+    assert!(is_scan(&report.allocation), "{report:?}");
+    work(&store, 5);
+    drop(store);
+    sound(directory.path());
+    let (store, report) = mount(directory.path());
+    assert!(matches!(report.allocation, Some(AllocationSource::Checkpoint { .. })), "{report:?}");
+    work(&store, 9);
+    store.umount().unwrap();
+    sound(directory.path());
+}
+
 #[test]
 fn a_checkpoint_that_is_newer_than_the_database_proves_a_loss() {
     let directory = worked(false, 1 << 10);

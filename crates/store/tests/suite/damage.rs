@@ -467,6 +467,8 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     let refused = store.queue_transaction(&txn(pg(0), vec![write("b", 0, "x")]), None).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOSPC);
     assert!(store.reserve(1).is_err());
+    // Other members hear it by this.
+    assert_eq!(store.statfs().unwrap().available_bytes, 0);
     // What a member of a PG has to note is taken all the same.
     let noted = vec![("interval".to_owned(), Bytes::from_static(b"2"))];
     store.commit(&txn(pg(0), vec![TxnOp::MetaSet(noted.clone())])).unwrap();
@@ -483,4 +485,28 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     assert!(directory.path().join("db/ballast").exists());
     assert_eq!(BlueStore::fsck(directory.path(), &full, false).unwrap().findings, []);
     assert!(!directory.path().join("db/ballast").exists());
+}
+
+#[test]
+fn low_file_system_of_the_database_is_told_before_writes_are_refused() {
+    let directory = new_store();
+    let (store, _) = mount(directory.path());
+    // Part of the block file has its space: that there is none for the database does not show in it.
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "data")])).unwrap();
+    assert!(store.statfs().unwrap().available_bytes > 0);
+    store.umount().unwrap();
+    let space = rustix::fs::statvfs(directory.path()).unwrap();
+    let free = space.f_bavail * space.f_frsize;
+    // More than half of the level is free, less than the level.
+    let low = BlueStoreConfig { db_min_free_bytes: free + free / 3, ..blue_config() };
+    let (store, _) = BlueStore::mount(directory.path(), low, Arc::new(IgnoreEvents)).unwrap();
+    assert_eq!(store.statfs().unwrap().available_bytes, 0);
+    for bytes in [0, 1] {
+        assert!(matches!(store.reserve(bytes), Err(StoreError::NoSpace { .. })));
+    }
+    assert!(store.health().iter().any(|(code, _)| code == "BLUESTORE_DB_FULL"));
+    // What was ordered before the others heard of it.
+    store.commit(&txn(pg(0), vec![write("ordered", 0, pattern(2, 10_000))])).unwrap();
+    assert!(store.read(pg(0), &oid("ordered"), 0, u64::MAX).unwrap() == pattern(2, 10_000));
+    store.umount().unwrap();
 }

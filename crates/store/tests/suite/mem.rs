@@ -99,11 +99,28 @@ fn writes_are_refused_before_the_host_runs_out() {
         .unwrap();
     drop(store);
     let (store, _) = MemStore::mount(directory.path(), config).unwrap();
-    let made = store.queue_transaction(&txn(pg(0), vec![TxnOp::CreateCollection]), None);
+    let ops = vec![TxnOp::CreateCollection, write("a", 0, "data")];
+    let made = store.queue_transaction(&txn(pg(0), ops), None);
     assert!(matches!(made, Err(StoreError::NoSpace { .. })), "{made:?}");
     assert!(matches!(store.reserve(0), Err(StoreError::NoSpace { .. })));
     assert_eq!(store.statfs().unwrap().available_bytes, 0);
     assert!(store.health().iter().any(|(code, _)| code == "MEMSTORE_HOST_MEMORY"));
+}
+
+#[test]
+fn a_host_low_on_memory_is_told_before_writes_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    MemStore::mkfs(directory.path()).unwrap();
+    let available = nacre_store::available_memory().unwrap();
+    let config = MemStoreConfig { min_free_bytes: 2 * available, ..MemStoreConfig::default() };
+    let (store, _) = MemStore::mount(directory.path(), config).unwrap();
+    assert_eq!(store.statfs().unwrap().available_bytes, 0);
+    assert!(matches!(store.reserve(0), Err(StoreError::NoSpace { .. })));
+    assert!(store.health().iter().any(|(code, _)| code == "MEMSTORE_HOST_MEMORY"));
+    // What was ordered before the others heard of it.
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("ordered", 0, "data")])).unwrap();
+    store.commit(&txn(pg(0), vec![write("ordered", 4, "more")])).unwrap();
+    assert_eq!(store.read(pg(0), &oid("ordered"), 0, 10).unwrap(), "datamore");
 }
 
 #[test]

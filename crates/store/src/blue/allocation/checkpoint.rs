@@ -117,7 +117,8 @@ impl Checkpoint {
     }
 
     /// Writes a whole checkpoint of what was found by other means, in place of whatever is there. Durable on return; it
-    /// counts once `position` is in the database. `current` is the checkpoint that counts until then.
+    /// counts once `position` is in the database. `current` is the checkpoint that counts until then; where there is none,
+    /// the database's last delta must be void, so that no start goes on from what the other slot holds.
     pub(in crate::blue) fn replace(
         directory: &Path,
         current: Option<&Checkpoint>,
@@ -151,6 +152,7 @@ impl Checkpoint {
         pages.flush()?;
         let checkpoint = Checkpoint { directory: directory.to_owned(), pages, head };
         write_head(directory, &checkpoint.head)?;
+        fail::fail_point!("store::checkpoint_replaced", |_| Err(StoreError::Interrupted));
         let other = directory.join(HEAD_SLOTS[slot(checkpoint.head.sequence + 1)]);
         if current.is_none() && other.exists() {
             // Of another history: positions may come to its own again.

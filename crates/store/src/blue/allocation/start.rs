@@ -173,6 +173,7 @@ impl Notes<'_> {
         if self.void {
             return Ok(Err("allocations were not recorded".into()));
         }
+        fail::fail_point!("store::checkpoint_read", |_| Ok(Err("it can't be read (failpoint)".into())));
         let checkpoint = match self.checkpoint()? {
             Ok(checkpoint) => checkpoint,
             Err(problem) => return Ok(Err(problem)),
@@ -302,9 +303,11 @@ pub(in crate::blue) fn begin(
         return Ok(Recording { scheme, position, delta_bytes, checkpoint: Some(checkpoint), limit_bytes });
     }
     let is_ahead = known.last > last_delta(db)?.map_or(0, |(last, _)| last);
-    if is_ahead || (opened.state.records && !known.void) {
+    let replaces = opened.state.records || (scheme != Scheme::Off && checkpoint.is_none());
+    if is_ahead || (replaces && !known.void) {
         // Until the new notes are complete, a start must neither use records that are being rewritten, nor take the checkpoint,
-        // which is written first, for one that is newer than the database.
+        // which is written first, for one that is newer than the database, nor go on from an older one that could not be read
+        // now: deltas of its own would get the new checkpoint's position.
         known.last += 1;
         let mut void = RawBatch::default();
         void.put(ids, Family::AllocDelta, &delta::key(known.last), &delta::empty(true));
