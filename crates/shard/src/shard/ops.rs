@@ -316,13 +316,12 @@ impl Shard {
         };
         let (mut full, mut no_space) = (false, false);
         if op.writes {
-            let copied: u64 = op.fetched.bytes();
-            let payload = request.payload_bytes() as u64 + copied;
+            let payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
                 || fit(&self.space, map, hosted.pg, payload) == Fit::No;
-            match shared.store.reserve(payload + WRITE_OVERHEAD_BYTES) {
+            match shared.store.reserve(payload.saturating_add(WRITE_OVERHEAD_BYTES)) {
                 // Held until the change is queued (rule B6).
                 Ok(reservation) => self.reservations.push(reservation),
                 Err(StoreError::NoSpace { .. }) => {
