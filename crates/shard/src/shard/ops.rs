@@ -22,7 +22,7 @@ use nacre_types::osdmap::{OsdMap, flag};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Space set aside for a write beyond its payload: metadata, allocation units.
+/// Space set aside for a write beyond its payload: the object's info and log entry, allocation units.
 const WRITE_OVERHEAD_BYTES: u64 = 64 << 10;
 
 /// Where the OSD's own requests come from.
@@ -315,8 +315,8 @@ impl Shard {
             }
         };
         let (mut full, mut no_space) = (false, false);
+        let payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
         if op.writes {
-            let payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
@@ -389,8 +389,8 @@ impl Shard {
         hosted.sums.changed(&request.object, &change.delta);
         if self.space.is_scarce() {
             let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
-            self.space.begin(members.iter().copied(), change.written_bytes);
-            op.charged = Some((change.written_bytes, members));
+            self.space.begin(members.iter().copied(), payload);
+            op.charged = Some((payload, members));
         }
         let result = encode(&outcome);
         (op.outcome, op.wrote) = (Some(outcome), Some(version));

@@ -27,3 +27,45 @@ fn a_write_that_repeats_its_data_beyond_all_limits_is_refused() {
     assert_eq!(answer_of(&bench, request), Some(0));
     assert!(bench.cell.enter(|_| ()).is_some(), "the shard is broken");
 }
+
+/// Omap entries of `bytes` each.
+fn entries(count: u32, bytes: usize) -> Op {
+    let value = Bytes::from(vec![b'v'; bytes]);
+    let entries = (0..count).map(|n| (Bytes::copy_from_slice(&n.to_be_bytes()), value.clone()));
+    Op::OmapSet { entries: entries.collect() }
+}
+
+#[test]
+fn what_is_no_data_needs_space_too() {
+    let size = MemStoreConfig { device_bytes: 64 << 20, ..MemStoreConfig::default() };
+    let bench = Bench::on(size, &[]);
+    let data = Bytes::from(vec![b'd'; 50 << 20]).into();
+    assert_eq!(answer_of(&bench, bench.request(1, Op::WriteFull { data })), Some(0));
+    let large = Bytes::from(vec![b'a'; 20 << 20]);
+    let too_large = [
+        entries(200, 100 << 10),
+        // Small entries take more than what they hold.
+        entries(80_000, 1),
+        Op::OmapSetHeader { header: large.clone() },
+        Op::SetXattr { name: "a".into(), value: large },
+    ];
+    for (tid, op) in (2..).zip(too_large) {
+        let name = op.name();
+        assert_eq!(answer_of(&bench, bench.request(tid, op)), Some(Errno::ENOSPC.negated()), "{name}");
+        assert!(bench.cell.enter(|_| ()).is_some(), "the store refused what was ordered: {name}");
+    }
+    assert_eq!(answer_of(&bench, bench.request(9, entries(10, 100 << 10))), Some(0));
+}
+
+#[test]
+fn omap_on_its_way_to_a_member_counts_against_its_space() {
+    let bench = Bench::new();
+    let (conn, heard) = connect_and_hear();
+    bench.cell.with(|shard| shard.space.heard(OTHER, 10 << 20));
+    bench.gain_lease();
+    bench.arrive(bench.request(1, entries(60, 100 << 10)), &conn, None);
+    bench.arrive(bench.request(2, entries(60, 100 << 10)), &conn, None);
+    assert_eq!(heard.lock().backoffs, [2], "both do not fit");
+    bench.acknowledge();
+    assert_eq!(heard.lock().result(1), Some(0));
+}
