@@ -689,6 +689,10 @@ impl Pg {
             return;
         }
         let held = self.holds_leases(leases);
+        if held {
+            // What waits for leases was committed before: writes are answered in their order.
+            self.release_lease_waiters(leases, out);
+        }
         let Some(primary) = &mut self.primary else { return };
         while let Some(write) = primary.inflight.pop_front_if(|write| write.version <= committed_to) {
             (primary.retried_at, primary.progressed_at) = (self.now, self.now);

@@ -533,6 +533,7 @@ impl Shard {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         match &op.conn {
             Some(conn) => answer(conn, &op.request, epoch, outcome),
+            None if outcome.result == Errno::ENOENT.negated() => self.forget_watch(op),
             None if outcome.result < 0 => self.lapse_again(op, true),
             None => {}
         }
