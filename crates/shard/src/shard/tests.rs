@@ -1,6 +1,7 @@
 //! A shard without threads and sockets: the primary of one PG, whose other member is played by the test.
 
 mod bounds;
+mod busy;
 mod watching;
 
 use super::ops::{InflightOp, backoff};
