@@ -208,6 +208,10 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if request.ops.iter().any(of_itself) {
         return Err(Errno::EINVAL);
     }
+    // As clients of Ceph send them: a second source would wait for memory that the first one holds.
+    if request.ops.iter().filter(|op| matches!(op.op, Op::CopyFrom { .. })).count() > 1 {
+        return Err(Errno::EINVAL);
+    }
     // It is answered when its watchers have answered.
     if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
         return Err(Errno::EINVAL);

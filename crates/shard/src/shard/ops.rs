@@ -158,7 +158,7 @@ impl Shard {
         }
         match self.admit(&map, request, conn) {
             Admission::Pass { passed, copies } if copies || self.copies.is_any() => {
-                if let Some(arrival) = self.hold_for_copy(arrival, copies) {
+                if let Some(arrival) = self.hold_for_copy(arrival, passed, copies) {
                     self.start(arrival, passed, Fetched::default());
                 }
             }
@@ -578,7 +578,7 @@ fn without_outputs(outcome: &Outcome) -> Outcome {
 /// What is known of a request that may go on.
 #[derive(Clone, Copy)]
 pub(super) struct Passed {
-    slot: u32,
+    pub(super) slot: u32,
     writes: bool,
     listing: bool,
 }

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod busy;
+mod copies;
 mod watching;
 
 use super::ops::{InflightOp, backoff};
