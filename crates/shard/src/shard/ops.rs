@@ -308,8 +308,7 @@ impl Shard {
                         if error.is_damage() {
                             return damaged(hosted, op, &*shared.store);
                         }
-                        op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
-                        return Executed::Read;
+                        return failed(op, error.errno());
                     }
                 }
             }
@@ -328,10 +327,7 @@ impl Shard {
                     no_space = true;
                     shared.report.notify_one();
                 }
-                Err(error) => {
-                    op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
-                    return Executed::Read;
-                }
+                Err(error) => return failed(op, error.errno()),
             }
         }
         let limits = shared.limits.load();
@@ -375,10 +371,7 @@ impl Shard {
             // failed, or that it succeeded.
             let failed = outcome.result < 0;
             let recorded = op.writes && (failed || exec::may_change(request));
-            let result = recorded.then(|| match encode(&outcome) {
-                short if short.len() <= MAX_DUP_RESULT_BYTES => Bytes::from(short),
-                _ => encode(&without_outputs(&outcome)).into(),
-            });
+            let result = recorded.then(|| record(&outcome));
             op.outcome = Some(outcome);
             return match result {
                 None => Executed::Read,
@@ -558,6 +551,23 @@ fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) ->
     op.effects.push(Effect::DisconnectAll);
     op.outcome = Some(outcome);
     Executed::Damaged { removal }
+}
+
+/// The store failed a request before it was executed. Its client is told, so a late copy of it must not take effect when the
+/// store works again: a write leaves a record (rule R6).
+fn failed(op: &mut InflightOp, errno: Errno) -> Executed {
+    let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
+    let result = op.writes.then(|| record(&outcome));
+    op.outcome = Some(outcome);
+    result.map_or(Executed::Read, |result| Executed::Failed { result })
+}
+
+/// What is kept of the outcome of a request that changed nothing.
+fn record(outcome: &Outcome) -> Bytes {
+    match encode(outcome) {
+        short if short.len() <= MAX_DUP_RESULT_BYTES => short.into(),
+        _ => encode(&without_outputs(outcome)).into(),
+    }
 }
 
 fn encode(outcome: &Outcome) -> Vec<u8> {

@@ -16,7 +16,7 @@ use nacre_common::config::ConfigBuilder;
 use nacre_common::conn::Connection;
 use nacre_common::error::Error;
 use nacre_common::throttle::{Permit, Throttle};
-use nacre_exec::testing::Counting;
+use nacre_exec::testing::{Counting, EMFILE};
 use nacre_objectstore::{MemStore, MemStoreConfig};
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_pg::{ClientOp, MemberInfo};
@@ -610,4 +610,22 @@ fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
     assert!(session.overtakes(&sent[9]) && !session.overtakes(&sent[7]));
     assert!(!session.overtakes(&OsdRequest { oldest_tid: 10, ..sent[9].clone() }));
     assert!(!session.overtakes(&sent[10]));
+}
+
+#[test]
+fn a_write_that_the_store_failed_does_not_take_effect_later() {
+    for fail in [Counting::fail_once, Counting::fail_to_reserve_once] {
+        let bench = Bench::new();
+        let (conn, heard) = connect_and_hear();
+        let request = bench.request(1, Op::Create { exclusive: true });
+        bench.gain_lease();
+        fail(&bench.store);
+        bench.arrive(OsdRequest { attempt: 1, ..request.clone() }, &conn, None);
+        bench.acknowledge();
+        assert_eq!(heard.lock().results, [(1, EMFILE.negated())]);
+        // The first attempt was under way on an earlier connection.
+        bench.arrive(request, &conn, None);
+        bench.acknowledge();
+        assert_eq!(heard.lock().results, [(1, EMFILE.negated()); 2]);
+    }
 }
