@@ -169,7 +169,12 @@ impl Shard {
             }
             Admission::Backoff => {
                 self.metrics.op_backoffs.inc();
-                send_back(conn, request, map.epoch);
+                if map.pools.contains_key(&request.pg.pool) {
+                    send_back(conn, request, map.epoch);
+                } else {
+                    // There is no PG whose operations would have an order.
+                    backoff(conn, request, map.epoch);
+                }
             }
         }
     }
@@ -660,8 +665,9 @@ pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
 
 /// As [`backoff`]; what the client sent after it to the PG must not overtake it.
 pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
-    if let Some(session) = conn.context::<Session>() {
-        session.note_sent_back(request);
+    if conn.context::<Session>().is_some_and(|session| !session.note_sent_back(request)) {
+        tracing::warn!(peer = %conn.peer_addr(), "requests of too many PGs were sent back: the connection ends");
+        return conn.abort();
     }
     backoff(conn, request, epoch);
 }

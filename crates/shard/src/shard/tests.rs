@@ -401,11 +401,11 @@ fn who_gives_up_a_request_that_was_sent_back_goes_on_with_later_ones() {
         // Another PG's request holds this back.
         OsdRequest { oldest_tid: 1, attempt, ..request }
     };
-    session.note_sent_back(&request(5, 0));
+    assert!(session.note_sent_back(&request(5, 0)));
     assert!(session.overtakes(&request(6, 0)) && session.overtakes(&request(7, 0)));
     // The client resends in order: were it still there, the earlier one would have come first.
     assert!(!session.overtakes(&request(7, 1)) && !session.overtakes(&request(8, 0)));
-    session.note_sent_back(&request(9, 0));
+    assert!(session.note_sent_back(&request(9, 0)));
     assert!(session.overtakes(&request(10, 0)) && !session.overtakes(&request(9, 1)));
     assert!(!session.overtakes(&request(10, 1)));
 }
@@ -606,7 +606,7 @@ fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
     assert_eq!(bench.unanswered(), 12);
     // A client that has given up on the ninth goes on with the others.
     let session = conn.context::<Session>().unwrap();
-    session.note_sent_back(&sent[8]);
+    assert!(session.note_sent_back(&sent[8]));
     assert!(session.overtakes(&sent[9]) && !session.overtakes(&sent[7]));
     assert!(!session.overtakes(&OsdRequest { oldest_tid: 10, ..sent[9].clone() }));
     assert!(!session.overtakes(&sent[10]));

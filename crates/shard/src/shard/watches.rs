@@ -4,7 +4,7 @@ use super::Shard;
 use super::ops::{InflightOp, Outcome, answer, backoff};
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches};
+use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches, timeout_ns};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_common::conn::ConnRef;
 use nacre_exec::{self as exec, Effect};
@@ -139,7 +139,7 @@ impl Shard {
             }
         }
         let attempt = (op.request.reqid, op.request.attempt);
-        let when = (self.now_ns, u64::from(timeout_s) * 1_000_000_000);
+        let when = (self.now_ns, timeout_ns(timeout_s));
         match self.watches.notify((slot, &object), attempt, op, payload, when, out) {
             Ok(()) => self.inbox.nudge(),
             Err(TooMany(op)) => {

@@ -69,3 +69,27 @@ fn omap_on_its_way_to_a_member_counts_against_its_space() {
     bench.acknowledge();
     assert_eq!(heard.lock().result(1), Some(0));
 }
+
+#[test]
+fn a_client_that_names_pgs_without_end_loses_its_connection() {
+    let bench = Bench::with(&[("osd_client_message_cap", "8")]);
+    let (conn, heard) = connect_and_hear();
+    let session = conn.context::<Session>().unwrap();
+    let send = |tid: u64, pool: u64, epoch: Epoch| {
+        let pg = PgId { pool: PoolId(pool as i64), seed: 0 };
+        let request = OsdRequest { pg, epoch, oldest_tid: 1, ..bench.request(tid, Op::Stat) };
+        bench.arrive(request.clone(), &conn, None);
+        request
+    };
+    // The client's map is not newer: there is no such pool any more.
+    let gone = send(1, 9, bench.map.epoch);
+    assert_eq!(heard.lock().backoffs, [1]);
+    assert!(!session.overtakes(&OsdRequest { reqid: ReqId { client: CLIENT, tid: 2 }, ..gone }));
+    let most = crate::session::MAX_SENT_BACK as u64;
+    // Of the future map's pools any may be there.
+    let sent = (2..2 * most).find(|tid| {
+        send(*tid, 10 + tid, Epoch(u32::MAX));
+        conn.is_over()
+    });
+    assert!(sent.is_some_and(|sent| (most..most + 10).contains(&sent)), "{sent:?}");
+}
