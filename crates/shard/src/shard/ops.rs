@@ -156,7 +156,11 @@ impl Shard {
             self.hold_for_map(arrival);
             return;
         }
-        match self.admit(&map, request, conn) {
+        let admission = self.admit(&map, request, conn);
+        if matches!(admission, Admission::Pass { .. }) {
+            self.note_pings(request, conn);
+        }
+        match admission {
             Admission::Pass { passed, copies } if copies || self.copies.is_any() => {
                 if let Some(arrival) = self.hold_for_copy(arrival, passed, copies) {
                     self.start(arrival, passed, Fetched::default());
@@ -234,7 +238,6 @@ impl Shard {
     pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, fetched: Fetched) {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
-        self.note_pings(&request, &conn);
         let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
         let op = ClientOp {
             token: 0,

@@ -72,3 +72,26 @@ fn a_lapsed_watch_whose_object_is_gone_is_forgotten() {
     bench.cell.enter(|_| ()).unwrap();
     assert_eq!((bench.unanswered(), bench.watches()), (0, 0));
 }
+
+#[test]
+fn a_ping_that_waits_for_a_copy_is_a_sign_of_life() {
+    let bench = Bench::new();
+    let (conn, heard) = connect_and_hear();
+    let object = bench.request(1, Op::Stat).object;
+    let start_ns = bench.watch(1, &conn);
+    let source = ObjectId::new(PG.pool, "", "", "source");
+    bench.arrive(
+        bench.request(1, Op::CopyFrom { source, version: 0, flags: 0, truncate: (0, 0) }),
+        &connect(),
+        None,
+    );
+    let request = OsdRequest { object, ..bench.request(2, Op::WatchPing { cookie: COOKIE }) };
+    let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
+    bench.cell.with(|shard| {
+        shard.now_ns = start_ns + 20 * SECOND;
+        shard.on_request(arrival);
+    });
+    assert_eq!((bench.unanswered(), heard.lock().result(2)), (0, None), "it waits for the copy");
+    assert_eq!(bench.lapsed_at(start_ns + 49 * SECOND, true), 0);
+    assert_eq!(bench.lapsed_at(start_ns + 50 * SECOND, true), 1);
+}
