@@ -64,6 +64,7 @@ pub(super) fn get(object: &Pending<'_>, cursor: &CopyCursor, max_bytes: u64) -> 
         size: object.size(),
         mtime_ns: info.mtime_ns,
         user_version: info.user_version,
+        version: info.version,
         flags: info.flags & (object_flag::OMAP | object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST),
         data_digest: info.data_digest,
         omap_digest: info.omap_digest,
