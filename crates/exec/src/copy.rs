@@ -4,6 +4,7 @@ use crate::pending::Pending;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
+use nacre_types::msg::ENTRY_BYTES;
 use nacre_types::op::{CopyCursor, CopyGetReply, OpResult, copy_from_flag, object_flag};
 
 /// Requests that a copy takes along at most, as in Ceph.
@@ -21,9 +22,11 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Bytes that it writes.
+    /// Bytes that it writes, as [`OsdRequest::payload_bytes`](nacre_types::msg::OsdRequest::payload_bytes) counts them.
     pub fn bytes(&self) -> u64 {
-        self.head.size + self.omap.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>()
+        let entries = self.omap.iter().chain(&self.head.attrs);
+        let entries = entries.map(|(key, value)| (ENTRY_BYTES + key.len() + value.len()) as u64);
+        self.head.size + self.head.omap_header.len() as u64 + entries.sum::<u64>()
     }
 
     /// Takes in the next piece. Omap entries of more than `max_bytes` fail with EFBIG.
@@ -61,6 +64,7 @@ pub(super) fn get(object: &Pending<'_>, cursor: &CopyCursor, max_bytes: u64) -> 
         size: object.size(),
         mtime_ns: info.mtime_ns,
         user_version: info.user_version,
+        version: info.version,
         flags: info.flags & (object_flag::OMAP | object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST),
         data_digest: info.data_digest,
         omap_digest: info.omap_digest,

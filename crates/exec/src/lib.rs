@@ -178,7 +178,7 @@ pub fn only_removes(request: &OsdRequest) -> bool {
     !request.ops.is_empty() && request.ops.iter().all(|op| matches!(op.op, Op::Remove))
 }
 
-/// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, size, snapshots, classes.
+/// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, sizes, snapshots, classes.
 pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     let object = &request.object;
     if object.name().len() > limits.max_object_name_len
@@ -208,6 +208,10 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if request.ops.iter().any(of_itself) {
         return Err(Errno::EINVAL);
     }
+    // As clients of Ceph send them: a second source would wait for memory that the first one holds.
+    if request.ops.iter().filter(|op| matches!(op.op, Op::CopyFrom { .. })).count() > 1 {
+        return Err(Errno::EINVAL);
+    }
     // It is answered when its watchers have answered.
     if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
         return Err(Errno::EINVAL);
@@ -225,6 +229,11 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
         let payload: usize = request.ops.iter().map(|op| input_bytes(&op.op)).sum();
         if limits.max_write_size_bytes != 0 && payload as u64 > limits.max_write_size_bytes {
             return Err(Errno::EMSGSIZE);
+        }
+        // What a few bytes are repeated to is held in memory, and sent to the members, for the whole request at once.
+        let repeated = request.ops.iter().map(|op| repeated_bytes(&op.op)).fold(0, u64::saturating_add);
+        if repeated > limits.max_object_size_bytes {
+            return Err(Errno::EFBIG);
         }
     }
     Ok(())
@@ -327,6 +336,11 @@ fn input_bytes(op: &Op) -> usize {
         Op::Call { input, .. } => input.len(),
         _ => 0,
     }
+}
+
+/// Bytes that one op writes by repeating its payload.
+fn repeated_bytes(op: &Op) -> u64 {
+    if let Op::WriteSame { len, .. } = op { *len } else { 0 }
 }
 
 /// Refuses what needs space while there is none; removals always pass.

@@ -5,6 +5,7 @@ use nacre_common::metrics::Metric;
 use nacre_objectstore::{
     Completion, MemStore, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Result, Statfs, StoreError,
 };
+use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Incarnation, Interval, PgId, PoolId, ReqId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
@@ -30,12 +31,21 @@ pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
     }
 }
 
-/// A MemStore that counts calls that read, can take its time over them, and can refuse changes.
+/// A MemStore that counts calls that read, can take its time over them or fail them, and can refuse changes.
 pub struct Counting {
     inner: MemStore,
     calls: AtomicU64,
     delay_ms: AtomicU64,
     refuses: AtomicBool,
+    fails: AtomicBool,
+    fails_to_reserve: AtomicBool,
+}
+
+/// With what calls fail: the process has as many files open as it may.
+pub const EMFILE: Errno = Errno(24);
+
+fn out_of_files() -> StoreError {
+    StoreError::Io { what: "open".into(), code: EMFILE.0 }
 }
 
 impl Counting {
@@ -46,6 +56,8 @@ impl Counting {
             calls: AtomicU64::new(0),
             delay_ms: AtomicU64::new(0),
             refuses: AtomicBool::new(false),
+            fails: AtomicBool::new(false),
+            fails_to_reserve: AtomicBool::new(false),
         }
     }
 
@@ -57,6 +69,16 @@ impl Counting {
     /// The next change is refused for lack of space.
     pub fn refuse_once(&self) {
         self.refuses.store(true, Ordering::Relaxed);
+    }
+
+    /// The next call for an object's size fails, and damages nothing.
+    pub fn fail_once(&self) {
+        self.fails.store(true, Ordering::Relaxed);
+    }
+
+    /// The next call that reserves space fails, though there is some.
+    pub fn fail_to_reserve_once(&self) {
+        self.fails_to_reserve.store(true, Ordering::Relaxed);
     }
 
     /// Calls that read.
@@ -106,6 +128,9 @@ impl ObjectStore for Counting {
         self.counted().statfs()
     }
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        if self.fails_to_reserve.swap(false, Ordering::Relaxed) {
+            return Err(out_of_files());
+        }
         self.counted().reserve(bytes)
     }
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
@@ -127,6 +152,9 @@ impl ReadStore for Counting {
         self.counted().extents(coll, oid, offset, len)
     }
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
+        if self.fails.swap(false, Ordering::Relaxed) {
+            return Err(out_of_files());
+        }
         self.counted().stat(coll, oid)
     }
     fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {

@@ -14,6 +14,7 @@ use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
 use nacre_shard::control::{self, shows_up};
 use nacre_shard::heartbeats;
+use nacre_shard::inbox::ShardMessage;
 use nacre_shard::shard::ShardCell;
 use nacre_types::msg::{Message, OsdMarkMeDown};
 use parking_lot::Mutex;
@@ -217,7 +218,7 @@ impl Control {
                 set_data_options(&shared);
             }
         });
-        let cells = Arc::downgrade(&self.cells);
+        let shared = Arc::downgrade(&self.shared);
         let names = [
             "osd_op_complaint_time",
             "osd_op_history_size",
@@ -226,9 +227,10 @@ impl Control {
             "osd_op_history_slow_op_threshold",
         ];
         self.shared.config.observe(&names, move |options, _| {
-            let limits = nacre_shard::shard::tracker_limits(options);
-            for cell in cells.upgrade().iter().flat_map(|cells| cells.iter()) {
-                cell.with(|shard| shard.tracker_mut().set_limits(limits.clone()));
+            if let Some(shared) = shared.upgrade() {
+                // A shard that is at work takes it up later: nothing waits for that here.
+                let limits = nacre_shard::shard::tracker_limits(options);
+                shared.post_all(|| ShardMessage::TrackerLimits(limits.clone()));
             }
         });
         let shared = Arc::downgrade(&self.shared);

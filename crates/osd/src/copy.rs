@@ -14,8 +14,9 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 /// Data and omap of one piece (Ceph's `osd_copyfrom_max_chunk`).
 const PIECE_BYTES: u64 = 8 << 20;
-/// Copies that are read at a time: each may hold one piece for which no room was asked.
-const MAX_COPIES: usize = 16;
+/// Pieces that are read at a time. A copy holds one for which no room was asked; how many copies there are is bounded by the
+/// shards.
+const MAX_READS: usize = 16;
 /// Room for what follows the first pieces, in KiB.
 const ROOM_KIB: u32 = 256 << 10;
 
@@ -23,20 +24,21 @@ const ROOM_KIB: u32 = 256 << 10;
 pub(crate) struct Copier {
     config: Config,
     cluster: OnceCell<Cluster>,
-    copies: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
     room: Arc<Semaphore>,
 }
 
 impl Copier {
     /// For an OSD of this configuration.
     pub(crate) fn new(config: Config) -> Copier {
-        let copies = Arc::new(Semaphore::new(MAX_COPIES));
-        Copier { config, cluster: OnceCell::new(), copies, room: Arc::new(Semaphore::new(ROOM_KIB as usize)) }
+        let reads = Arc::new(Semaphore::new(MAX_READS));
+        Copier { config, cluster: OnceCell::new(), reads, room: Arc::new(Semaphore::new(ROOM_KIB as usize)) }
     }
 
     /// Ends the session, if there is one.
     pub(crate) fn close(&self) {
-        self.copies.close();
+        self.reads.close();
+        self.room.close();
         if let Some(cluster) = self.cluster.get() {
             cluster.shut_down();
         }
@@ -59,7 +61,6 @@ impl Copier {
         reader: &mut CopyReader,
         room: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Copied, Errno> {
-        let _turn = self.copies.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
         let io = self.open(reader).await?;
         loop {
             let mut read = ReadOp::new();
@@ -67,7 +68,10 @@ impl Copier {
                 read.push(op);
             }
             let last = read.len() - 1;
+            // Not held while the copy waits for room: who has room must be able to read on.
+            let turn = self.reads.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
             let reply = io.operate_read(reader.source()?.name(), read).await;
+            drop(turn);
             let piece = reply.and_then(|reply| reply.success()?.output(last)).map_err(|e| e.errno());
             if let Some(copied) = reader.on_piece(piece) {
                 return copied;

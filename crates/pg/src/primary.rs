@@ -320,8 +320,12 @@ impl Pg {
 
     /// Whether clients get answers: the PG serves, and nothing that they need is known to be missing.
     pub fn answers(&self, leases: &dyn LeaseView) -> bool {
-        let serves = self.primary.as_ref().is_some_and(|primary| self.serves(primary));
-        serves && !self.is_stalled() && self.holds_leases(leases)
+        self.executes() && self.holds_leases(leases)
+    }
+
+    /// Whether operations are executed as they come, and what was executed before makes progress.
+    pub fn executes(&self) -> bool {
+        self.primary.as_ref().is_some_and(|primary| self.serves(primary)) && !self.is_stalled()
     }
 
     fn is_stalled(&self) -> bool {
@@ -691,6 +695,10 @@ impl Pg {
             return;
         }
         let held = self.holds_leases(leases);
+        if held {
+            // What waits for leases was committed before: writes are answered in their order.
+            self.release_lease_waiters(leases, out);
+        }
         let Some(primary) = &mut self.primary else { return };
         while let Some(write) = primary.inflight.pop_front_if(|write| write.version <= committed_to) {
             (primary.retried_at, primary.progressed_at) = (self.now, self.now);

@@ -2,9 +2,10 @@
 //! know.
 //!
 //! It alone applies maps, and tells everybody else: first the lease table's fences, then the connections to peers, then the
-//! shards. It never touches a PG. Who drives it has the session with the map authority and calls [`Control::round`] when its
+//! shards. It never touches a PG, and never waits for a shard that is at work (`looks`). Who drives it has the session with the map authority and calls [`Control::round`] when its
 //! time has come.
 
+mod looks;
 mod slow;
 
 use crate::inbox::ShardMessage;
@@ -13,6 +14,7 @@ use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared};
 use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
+use looks::Looks;
 use nacre_pg::KnownOsds;
 use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HeartbeatMap};
 use nacre_types::encoding::{DecodeError, decode};
@@ -38,7 +40,7 @@ const FULL_MARGIN_PART: u64 = 64;
 /// See the module's documentation.
 pub struct Control {
     shared: Arc<Shared>,
-    cells: Arc<Vec<ShardCell>>,
+    looks: Looks,
     superblock: Superblock,
     known: KnownOsds,
     /// `osd metadata`.
@@ -68,7 +70,7 @@ impl Control {
     ) -> Control {
         Control {
             shared,
-            cells,
+            looks: Looks::new(cells),
             superblock,
             known,
             metadata,
@@ -91,6 +93,7 @@ impl Control {
         self.beat();
         if now_ns >= self.next_round_ns {
             self.next_round_ns = now_ns + ROUND_NS;
+            self.looks.begin_round();
             if self.connected {
                 self.boot();
             }
@@ -216,9 +219,7 @@ impl Control {
                 sharing.extend(up.iter().copied().chain(members.iter().map(|member| member.osd)));
             }
         }
-        for cell in self.cells.iter() {
-            cell.inspect(|shard| shard.neighbours(&mut sharing));
-        }
+        self.looks.neighbours(&mut sharing);
         sharing.remove(&whoami);
         let min_peers = shared.config.get().osd.osd_heartbeat_min_peers as usize;
         let beat_map = HeartbeatMap::new(&map, whoami, &sharing, min_peers);
@@ -404,7 +405,7 @@ impl Control {
         let news = (slow.count > 0) != self.told_slow;
         self.told_slow = slow.count > 0;
         let all = now_ns >= self.next_full_report_ns;
-        let pgs: Vec<_> = self.cells.iter().flat_map(|cell| cell.with(|shard| shard.report(all))).collect();
+        let pgs = self.looks.report(all);
         let news = news || shared.options_changed.load(Ordering::Relaxed);
         if pgs.is_empty() && !all && !news && now_ns < self.next_report_ns {
             return;
@@ -417,10 +418,10 @@ impl Control {
         }
         self.next_report_ns = now_ns + options.osd.osd_mon_report_interval.as_nanos() as u64;
         drop(options);
-        shared.to_mon(&StatsReport { osd: self.osd_stats(now_ns), pgs, starting: false });
+        shared.to_mon(&StatsReport { osd: self.osd_stats(), pgs, starting: false });
     }
 
-    fn osd_stats(&self, now_ns: u64) -> OsdStats {
+    fn osd_stats(&self) -> OsdStats {
         let shared = &self.shared;
         let statfs = shared.store.statfs().unwrap_or_default();
         let compressed = statfs.pools.iter().filter(|(_, usage)| usage.compressed_original_bytes > 0);
@@ -433,7 +434,6 @@ impl Control {
             })
             .collect();
         let metrics = || shared.metrics.iter().map(|m| &**m);
-        // Not within the expression below: its lock would last until the shards are asked, and they take it too.
         let heartbeat_peers = shared.heartbeats.lock().peers();
         OsdStats {
             // `Statfs::total_bytes` does not include the database. What the database takes counts as used.
@@ -442,12 +442,12 @@ impl Control {
             data_bytes: statfs.allocated_bytes,
             omap_bytes: statfs.omap_bytes,
             meta_bytes: statfs.meta_bytes,
-            pgs: self.cells.iter().map(|cell| cell.inspect(|shard| shard.pg_count())).sum::<usize>() as u32,
+            pgs: self.looks.pg_count() as u32,
             commit_latency_ms: metrics::average_ms(metrics(), |m| &m.commit_latency),
             apply_latency_ms: metrics::average_ms(metrics(), |m| &m.apply_latency),
             heartbeat_peers,
             health: shared.world.health(&*shared.store),
-            slow_ops: self.slow_ops(now_ns),
+            slow_ops: self.looks.slow(),
             compressed,
         }
     }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use nacre_exec::Copied;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
+use nacre_types::ids::Eversion;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{CopyCursor, CopyGetReply, Op};
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,6 +29,9 @@ impl Fetched {
 }
 
 /// A source that is being read in pieces, all of the same version.
+///
+/// Pieces are asked for by the user version of those before, and compared by the object's own version too: where the source
+/// is replaced by another copy of the same object, its user version is the same.
 #[derive(Debug)]
 pub struct CopyReader {
     source: ObjectId,
@@ -35,6 +39,10 @@ pub struct CopyReader {
     wanted: u64,
     /// The version of the pieces so far; 0 before the first where any will do.
     version: u64,
+    /// The object's own version at the first piece.
+    object_version: Eversion,
+    /// The last piece is of another state than those before.
+    is_torn: bool,
     /// Bits of [`nacre_types::op::copy_from_flag`].
     pub flags: u32,
     max_bytes: u64,
@@ -52,6 +60,8 @@ impl CopyReader {
             source: source.clone(),
             wanted: *version,
             version: *version,
+            object_version: Eversion::default(),
+            is_torn: false,
             flags: *flags,
             max_bytes,
             piece_bytes,
@@ -80,9 +90,14 @@ impl CopyReader {
         match piece.and_then(|piece| self.add(&piece)) {
             Ok(()) if self.cursor.complete => Some(Ok(std::mem::take(&mut self.copied))),
             Ok(()) => None,
-            Err(Errno::ERANGE | Errno::EOVERFLOW) if self.wanted == 0 && self.restarts < MAX_RESTARTS => {
+            // The version asked for may still be there where the pieces are torn.
+            Err(Errno::ERANGE | Errno::EOVERFLOW)
+                if (self.wanted == 0 || self.is_torn) && self.restarts < MAX_RESTARTS =>
+            {
                 self.restarts += 1;
-                (self.version, self.cursor, self.copied) = (0, CopyCursor::default(), Copied::default());
+                self.is_torn = false;
+                (self.version, self.cursor, self.copied) =
+                    (self.wanted, CopyCursor::default(), Copied::default());
                 None
             }
             Err(errno) => Some(Err(errno)),
@@ -97,6 +112,13 @@ impl CopyReader {
         if piece.size > self.max_bytes {
             return Err(Errno::EFBIG);
         }
+        if self.cursor == CopyCursor::default() {
+            self.object_version = piece.version;
+        }
+        if piece.version != self.object_version {
+            self.is_torn = true;
+            return Err(Errno::ERANGE);
+        }
         self.version = piece.user_version;
         self.cursor = piece.cursor.clone();
         self.copied.add(piece, self.max_bytes)
@@ -105,5 +127,55 @@ impl CopyReader {
     /// Bytes of data that further pieces will bring; 0 before the first.
     pub fn left(&self) -> u64 {
         self.copied.head.size.saturating_sub(self.cursor.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::encoding::encode;
+    use nacre_types::ids::{Interval, PoolId};
+
+    fn reader(version: u64) -> CopyReader {
+        let source = ObjectId::new(PoolId(1), "", "", "source");
+        let op = Op::CopyFrom { source, version, flags: 0, truncate: (0, 0) };
+        CopyReader::new(&op, 100, 4).unwrap()
+    }
+
+    /// A piece of four bytes of eight, of the object's version `at`.
+    fn piece(text: &'static str, offset: u64, at: u64) -> Result<Bytes, Errno> {
+        let end = offset + text.len() as u64;
+        let cursor = CopyCursor { attrs: true, offset: end, complete: end == 8, ..CopyCursor::default() };
+        let reply = CopyGetReply {
+            size: 8,
+            user_version: 10,
+            data: Bytes::from_static(text.as_bytes()),
+            cursor,
+            version: Eversion::new(Interval(1), at),
+            ..CopyGetReply::default()
+        };
+        Ok(encode(&reply).into())
+    }
+
+    #[test]
+    fn pieces_of_two_copies_of_one_object_are_not_mixed() {
+        for wanted in [0, 10] {
+            let mut reader = reader(wanted);
+            assert!(reader.on_piece(piece("aaaa", 0, 5)).is_none());
+            // Both have the user version of what they are copies of.
+            assert!(reader.on_piece(piece("bbbb", 4, 6)).is_none(), "it begins again");
+            assert_eq!(reader.request().len(), if wanted == 0 { 1 } else { 2 });
+            assert!(reader.on_piece(piece("bbbb", 0, 6)).is_none());
+            let copied = reader.on_piece(piece("bbbb", 4, 6)).unwrap().unwrap();
+            assert_eq!(copied.data.concat(), b"bbbbbbbb");
+        }
+    }
+
+    #[test]
+    fn a_source_that_changes_all_the_time_is_given_up() {
+        let mut reader = reader(0);
+        let mut ends = (0..).flat_map(|n| [piece("aaaa", 0, n), piece("aaaa", 4, n + 1)]);
+        let end = ends.find_map(|piece| reader.on_piece(piece));
+        assert_eq!(end.unwrap().unwrap_err(), Errno::ERANGE);
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::copy::Fetched;
 use crate::session::Arrival;
+use crate::tracker::TrackerLimits;
 use nacre_common::throttle::Permit;
 use nacre_objectstore::{CommitSink, StoreError};
 use nacre_pg::PgEnvelope;
@@ -72,6 +73,8 @@ pub enum ShardMessage {
     },
     /// The lease table changed for the better.
     Leases,
+    /// How ops are followed from now on.
+    TrackerLimits(TrackerLimits),
     /// An operator gives up the unfound objects of a PG.
     RemoveUnfound(PgId),
 }

@@ -47,6 +47,10 @@ struct SentBack {
     later: BTreeMap<u64, u32>,
 }
 
+/// PGs in [`Session::note_sent_back`]'s table, far more than an OSD has of what one client uses: clients choose the PGs of
+/// requests for which the map is awaited.
+pub(crate) const MAX_SENT_BACK: usize = 512;
+
 /// Most requests in [`SentBack::later`], those with the highest tids: seeing any one of them again is enough.
 const MAX_LATER: usize = 64;
 
@@ -96,16 +100,22 @@ impl Session {
     }
 
     /// Notes that a request of the current interval was sent back: until it comes again, later ones of its PG must not be
-    /// executed, since clients rely on the order of their operations.
-    pub fn note_sent_back(&self, request: &OsdRequest) {
+    /// executed, since clients rely on the order of their operations. Returns whether there was room to note it; the connection
+    /// has to end where there was not.
+    #[must_use]
+    pub fn note_sent_back(&self, request: &OsdRequest) -> bool {
         let mut sent_back = self.sent_back.lock();
         let (tid, interval) = (request.reqid.tid, request.interval);
         let is_older =
             |known: &SentBack| interval > known.interval || interval == known.interval && tid < known.tid;
+        if sent_back.len() >= MAX_SENT_BACK && !sent_back.contains_key(&request.pg) {
+            return false;
+        }
         if sent_back.get(&request.pg).is_none_or(is_older) {
             sent_back.insert(request.pg, SentBack { tid, interval, later: BTreeMap::new() });
         }
         self.has_sent_back.store(true, Ordering::Relaxed);
+        true
     }
 
     /// Whether a request has to be sent back since an earlier one of its PG was, and has not come again. It need not be

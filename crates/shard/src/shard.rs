@@ -47,6 +47,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use sums::Sums;
 use watches::WatchTable;
 
@@ -230,6 +231,11 @@ impl ShardCell {
         f(&mut self.shard.lock())
     }
 
+    /// As [`ShardCell::with`]; `None` where the shard is at work for longer than `wait`.
+    pub fn try_with<R>(&self, wait: Duration, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        self.shard.try_lock_for(wait).map(|mut shard| f(&mut shard))
+    }
+
     /// What is due: ticks, one piece of background work, timeouts, and what the inbox has. `None` where the shard is broken.
     pub fn turn(&self) -> Option<Turn> {
         self.enter(|shard| {
@@ -354,6 +360,7 @@ impl Shard {
             }
             ShardMessage::Space { from, space_bytes } => self.space.heard(from, space_bytes),
             ShardMessage::Leases => self.feed_all(|| Event::Leases),
+            ShardMessage::TrackerLimits(limits) => self.tracker.set_limits(limits),
         }
     }
 

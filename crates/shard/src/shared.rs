@@ -89,6 +89,8 @@ pub struct Shared {
     pub recoveries: Mutex<Reserver<PgId>>,
     /// What requests that wait for a map may take of the client throttle.
     pub(crate) early: Throttle,
+    /// Requests that copy, or wait for a copy of their object: as many as one inactive PG may have waiting.
+    pub(crate) copying: Throttle,
     /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
     /// The options changed since the map authority was told of them.
@@ -131,6 +133,7 @@ impl Shared {
                 boot_nonce,
                 store,
                 world,
+                copying: Throttle::new(u64::MAX, settings.pg.max_waiting_inactive as u64),
                 early: early_throttle(&options, settings.pg.max_waiting_inactive),
                 settings: Arc::new(settings.pg.clone()),
                 limits: ArcSwap::from_pointee(limits_of(&options)),

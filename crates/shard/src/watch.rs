@@ -30,6 +30,12 @@ const REMOVE_AGAIN_NS: u64 = 1_000_000_000;
 /// The longest time between two attempts where it failed again and again.
 const REMOVE_FAILED_NS: u64 = 30_000_000_000;
 
+/// The longest timeout of a watch or notify, in seconds; clients choose any. A longer one counts as this.
+pub(crate) const MAX_TIMEOUT_S: u32 = 24 * 60 * 60;
+
+/// So many timers are never too many.
+const FEW_TIMERS: usize = 1024;
+
 /// A watch within an object: session and cookie.
 pub(crate) type WatchId = (ClientId, u64);
 
@@ -73,6 +79,8 @@ struct Notify<N> {
     attempt: u32,
     notifier: N,
     payload: Bytes,
+    /// When it is over, whoever has answered.
+    deadline_ns: u64,
     waiting: Vec<WatchId>,
     acks: Vec<(WatchId, Bytes)>,
 }
@@ -137,6 +145,8 @@ pub(crate) struct Watches<C, N> {
     counts: Arc<WatchCounts>,
     objects: BTreeMap<ObjectId, Watched<C, N>>,
     timers: BinaryHeap<Reverse<(u64, Due)>>,
+    /// With more timers those that hold are looked for.
+    most_timers: usize,
     notifies: usize,
     bytes: usize,
     next_id: u64,
@@ -150,7 +160,8 @@ impl<C: Clone, N> Watches<C, N> {
     /// Nothing watched yet. What is watched is counted in `counts` too; notifies are numbered from above `first_id`.
     pub(crate) fn new(limits: WatchLimits, counts: Arc<WatchCounts>, first_id: u64) -> Watches<C, N> {
         let (objects, timers) = (BTreeMap::new(), BinaryHeap::new());
-        Watches { limits, counts, objects, timers, notifies: 0, bytes: 0, next_id: first_id }
+        let most_timers = FEW_TIMERS;
+        Watches { limits, counts, objects, timers, most_timers, notifies: 0, bytes: 0, next_id: first_id }
     }
 
     /// When [`Watches::on_time`] has something to do, if ever.
@@ -189,6 +200,26 @@ impl<C: Clone, N> Watches<C, N> {
         (self.objects.values().map(|watched| watched.watches.len()).sum(), self.notifies)
     }
 
+    /// Sets a timer. Those of what is gone stay until they fire, and clients choose when that is: where they are more than those
+    /// that hold, they go now.
+    fn set_timer(&mut self, at_ns: u64, due: Due) {
+        self.timers.push(Reverse((at_ns, due)));
+        if self.timers.len() <= self.most_timers {
+            return;
+        }
+        let mut timers = Vec::new();
+        for (object, watched) in &self.objects {
+            let watches = watched.watches.iter().filter(|(_, live)| !live.lapsed);
+            let due = |watch: &WatchId| Due::Watch(object.clone(), *watch);
+            timers.extend(watches.map(|(watch, live)| Reverse((live.deadline_ns, due(watch)))));
+            let due = |id: u64| Due::Notify(object.clone(), id);
+            timers
+                .extend(watched.notifies.iter().map(|notify| Reverse((notify.deadline_ns, due(notify.id)))));
+        }
+        self.timers = timers.into();
+        self.most_timers = 2 * self.timers.len().max(FEW_TIMERS / 2);
+    }
+
     fn watched(&mut self, slot: u32, object: &ObjectId) -> &mut Watched<C, N> {
         let none = || Watched { slot, watches: BTreeMap::new(), notifies: Vec::new() };
         self.objects.entry(object.clone()).or_insert_with(none)
@@ -207,7 +238,7 @@ impl<C: Clone, N> Watches<C, N> {
                 .watches
                 .insert(watch, Live { conn: None, timeout_ns, deadline_ns, lapsed: false, failures: 0 });
             self.counts.add(watch.0);
-            self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
+            self.set_timer(deadline_ns, Due::Watch(object.clone(), watch));
         }
     }
 
@@ -235,7 +266,7 @@ impl<C: Clone, N> Watches<C, N> {
             self.counts.add(watch.0);
         }
         if !known {
-            self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
+            self.set_timer(deadline_ns, Due::Watch(object.clone(), watch));
         }
     }
 
@@ -311,7 +342,8 @@ impl<C: Clone, N> Watches<C, N> {
         let id = self.next_id;
         let watched = self.watched(slot, object);
         let waiting = watched.watches.keys().copied().collect();
-        let notify = Notify { id, reqid, attempt, notifier, payload, waiting, acks: Vec::new() };
+        let deadline_ns = now_ns + timeout_ns;
+        let notify = Notify { id, reqid, attempt, notifier, payload, deadline_ns, waiting, acks: Vec::new() };
         for watch in &notify.waiting {
             if let Some(conn) = watched.watches[watch].conn.clone() {
                 out.push(Action::Tell(conn, notify.message(*watch)));
@@ -321,7 +353,7 @@ impl<C: Clone, N> Watches<C, N> {
         watched.notifies.push(notify);
         self.notifies += 1;
         self.bytes += bytes;
-        self.timers.push(Reverse((now_ns + timeout_ns, Due::Notify(object.clone(), id))));
+        self.set_timer(deadline_ns, Due::Notify(object.clone(), id));
         self.complete_answered(object, out);
         Ok(())
     }
@@ -383,7 +415,8 @@ impl<C: Clone, N> Watches<C, N> {
             live.failures = if failed { live.failures.saturating_add(1) } else { 0 };
             let delay_ns = (REMOVE_AGAIN_NS << live.failures.saturating_sub(1).min(6)).min(REMOVE_FAILED_NS);
             (live.lapsed, live.deadline_ns) = (false, now_ns + delay_ns);
-            self.timers.push(Reverse((live.deadline_ns, Due::Watch(object.clone(), watch))));
+            let deadline_ns = live.deadline_ns;
+            self.set_timer(deadline_ns, Due::Watch(object.clone(), watch));
         }
     }
 
@@ -510,6 +543,7 @@ impl<N> Notify<N> {
     }
 }
 
-fn timeout_ns(timeout_s: u32) -> u64 {
-    u64::from(timeout_s) * 1_000_000_000
+/// A timeout in nanoseconds, of at most [`MAX_TIMEOUT_S`].
+pub(crate) fn timeout_ns(timeout_s: u32) -> u64 {
+    u64::from(timeout_s.min(MAX_TIMEOUT_S)) * 1_000_000_000
 }

@@ -105,6 +105,10 @@ pub struct OsdRequest {
 /// encoding, so more of them do not decode.
 pub const MAX_OPS: usize = 65_535;
 
+/// What a store may need for an attribute or omap entry besides its key and value (a MemStore: two buffers and a place in
+/// a tree).
+pub const ENTRY_BYTES: usize = 256;
+
 fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Error> {
     struct Ops;
     impl<'de> Visitor<'de> for Ops {
@@ -136,14 +140,20 @@ impl OsdRequest {
         self.flags & crate::op::request_flag::WRITE != 0 || self.ops.iter().any(|op| op.op.is_write())
     }
 
-    /// Bytes that it writes at most, as throttles count them.
+    /// Bytes that it writes at most, as throttles and checks of space count them: data, attributes, omap and inputs of
+    /// class methods. An attribute or omap entry counts [`ENTRY_BYTES`] more.
     pub fn payload_bytes(&self) -> usize {
-        use crate::op::Op::{Append, Write, WriteFull, WriteSame};
+        use crate::op::Op::{Append, Call, OmapSet, OmapSetHeader, SetXattr, Write, WriteFull, WriteSame};
+        let entry = |key: usize, value: usize| ENTRY_BYTES + key + value;
         self.ops
             .iter()
             .map(|op| match &op.op {
                 Write { data, .. } | WriteFull { data } | Append { data } => data.len(),
                 WriteSame { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX / 2),
+                SetXattr { name, value } => entry(name.len(), value.len()),
+                OmapSet { entries } => entries.iter().map(|(key, value)| entry(key.len(), value.len())).sum(),
+                OmapSetHeader { header } => entry(0, header.len()),
+                Call { input, .. } => entry(0, input.len()),
                 _ => 0,
             })
             .fold(0, usize::saturating_add)

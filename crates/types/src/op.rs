@@ -721,13 +721,25 @@ pub struct CopyGetReply {
     pub reqids: Vec<(ReqId, u64)>,
     /// Where to go on.
     pub cursor: CopyCursor,
+    /// The object's version, which no two states of it share. The user version of a copy is its source's.
+    pub version: Eversion,
+}
+
+impl Versioned for CopyGetReply {
+    const NAME: &'static str = "CopyGetReply";
+    const VERSION: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
+        // Version 1 ended before the object's version, whose zeros are a byte each.
+        crate::encoding::decode_body(Self::NAME, &[body, &[0, 0]].concat())
+    }
 }
 
 macro_rules! versioned {
     ($($type:ty),*) => { $(impl Versioned for $type { const NAME: &'static str = stringify!($type); })* };
 }
 versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, Pairs);
-versioned!(SparseReadReply, ExtentsReply, WatchersReply, CopyGetReply);
+versioned!(SparseReadReply, ExtentsReply, WatchersReply);
 
 impl Versioned for ObjectInfo {
     const NAME: &'static str = "ObjectInfo";

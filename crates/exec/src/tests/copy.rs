@@ -11,6 +11,7 @@ fn fetch(b: &mut Bench, name: &str, max_bytes: u64) -> (Copied, usize) {
         assert!(piece.data.len() as u64 <= max_bytes);
         cursor = piece.cursor.clone();
         pieces += 1;
+        assert_eq!(piece.version, load_context(&b.store, PG, &oid(name)).unwrap().info.version);
         copied.add(piece, 1 << 20).unwrap();
     }
     (copied, pieces)

@@ -11,31 +11,23 @@ use std::collections::BTreeMap;
 const MAX_COMPLAINTS: usize = 5;
 
 impl Control {
-    /// The slow ops of all shards.
-    pub(super) fn slow_ops(&self, now_ns: u64) -> SlowOps {
-        let each = self.cells.iter().map(|cell| cell.inspect(|shard| shard.tracker().slow(now_ns)));
-        each.fold(SlowOps::default(), |sum, slow| {
-            let count = sum.count + slow.count;
-            let older = if slow.oldest_ms > sum.oldest_ms { slow } else { sum };
-            SlowOps { count, ..older }
-        })
-    }
-
     /// Complains about slow ops whose time has come, as Ceph words it; returns what is slow.
-    pub(super) fn watch_slow_ops(&self, now_ns: u64) -> SlowOps {
-        let slow = self.slow_ops(now_ns);
+    pub(super) fn watch_slow_ops(&mut self, now_ns: u64) -> SlowOps {
+        self.looks.watch(now_ns);
+        let slow = self.looks.slow();
         if slow.count == 0 {
             return slow;
         }
         let clocks = Clocks { now_ns, wall_ns: self.shared.world.wall_ns() };
         let mut complained = false;
-        for (cell, metrics) in self.cells.iter().zip(&self.shared.metrics) {
-            for line in cell.with(|shard| shard.tracker_mut().complaints(clocks, MAX_COMPLAINTS)) {
+        let metrics = &self.shared.metrics;
+        self.looks.ask(|at, shard| {
+            for line in shard.tracker_mut().complaints(clocks, MAX_COMPLAINTS) {
                 tracing::warn!("{line}");
                 complained = true;
-                metrics.op_slow.inc();
+                metrics[at].op_slow.inc();
             }
-        }
+        });
         if complained && self.shared.config.get().global.clog_to_monitors {
             let text = self.slow_summary(now_ns, slow.count);
             self.shared.to_mon(&LogAppend { level: "warn".to_owned(), text });
@@ -44,17 +36,15 @@ impl Control {
     }
 
     /// `2 slow requests (by type [ 'delayed' : 2 ] most affected pool [ 'p' : 2 ])`.
-    fn slow_summary(&self, now_ns: u64, count: u64) -> String {
+    fn slow_summary(&mut self, now_ns: u64, count: u64) -> String {
         let mut types: BTreeMap<&str, u64> = BTreeMap::new();
         let mut pools: BTreeMap<_, u64> = BTreeMap::new();
-        for cell in self.cells.iter() {
-            cell.inspect(|shard| {
-                shard.tracker().slow_by(now_ns, |text, pg: PgId| {
-                    *types.entry(text).or_default() += 1;
-                    *pools.entry(pg.pool).or_default() += 1;
-                });
+        self.looks.ask(|_, shard| {
+            shard.tracker().slow_by(now_ns, |text, pg: PgId| {
+                *types.entry(text).or_default() += 1;
+                *pools.entry(pg.pool).or_default() += 1;
             });
-        }
+        });
         let types: Vec<String> = types.iter().map(|(text, n)| format!("'{text}' : {n}")).collect();
         let mut out = format!("{count} slow requests (by type [ {} ]", types.join(" "));
         if let Some((pool, n)) = pools.iter().max_by_key(|(_, n)| **n) {

@@ -1,21 +1,30 @@
 //! Requests with copy-from ops: their sources are read before they are ordered, and what follows on the same object
 //! waits.
+//!
+//! How long that takes is up to the source's PG, so the requests in hand are bounded for the whole OSD (`Shared::copying`);
+//! others are sent back. Sources are read only for PGs that execute operations, and what was read holds its share of the
+//! memory until the PG has the request: copies that can't be carried out do not keep others from being read.
 
 use super::Shard;
-use super::ops::{Admission, Outcome, answer, send_back};
+use super::ops::{Admission, Outcome, Passed, answer, send_back};
 use crate::copy::Fetched;
 use crate::session::Arrival;
+use nacre_common::throttle::Permit;
 use nacre_types::errno::Errno;
 use nacre_types::object::ObjectId;
 use nacre_types::op::Op;
 use std::collections::BTreeMap;
 
-/// Requests that may wait for one object's copy; the throttle of clients' requests bounds them all.
-const MAX_WAITING: usize = 1024;
+/// A copy on its way.
+struct Copying {
+    _share: Permit,
+    /// Requests that wait for it, in order.
+    waiting: Vec<(Arrival, Permit)>,
+}
 
-/// Objects that are being replaced by copies, with the requests that wait for that, in order.
+/// Objects that are being replaced by copies.
 #[derive(Default)]
-pub(super) struct Copies(BTreeMap<ObjectId, Vec<Arrival>>);
+pub(super) struct Copies(BTreeMap<ObjectId, Copying>);
 
 impl Copies {
     /// Whether there are any.
@@ -26,42 +35,63 @@ impl Copies {
 
 impl Shard {
     /// Keeps a request that copies, or that waits for a copy of its object; hands back any other.
-    pub(super) fn hold_for_copy(&mut self, arrival: Arrival, copies: bool) -> Option<Arrival> {
+    pub(super) fn hold_for_copy(
+        &mut self,
+        arrival: Arrival,
+        passed: Passed,
+        copies: bool,
+    ) -> Option<Arrival> {
         let object = &arrival.request.object;
         // Copies of a copied object read what it was: two that copy each other would wait for ever.
         let reads_copy = || arrival.request.ops.iter().any(|op| matches!(op.op, Op::CopyGet { .. }));
-        if let Some(waiting) = self.copies.0.get_mut(object) {
-            if reads_copy() {
-                return Some(arrival);
-            }
-            if waiting.len() < MAX_WAITING {
-                waiting.push(arrival);
-            } else {
-                send_back(&arrival.conn, &arrival.request, arrival.request.epoch);
-            }
-            return None;
-        }
-        if !copies {
+        let is_copying = self.copies.0.contains_key(object);
+        if is_copying && reads_copy() || !is_copying && !copies {
             return Some(arrival);
         }
-        self.copies.0.insert(object.clone(), Vec::new());
-        self.shared.world.fetch(self.index, Box::new(arrival));
+        let Some(share) = self.shared.copying.try_take(0) else {
+            self.send_back_copy(&arrival);
+            return None;
+        };
+        if let Some(copying) = self.copies.0.get_mut(object) {
+            copying.waiting.push((arrival, share));
+        } else if self.executes(passed.slot) {
+            self.copies.0.insert(object.clone(), Copying { _share: share, waiting: Vec::new() });
+            self.shared.world.fetch(self.index, Box::new(arrival));
+        } else {
+            self.send_back_copy(&arrival);
+        }
         None
     }
 
     /// The sources of a request are read: it goes on, and so do those that waited for it.
-    pub(super) fn on_fetched(&mut self, arrival: Arrival, fetched: Fetched) {
-        let waiting = self.copies.0.remove(&arrival.request.object).unwrap_or_default();
+    pub(super) fn on_fetched(&mut self, arrival: Arrival, mut fetched: Fetched) {
+        let copying = self.copies.0.remove(&arrival.request.object);
         if let Some(map) = self.map.clone() {
             match self.admit(&map, &arrival.request, &arrival.conn) {
-                Admission::Pass { passed, .. } => self.start(arrival, passed, fetched),
+                Admission::Pass { passed, .. } if self.executes(passed.slot) => {
+                    // The PG may need long to carry it out.
+                    fetched.rooms.clear();
+                    self.start(arrival, passed, fetched);
+                }
                 Admission::Answer(errno) => refuse(&arrival, errno, map.epoch),
-                Admission::Backoff => send_back(&arrival.conn, &arrival.request, map.epoch),
+                Admission::Pass { .. } | Admission::Backoff => self.send_back_copy(&arrival),
             }
         }
-        for arrival in waiting {
+        for (arrival, share) in copying.map(|copying| copying.waiting).unwrap_or_default() {
+            drop(share);
             self.on_request(arrival);
         }
+    }
+
+    fn executes(&self, slot: u32) -> bool {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        hosted.is_some_and(|hosted| hosted.machine.executes())
+    }
+
+    fn send_back_copy(&self, arrival: &Arrival) {
+        self.metrics.op_backoffs.inc();
+        let epoch = self.map.as_ref().map_or(arrival.request.epoch, |map| map.epoch);
+        send_back(&arrival.conn, &arrival.request, epoch);
     }
 }
 

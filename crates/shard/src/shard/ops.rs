@@ -22,7 +22,7 @@ use nacre_types::osdmap::{OsdMap, flag};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Space set aside for a write beyond its payload: metadata, allocation units.
+/// Space set aside for a write beyond its payload: the object's info and log entry, allocation units.
 const WRITE_OVERHEAD_BYTES: u64 = 64 << 10;
 
 /// Where the OSD's own requests come from.
@@ -156,9 +156,13 @@ impl Shard {
             self.hold_for_map(arrival);
             return;
         }
-        match self.admit(&map, request, conn) {
+        let admission = self.admit(&map, request, conn);
+        if matches!(admission, Admission::Pass { .. }) {
+            self.note_pings(request, conn);
+        }
+        match admission {
             Admission::Pass { passed, copies } if copies || self.copies.is_any() => {
-                if let Some(arrival) = self.hold_for_copy(arrival, copies) {
+                if let Some(arrival) = self.hold_for_copy(arrival, passed, copies) {
                     self.start(arrival, passed, Fetched::default());
                 }
             }
@@ -169,7 +173,12 @@ impl Shard {
             }
             Admission::Backoff => {
                 self.metrics.op_backoffs.inc();
-                send_back(conn, request, map.epoch);
+                if map.pools.contains_key(&request.pg.pool) {
+                    send_back(conn, request, map.epoch);
+                } else {
+                    // There is no PG whose operations would have an order.
+                    backoff(conn, request, map.epoch);
+                }
             }
         }
     }
@@ -229,7 +238,6 @@ impl Shard {
     pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, fetched: Fetched) {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
-        self.note_pings(&request, &conn);
         let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
         let op = ClientOp {
             token: 0,
@@ -308,31 +316,26 @@ impl Shard {
                         if error.is_damage() {
                             return damaged(hosted, op, &*shared.store);
                         }
-                        op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
-                        return Executed::Read;
+                        return failed(op, error.errno());
                     }
                 }
             }
         };
         let (mut full, mut no_space) = (false, false);
+        let payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
         if op.writes {
-            let copied: u64 = op.fetched.bytes();
-            let payload = request.payload_bytes() as u64 + copied;
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
                 || fit(&self.space, map, hosted.pg, payload) == Fit::No;
-            match shared.store.reserve(payload + WRITE_OVERHEAD_BYTES) {
+            match shared.store.reserve(payload.saturating_add(WRITE_OVERHEAD_BYTES)) {
                 // Held until the change is queued (rule B6).
                 Ok(reservation) => self.reservations.push(reservation),
                 Err(StoreError::NoSpace { .. }) => {
                     no_space = true;
                     shared.report.notify_one();
                 }
-                Err(error) => {
-                    op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
-                    return Executed::Read;
-                }
+                Err(error) => return failed(op, error.errno()),
             }
         }
         let limits = shared.limits.load();
@@ -376,10 +379,7 @@ impl Shard {
             // failed, or that it succeeded.
             let failed = outcome.result < 0;
             let recorded = op.writes && (failed || exec::may_change(request));
-            let result = recorded.then(|| match encode(&outcome) {
-                short if short.len() <= MAX_DUP_RESULT_BYTES => Bytes::from(short),
-                _ => encode(&without_outputs(&outcome)).into(),
-            });
+            let result = recorded.then(|| record(&outcome));
             op.outcome = Some(outcome);
             return match result {
                 None => Executed::Read,
@@ -390,8 +390,8 @@ impl Shard {
         hosted.sums.changed(&request.object, &change.delta);
         if self.space.is_scarce() {
             let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
-            self.space.begin(members.iter().copied(), change.written_bytes);
-            op.charged = Some((change.written_bytes, members));
+            self.space.begin(members.iter().copied(), payload);
+            op.charged = Some((payload, members));
         }
         let result = encode(&outcome);
         (op.outcome, op.wrote) = (Some(outcome), Some(version));
@@ -537,6 +537,7 @@ impl Shard {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         match &op.conn {
             Some(conn) => answer(conn, &op.request, epoch, outcome),
+            None if outcome.result == Errno::ENOENT.negated() => self.forget_watch(op),
             None if outcome.result < 0 => self.lapse_again(op, true),
             None => {}
         }
@@ -563,6 +564,23 @@ fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) ->
     Executed::Damaged { removal }
 }
 
+/// The store failed a request before it was executed. Its client is told, so a late copy of it must not take effect when the
+/// store works again: a write leaves a record (rule R6).
+fn failed(op: &mut InflightOp, errno: Errno) -> Executed {
+    let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
+    let result = op.writes.then(|| record(&outcome));
+    op.outcome = Some(outcome);
+    result.map_or(Executed::Read, |result| Executed::Failed { result })
+}
+
+/// What is kept of the outcome of a request that changed nothing.
+fn record(outcome: &Outcome) -> Bytes {
+    match encode(outcome) {
+        short if short.len() <= MAX_DUP_RESULT_BYTES => short.into(),
+        _ => encode(&without_outputs(outcome)).into(),
+    }
+}
+
 fn encode(outcome: &Outcome) -> Vec<u8> {
     postcard::to_extend(outcome, Vec::with_capacity(16))
         .expect("invariant: outcomes hold no unsized sequences")
@@ -581,7 +599,7 @@ fn without_outputs(outcome: &Outcome) -> Outcome {
 /// What is known of a request that may go on.
 #[derive(Clone, Copy)]
 pub(super) struct Passed {
-    slot: u32,
+    pub(super) slot: u32,
     writes: bool,
     listing: bool,
 }
@@ -653,8 +671,9 @@ pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
 
 /// As [`backoff`]; what the client sent after it to the PG must not overtake it.
 pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
-    if let Some(session) = conn.context::<Session>() {
-        session.note_sent_back(request);
+    if conn.context::<Session>().is_some_and(|session| !session.note_sent_back(request)) {
+        tracing::warn!(peer = %conn.peer_addr(), "requests of too many PGs were sent back: the connection ends");
+        return conn.abort();
     }
     backoff(conn, request, epoch);
 }

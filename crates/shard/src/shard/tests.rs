@@ -1,5 +1,10 @@
 //! A shard without threads and sockets: the primary of one PG, whose other member is played by the test.
 
+mod bounds;
+mod busy;
+mod copies;
+mod watching;
+
 use super::ops::{InflightOp, backoff};
 use super::*;
 use crate::session::{Arrival, Session};
@@ -11,13 +16,13 @@ use nacre_common::config::ConfigBuilder;
 use nacre_common::conn::Connection;
 use nacre_common::error::Error;
 use nacre_common::throttle::{Permit, Throttle};
-use nacre_exec::testing::Counting;
-use nacre_objectstore::MemStore;
+use nacre_exec::testing::{Counting, EMFILE};
+use nacre_objectstore::{MemStore, MemStoreConfig};
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_pg::{ClientOp, MemberInfo};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
-use nacre_types::msg::{Encoded, OsdBackoff, OsdRequest};
+use nacre_types::msg::{Encoded, Message, OsdBackoff, OsdReply, OsdRequest, WatchLost};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{Op, OsdOp};
 use nacre_types::osdmap::{Member, OsdInfo, PgMembership};
@@ -50,9 +55,13 @@ impl Bench {
     }
 
     fn with(options: &[(&str, &str)]) -> Bench {
+        Bench::on(MemStoreConfig::default(), options)
+    }
+
+    fn on(size: MemStoreConfig, options: &[(&str, &str)]) -> Bench {
         let directory = tempfile::tempdir().unwrap();
         MemStore::mkfs(directory.path()).unwrap();
-        let (store, report) = MemStore::mount(directory.path(), Default::default()).unwrap();
+        let (store, report) = MemStore::mount(directory.path(), size).unwrap();
         let store = Arc::new(Counting::new(store));
         let config = ConfigBuilder::new(EntityName::osd(OsdId(0)))
             .set("osd_heartbeat_grace", "1")
@@ -216,22 +225,58 @@ impl World for Alone {
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 }
 
-/// A client's connection, whose other end reads nothing.
+/// A client's connection, whose other end says nothing of itself.
 struct Silent {
     session: Session,
+    heard: Arc<Mutex<Heard>>,
     room: AtomicUsize,
     over: AtomicBool,
+}
+
+/// What a client was sent.
+#[derive(Default)]
+struct Heard {
+    /// Results by request.
+    results: Vec<(u64, i32)>,
+    /// Requests sent back.
+    backoffs: Vec<u64>,
+    /// Watches that have lapsed.
+    lost: Vec<u64>,
+}
+
+impl Heard {
+    fn note(&mut self, message: Encoded) {
+        match message.kind {
+            OsdReply::KIND => {
+                let reply: OsdReply = message.decode().unwrap();
+                self.results.push((reply.reqid.tid, reply.result));
+            }
+            OsdBackoff::KIND => self.backoffs.push(message.decode::<OsdBackoff>().unwrap().reqid.tid),
+            WatchLost::KIND => self.lost.push(message.decode::<WatchLost>().unwrap().cookie),
+            _ => {}
+        }
+    }
+
+    /// The result of a request that was answered once.
+    fn result(&self, tid: u64) -> Option<i32> {
+        let mut of = self.results.iter().filter(|(of, _)| *of == tid);
+        let result = of.next().map(|(_, result)| *result);
+        assert!(of.next().is_none(), "request {tid} was answered twice");
+        result
+    }
 }
 
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 impl Connection for Silent {
-    fn send_encoded(&self, _message: Encoded) -> Result<(), Error> {
+    fn send_encoded(&self, message: Encoded) -> Result<(), Error> {
         if self.is_over() {
             return Err(Error::Closed);
         }
         let sent = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(1));
-        sent.map(drop).map_err(|_| Error::Full)
+        sent.map_err(|_| Error::Full)?;
+        self.heard.lock().note(message);
+        Ok(())
     }
 
     fn id(&self) -> u64 {
@@ -257,6 +302,11 @@ impl Connection for Silent {
 
 /// The client connects.
 fn connect() -> ConnRef {
+    connect_and_hear().0
+}
+
+/// The client connects, and notes what it is sent.
+fn connect_and_hear() -> (ConnRef, Arc<Mutex<Heard>>) {
     let peer = Peer {
         entity: EntityName::client("admin"),
         client: Some(CLIENT),
@@ -266,7 +316,10 @@ fn connect() -> ConnRef {
         expires_unix: None,
     };
     let session = Session::new(&peer, ADDR);
-    ConnRef::new(Arc::new(Silent { session, room: AtomicUsize::new(1000), over: AtomicBool::new(false) }))
+    let heard = Arc::<Mutex<Heard>>::default();
+    let (room, over) = (AtomicUsize::new(1000), AtomicBool::new(false));
+    let silent = Silent { session, heard: Arc::clone(&heard), room, over };
+    (ConnRef::new(Arc::new(silent)), heard)
 }
 
 #[test]
@@ -348,11 +401,11 @@ fn who_gives_up_a_request_that_was_sent_back_goes_on_with_later_ones() {
         // Another PG's request holds this back.
         OsdRequest { oldest_tid: 1, attempt, ..request }
     };
-    session.note_sent_back(&request(5, 0));
+    assert!(session.note_sent_back(&request(5, 0)));
     assert!(session.overtakes(&request(6, 0)) && session.overtakes(&request(7, 0)));
     // The client resends in order: were it still there, the earlier one would have come first.
     assert!(!session.overtakes(&request(7, 1)) && !session.overtakes(&request(8, 0)));
-    session.note_sent_back(&request(9, 0));
+    assert!(session.note_sent_back(&request(9, 0)));
     assert!(session.overtakes(&request(10, 0)) && !session.overtakes(&request(9, 1)));
     assert!(!session.overtakes(&request(10, 1)));
 }
@@ -553,8 +606,26 @@ fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
     assert_eq!(bench.unanswered(), 12);
     // A client that has given up on the ninth goes on with the others.
     let session = conn.context::<Session>().unwrap();
-    session.note_sent_back(&sent[8]);
+    assert!(session.note_sent_back(&sent[8]));
     assert!(session.overtakes(&sent[9]) && !session.overtakes(&sent[7]));
     assert!(!session.overtakes(&OsdRequest { oldest_tid: 10, ..sent[9].clone() }));
     assert!(!session.overtakes(&sent[10]));
+}
+
+#[test]
+fn a_write_that_the_store_failed_does_not_take_effect_later() {
+    for fail in [Counting::fail_once, Counting::fail_to_reserve_once] {
+        let bench = Bench::new();
+        let (conn, heard) = connect_and_hear();
+        let request = bench.request(1, Op::Create { exclusive: true });
+        bench.gain_lease();
+        fail(&bench.store);
+        bench.arrive(OsdRequest { attempt: 1, ..request.clone() }, &conn, None);
+        bench.acknowledge();
+        assert_eq!(heard.lock().results, [(1, EMFILE.negated())]);
+        // The first attempt was under way on an earlier connection.
+        bench.arrive(request, &conn, None);
+        bench.acknowledge();
+        assert_eq!(heard.lock().results, [(1, EMFILE.negated()); 2]);
+    }
 }

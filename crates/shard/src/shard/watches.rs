@@ -4,7 +4,7 @@ use super::Shard;
 use super::ops::{InflightOp, Outcome, answer, backoff};
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches};
+use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches, timeout_ns};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_common::conn::ConnRef;
 use nacre_exec::{self as exec, Effect};
@@ -43,9 +43,13 @@ impl Shard {
         let object = op.request.object.clone();
         for effect in std::mem::take(&mut op.effects) {
             match effect {
-                Effect::Connect { cookie, timeout_s } => {
-                    self.connect(&op, (op.client, cookie), timeout_s, &mut out);
-                }
+                Effect::Connect { cookie, timeout_s } => match self.may_connect(&op, cookie) {
+                    Ok(()) => self.connect(&op, (op.client, cookie), timeout_s, &mut out),
+                    Err(errno) => {
+                        let result = OpResult::error(errno);
+                        (outcome.result, outcome.ops) = (result.code, vec![result]);
+                    }
+                },
                 Effect::Ping { cookie } => {
                     let own = |conn: &ConnRef| op.conn.as_ref() == Some(conn);
                     if !self.watches.ping(&object, (op.client, cookie), self.now_ns, own) {
@@ -71,6 +75,21 @@ impl Shard {
         }
         self.finish(&op, outcome);
         self.carry_out_watches(out);
+    }
+
+    /// Whether a request may connect its watch now. One that changed nothing waited for earlier updates of the object without
+    /// a place among them: the answers to all of them come before its own, and a later one may have removed the watch. What is
+    /// not in the object's info must not be connected (ENOTCONN).
+    fn may_connect(&mut self, op: &InflightOp, cookie: u64) -> Result<(), Errno> {
+        if exec::may_change(&op.request) {
+            return Ok(());
+        }
+        let infos = self.watchers_of(op.slot, &op.request.object).map_err(|error| {
+            tracing::warn!(object = %op.request.object, %error, "the watchers of an object can't be read");
+            error.errno()
+        })?;
+        let is_there = infos.iter().any(|info| info.client == op.client && info.cookie == cookie);
+        if is_there { Ok(()) } else { Err(Errno::ENOTCONN) }
     }
 
     /// The request's connection is the watch's from now on.
@@ -120,7 +139,7 @@ impl Shard {
             }
         }
         let attempt = (op.request.reqid, op.request.attempt);
-        let when = (self.now_ns, u64::from(timeout_s) * 1_000_000_000);
+        let when = (self.now_ns, timeout_ns(timeout_s));
         match self.watches.notify((slot, &object), attempt, op, payload, when, out) {
             Ok(()) => self.inbox.nudge(),
             Err(TooMany(op)) => {
@@ -222,6 +241,17 @@ impl Shard {
             }
         }
         self.inbox.nudge();
+    }
+
+    /// The object of a watch that has lapsed is gone, and the watch with it.
+    pub(super) fn forget_watch(&mut self, op: &InflightOp) {
+        let mut out = Vec::new();
+        for part in &op.request.ops {
+            if let Op::Unwatch { cookie } = part.op {
+                self.watches.remove(&op.request.object, (op.client, cookie), false, &mut out);
+            }
+        }
+        self.carry_out_watches(out);
     }
 
     /// A resend of a request that was executed: its watches are connected by the new connection.

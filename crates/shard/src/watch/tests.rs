@@ -296,3 +296,36 @@ fn what_is_watched_is_counted() {
     drop(other);
     assert_eq!(counts.of(ANN.0), (0, 0));
 }
+
+#[test]
+fn timers_of_what_is_gone_do_not_pile_up() {
+    const ROUNDS: usize = 5 * FEW_TIMERS;
+    let mut b = Bench::new();
+    b.connect(BOB, 2);
+    let mut out = Vec::new();
+    for round in 0..ROUNDS {
+        b.table.connect((0, &oid()), ANN, u32::MAX, 1, b.now, &mut out);
+        let when = (b.now, timeout_ns(u32::MAX));
+        let request = (reqid(round as u64), 0);
+        b.table.notify((0, &oid()), request, "n", Bytes::new(), when, &mut out).unwrap();
+        b.table.ack(&oid(), round as u64 + 1, BOB, Bytes::new(), &mut out);
+        b.table.remove(&oid(), ANN, false, &mut out);
+        assert!(
+            b.table.timers.len() <= FEW_TIMERS + 1,
+            "{} timers after {round} rounds",
+            b.table.timers.len()
+        );
+    }
+    // Those that hold are kept.
+    b.table.notify((0, &oid()), (reqid(1), 0), "late", Bytes::new(), (b.now, 10 * SECOND), &mut out).unwrap();
+    assert_eq!(b.pass(10).len(), 1);
+    assert_eq!(b.pass(20), ["lost 2: 10", "lapse 2"]);
+}
+
+#[test]
+fn timeouts_end_after_a_day() {
+    let mut b = Bench::new();
+    b.table.adopt(0, &oid(), &[WatchInfo { timeout_s: u32::MAX, ..info(ANN) }], b.now);
+    assert!(b.pass(u64::from(MAX_TIMEOUT_S) - 1).is_empty());
+    assert_eq!(b.pass(1), ["lapse 1"]);
+}

@@ -47,3 +47,15 @@ fn cmpext_results_tell_the_first_difference() {
     }
     assert_eq!((cmpext_mismatch(0), cmpext_index(-4094), cmpext_index(0)), (-4095, None, None));
 }
+
+#[test]
+fn pieces_of_copies_of_version_1_are_read() {
+    use crate::encoding::{ENVELOPE_HEADER_BYTES, decode, encode};
+    let piece = CopyGetReply { size: 5, user_version: 7, ..CopyGetReply::default() };
+    let mut old = encode(&piece);
+    old.truncate(old.len() - 2);
+    let length = (old.len() - ENVELOPE_HEADER_BYTES) as u32;
+    old[0] = 1;
+    old[2..ENVELOPE_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+    assert_eq!(decode::<CopyGetReply>(&old).unwrap(), piece);
+}

@@ -1,0 +1,96 @@
+//! What control knows of the shards, which it asks only while they are not at work.
+//!
+//! A shard is at work for as long as its store takes over a call. Whoever waited for that would keep this OSD from sending
+//! heartbeats and from following the map, and after the lease term the PGs of all its shards would answer nobody. So control
+//! goes on with what it learned last.
+
+use crate::shard::{Shard, ShardCell};
+use nacre_types::ids::OsdId;
+use nacre_types::stats::{PgStats, SlowOps};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long control waits for the end of a shard's turn: twice what a turn takes that waits for nothing.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// What was seen of one shard.
+#[derive(Clone, Debug, Default)]
+struct Look {
+    neighbours: BTreeSet<OsdId>,
+    pgs: usize,
+    slow: SlowOps,
+    /// It did not end its turn in time: in this round it is not waited for again.
+    busy: bool,
+    /// All its statistics were to be sent, and it was at work.
+    owes_all: bool,
+}
+
+/// See the module's documentation.
+pub(super) struct Looks {
+    cells: Arc<Vec<ShardCell>>,
+    looks: Vec<Look>,
+}
+
+impl Looks {
+    pub(super) fn new(cells: Arc<Vec<ShardCell>>) -> Looks {
+        let looks = vec![Look::default(); cells.len()];
+        Looks { cells, looks }
+    }
+
+    /// Shards that were at work are waited for again.
+    pub(super) fn begin_round(&mut self) {
+        self.looks.iter_mut().for_each(|look| look.busy = false);
+    }
+
+    /// Asks each shard that is not at work.
+    pub(super) fn ask(&mut self, mut f: impl FnMut(usize, &mut Shard)) {
+        self.note(|at, shard, _| f(at, shard));
+    }
+
+    fn note(&mut self, mut f: impl FnMut(usize, &mut Shard, &mut Look)) {
+        for (at, (cell, look)) in self.cells.iter().zip(&mut self.looks).enumerate() {
+            let wait = if look.busy { Duration::ZERO } else { WAIT };
+            look.busy = cell.try_with(wait, |shard| f(at, shard, look)).is_none();
+        }
+    }
+
+    /// OSDs that share a PG with this one.
+    pub(super) fn neighbours(&mut self, into: &mut BTreeSet<OsdId>) {
+        self.note(|_, shard, look| {
+            look.neighbours.clear();
+            shard.neighbours(&mut look.neighbours);
+        });
+        into.extend(self.looks.iter().flat_map(|look| &look.neighbours));
+    }
+
+    /// Looks for slow ops.
+    pub(super) fn watch(&mut self, now_ns: u64) {
+        self.note(|_, shard, look| look.slow = shard.tracker().slow(now_ns));
+    }
+
+    /// The slow ops of all shards.
+    pub(super) fn slow(&self) -> SlowOps {
+        self.looks.iter().map(|look| look.slow.clone()).fold(SlowOps::default(), |sum, slow| {
+            let count = sum.count + slow.count;
+            let older = if slow.oldest_ms > sum.oldest_ms { slow } else { sum };
+            SlowOps { count, ..older }
+        })
+    }
+
+    /// Statistics of PGs that changed since they were sent, or of all. A shard at work brings what it owes with a later call.
+    pub(super) fn report(&mut self, all: bool) -> Vec<PgStats> {
+        let mut pgs = Vec::new();
+        self.looks.iter_mut().for_each(|look| look.owes_all |= all);
+        self.note(|_, shard, look| {
+            pgs.append(&mut shard.report(look.owes_all));
+            (look.owes_all, look.pgs) = (false, shard.pg_count());
+        });
+        pgs
+    }
+
+    /// PGs on all shards.
+    pub(super) fn pg_count(&self) -> usize {
+        self.looks.iter().map(|look| look.pgs).sum()
+    }
+}

@@ -1,0 +1,43 @@
+//! A shard whose store takes its time.
+
+use super::*;
+use crate::control::Control;
+use crate::superblock::Superblock;
+use nacre_pg::KnownOsds;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// For how long the store takes over a call where control waits for it.
+const HANGS: Duration = Duration::from_secs(20);
+
+#[test]
+fn control_goes_on_while_a_shard_waits_for_its_store() {
+    let bench = Bench::new();
+    let cells = Arc::new(vec![ShardCell::new(&bench.shared, 0)]);
+    let superblock =
+        Superblock { fsid: Uuid::nil(), osd: OsdId(0), uuid: Uuid::nil(), epoch: Epoch(0), generation: 0 };
+    let (known, metadata) = (KnownOsds::default(), Default::default());
+    let mut control =
+        Control::new(Arc::clone(&bench.shared), Arc::clone(&cells), superblock, known, metadata);
+    bench.shared.map.store(Some(Arc::new(bench.map.clone())));
+    control.on_connected();
+    let (began, is_at_work) = mpsc::channel();
+    let (returned, has_returned) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let cells = &cells;
+        let store_call = scope.spawn(move || {
+            cells[0].with(|_| {
+                began.send(()).unwrap();
+                has_returned.recv_timeout(HANGS).is_ok()
+            })
+        });
+        is_at_work.recv().unwrap();
+        let start = Instant::now();
+        control.hurry();
+        control.round();
+        assert!(start.elapsed() < HANGS / 4, "a round took {:?}", start.elapsed());
+        returned.send(()).ok();
+        assert!(store_call.join().unwrap(), "the round waited for the store");
+    });
+    cells[0].with(Shard::close);
+}

@@ -1,0 +1,96 @@
+//! Requests with copy-from ops whose sources the test reads.
+
+use super::*;
+use nacre_exec::Copied;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+const CAP: &[(&str, &str)] = &[("osd_client_message_cap", "64")];
+/// As many copies with what waits for them as an OSD of that cap holds.
+const MOST: u64 = 8;
+
+impl Bench {
+    fn copy(&self, tid: u64) -> OsdRequest {
+        let source = ObjectId::new(PG.pool, "", "", "source");
+        self.request(tid, Op::CopyFrom { source, version: 0, flags: 0, truncate: (0, 0) })
+    }
+
+    /// The source of a request is read.
+    fn fetched(&self, request: OsdRequest, conn: &ConnRef, rooms: Vec<OwnedSemaphorePermit>) {
+        let arrival = Arrival { request, conn: conn.clone(), permit: None, arrived_ns: 0 };
+        let fetched = crate::copy::Fetched { copies: vec![Ok(Copied::default())], rooms };
+        self.cell.enter(|shard| shard.on_fetched(arrival, fetched)).unwrap();
+    }
+
+    fn has_copies(&self) -> bool {
+        self.cell.inspect(|shard| shard.copies.is_any())
+    }
+}
+
+#[test]
+fn a_request_copies_one_object() {
+    let bench = Bench::new();
+    let (conn, heard) = connect_and_hear();
+    let ops = [bench.copy(1).ops, bench.copy(2).ops].concat();
+    bench.arrive(OsdRequest { ops, ..bench.copy(1) }, &conn, None);
+    assert_eq!(heard.lock().result(1), Some(Errno::EINVAL.negated()));
+}
+
+#[test]
+fn a_copy_gives_its_memory_back_when_its_pg_has_it() {
+    let bench = Bench::new();
+    let (conn, heard) = connect_and_hear();
+    let room = Arc::new(Semaphore::new(1));
+    bench.gain_lease();
+    bench.arrive(bench.copy(1), &conn, None);
+    assert!(bench.has_copies());
+    bench.fetched(bench.copy(1), &conn, vec![Arc::clone(&room).try_acquire_owned().unwrap()]);
+    assert_eq!((bench.unanswered(), heard.lock().result(1)), (1, None), "the other member has not answered");
+    assert_eq!(room.available_permits(), 1, "other copies can be read");
+    bench.acknowledge();
+    assert_eq!(heard.lock().result(1), Some(0));
+}
+
+#[test]
+fn what_waits_for_copies_is_bounded() {
+    let bench = Bench::with(CAP);
+    let (conn, heard) = connect_and_hear();
+    let object = bench.copy(1).object;
+    let write = |tid| OsdRequest {
+        object: object.clone(),
+        oldest_tid: 1,
+        ..bench.request(tid, Op::Create { exclusive: false })
+    };
+    bench.arrive(bench.copy(1), &conn, None);
+    (2..=12).for_each(|tid| bench.arrive(write(tid), &conn, None));
+    let sent_back: Vec<u64> = (MOST + 1..=12).collect();
+    assert_eq!(heard.lock().backoffs, sent_back);
+    let (other, heard_by_other) = connect_and_hear();
+    bench.arrive(bench.copy(20), &other, None);
+    assert_eq!(heard_by_other.lock().backoffs, [20], "copies of other objects count too");
+    bench.gain_lease();
+    bench.fetched(bench.copy(1), &conn, Vec::new());
+    bench.acknowledge();
+    (1..=MOST).for_each(|tid| assert_eq!(heard.lock().result(tid), Some(0)));
+    bench.arrive(OsdRequest { attempt: 1, ..bench.copy(20) }, &other, None);
+    assert!(bench.has_copies() && heard_by_other.lock().backoffs.len() == 1);
+}
+
+#[test]
+fn no_source_is_read_for_a_pg_that_does_not_execute() {
+    let mut bench = Bench::new();
+    let (conn, heard) = connect_and_hear();
+    bench.arrive(bench.copy(1), &conn, None);
+    let membership = bench.map.membership(PG).unwrap().clone();
+    // With a higher min_size the PG does not serve.
+    bench.map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 3, 3, 0, 1, Epoch(1))));
+    bench.enter_interval(membership);
+    bench.fetched(bench.copy(1), &conn, Vec::new());
+    assert_eq!(
+        (bench.unanswered(), &heard.lock().backoffs[..]),
+        (0, &[1][..]),
+        "it would hold what was read"
+    );
+    let other = connect();
+    bench.arrive(bench.copy(2), &other, None);
+    assert!(!bench.has_copies());
+}
