@@ -77,6 +77,10 @@ pub(crate) struct Primary {
     pub(crate) lacking: BTreeSet<OsdId>,
     /// How far each other member's log is durable.
     pub(crate) heads: BTreeMap<OsdId, Eversion>,
+    /// The in-sync members that have not confirmed that the record of the interval is durable there (R7).
+    pub(crate) unrecorded: BTreeSet<OsdId>,
+    /// The number of the question whose answer confirms it.
+    pub(crate) record_round: u64,
     inflight: VecDeque<Inflight>,
     pub(crate) waiting: VecDeque<ClientOp>,
     /// By object that is on its way to a member in several pieces: a write that waits for its arrival, and what came after it.
@@ -134,6 +138,8 @@ impl Primary {
             replaced: Vec::new(),
             lacking: BTreeSet::new(),
             heads: BTreeMap::new(),
+            unrecorded: BTreeSet::new(),
+            record_round: 0,
             inflight: VecDeque::new(),
             waiting: VecDeque::new(),
             wait_copy: BTreeMap::new(),
@@ -641,13 +647,15 @@ impl Pg {
         joins.map(|c| c.acked).fold(self.agreed_by_members(), Eversion::min)
     }
 
-    /// Up to where every required member has the log durable (R1).
+    /// Up to where every required member has the log durable (R1). The log of a member that may not remember the membership does
+    /// not count (R7).
     fn agreed_by_members(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         let head = |member: &Member| {
             let replaced = !primary.replaced.is_empty() && primary.replaced.contains(member);
-            primary.heads.get(&member.osd).copied().filter(|_| !replaced).unwrap_or_default()
+            let counts = !replaced && !primary.unrecorded.contains(&member.osd);
+            primary.heads.get(&member.osd).copied().filter(|_| counts).unwrap_or_default()
         };
         let counts = |m: &&Member| !below || self.map.as_ref().is_some_and(|map| map.is_up(m.osd));
         let own = match self.settings.breaks(Mutation::ReplyBeforeDurable) {

@@ -6,6 +6,7 @@ mod authority;
 mod clients;
 mod cluster;
 mod damage;
+mod fences;
 mod host;
 mod life;
 mod random;
