@@ -313,19 +313,23 @@ impl Pg {
         if self.copy.activated == interval || self.settings.breaks(Mutation::SkipLeaseWait) {
             return true;
         }
+        let Some(primary) = &self.primary else { return false };
+        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd) && self.is_lease_holder(*osd);
+        let holders = self.copy.lease_holders.iter().copied();
+        let holders: Vec<OsdId> = holders.filter(|osd| *osd != self.me.osd && !told(osd)).collect();
         let Some(primary) = &mut self.primary else { return false };
-        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd);
-        let holders = self.copy.lease_holders.iter().filter(|osd| **osd != self.me.osd && !told(osd));
         // Leases granted since this interval began count for nobody who lacks its map. Were the first answer not kept,
         // an earlier primary that lives on would hold this one up for ever.
         let quiet = &mut primary.quiet;
-        let quiet_at = holders.map(|osd| *quiet.entry(*osd).or_insert_with(|| leases.quiet_at(*osd))).max();
+        let quiet_at =
+            holders.into_iter().map(|osd| *quiet.entry(osd).or_insert_with(|| leases.quiet_at(osd))).max();
         primary.quiet_at = quiet_at.filter(|at| self.now < *at);
         if primary.quiet_at.is_some() {
             return false;
         }
         self.copy.activated = interval;
         self.copy.lease_holders = vec![self.me.osd];
+        self.holder_stores.clear();
         self.persist_record(Durable::Nothing, out);
         true
     }

@@ -15,12 +15,12 @@ use crate::restore::Restoring;
 use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
-use nacre_types::ids::{Eversion, Interval, OsdId, PgId, ReqId};
+use nacre_types::ids::{Eversion, Incarnation, Interval, OsdId, PgId, ReqId};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
 use nacre_types::stats::{PgStats, pg_state};
 use nacre_types::txn::{Transaction, TxnOp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What to do once a transaction is durable.
@@ -81,6 +81,8 @@ pub struct Pg {
     /// Whether the collection exists here.
     pub(crate) exists: bool,
     pub(crate) copy: CopyRecord,
+    /// The stores with which the lease holders of `copy` were primary, as far as this process knows (R4).
+    pub(crate) holder_stores: BTreeMap<OsdId, BTreeSet<Incarnation>>,
     pub(crate) missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) temps: Vec<ObjectId>,
     pub(crate) log: PgLog,
@@ -128,6 +130,7 @@ impl Pg {
             generation: 0,
             exists: false,
             copy: CopyRecord { complete: true, ..CopyRecord::default() },
+            holder_stores: BTreeMap::new(),
             missing: BTreeMap::new(),
             temps: Vec::new(),
             log: PgLog::new(Eversion::default(), DupLimits::default()),

@@ -87,7 +87,10 @@ impl Pg {
             return;
         }
         self.promised = interval;
-        self.note_lease_holder(from);
+        let shown =
+            self.map.as_ref().and_then(|map| map.osds.get(&from)).filter(|i| i.boot_nonce == boot_nonce);
+        let store = shown.and_then(|info| info.incarnation);
+        self.note_lease_holder(from, store);
         if interval > self.interval() {
             // Somebody else holds a later interval: what waits here is answered there. The map follows.
             self.depose(out);

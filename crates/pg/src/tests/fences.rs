@@ -59,3 +59,19 @@ fn a_lost_question_for_the_record_holds_answers_up_for_a_while_only() {
     c.boot(osd(2));
     c.run_clean();
 }
+
+#[test]
+fn a_new_store_under_the_old_primarys_id_does_not_end_the_wait_for_its_leases() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 1);
+    // For all that the others know, the process on the old store is cut off and holds their leases.
+    c.kill(osd(0), 0);
+    c.mon.down(osd(0));
+    let before = c.now;
+    c.wipe(osd(0));
+    c.boot(osd(0));
+    let mark = c.clients.mark();
+    c.ask("a0", Request::Append(mark));
+    assert!(c.now - before >= TERM * 3 / 4, "they waited only {} ms", (c.now - before) / MS);
+    c.run_clean();
+}
