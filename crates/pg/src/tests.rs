@@ -10,4 +10,5 @@ mod fences;
 mod host;
 mod life;
 mod random;
+mod size;
 mod store;

@@ -255,6 +255,33 @@ impl Connection for Silent {
     }
 }
 
+/// A peer's connection that takes no message of any length.
+struct Narrow;
+
+impl Connection for Narrow {
+    fn send_encoded(&self, _message: Encoded) -> Result<(), Error> {
+        Err(Error::TooBig { bytes: 1, limit: 0 })
+    }
+
+    fn id(&self) -> u64 {
+        1
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        ADDR
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn abort(&self) {}
+
+    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
+        None
+    }
+}
+
 /// The client connects.
 fn connect() -> ConnRef {
     let peer = Peer {
@@ -267,6 +294,20 @@ fn connect() -> ConnRef {
     };
     let session = Session::new(&peer, ADDR);
     ConnRef::new(Arc::new(Silent { session, room: AtomicUsize::new(1000), over: AtomicBool::new(false) }))
+}
+
+#[test]
+fn a_message_that_is_too_long_leaves_the_connection_to_the_other_pgs() {
+    let bench = Bench::new();
+    let interval = bench.map.interval(PG);
+    let keeps_link = |shard: &mut Shard| {
+        shard.links.insert(OTHER, ConnRef::new(Arc::new(Narrow)));
+        shard.send(0, OTHER, PeerMsg::Stray { interval });
+        shard.links.contains_key(&OTHER)
+    };
+    assert!(bench.cell.enter(keeps_link).unwrap());
+    bench.cell.enter(|_| ()).unwrap();
+    assert!(bench.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().active), "the PG peers anew");
 }
 
 #[test]
