@@ -30,8 +30,10 @@ pub(crate) enum Durable {
     Nothing,
     /// A new membership is remembered.
     Record,
-    /// The log is durable up to here.
+    /// An update is durable, and the log up to it.
     Head(Eversion),
+    /// The log was rolled back or replaced, which removed objects; it is durable up to here.
+    Rewritten(Eversion),
     /// Answer the primary's query.
     Info { to: OsdId, interval: Interval, round: u64, head: Eversion, versions_after: Option<Eversion> },
     /// The primary's tail took effect.
@@ -341,7 +343,7 @@ impl Pg {
             match durable {
                 Durable::Nothing => {}
                 Durable::Record => acked = true,
-                Durable::Head(head) => {
+                Durable::Head(head) | Durable::Rewritten(head) => {
                     self.durable_head = self.durable_head.max(head);
                     acked = true;
                 }

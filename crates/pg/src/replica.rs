@@ -270,7 +270,7 @@ impl Pg {
         self.committed_to = self.committed_to.min(self.log.head());
         self.durable_head = Eversion::default();
         self.put_record(&mut txn);
-        self.persist(txn, Durable::Head(self.log.head()), out);
+        self.persist(txn, Durable::Rewritten(self.log.head()), out);
         self.persist(Transaction::new(self.id), Durable::CaughtLog { to: from, interval }, out);
         out.push(Command::Invalidate { object: None });
     }
