@@ -78,6 +78,7 @@ impl Pg {
                 out.push(Command::Persist { id: persist, txn: Transaction::new(self.id) });
                 true
             }
+            // What removes the objects of rolled back updates must be applied as a whole: one that is left would pass for a copy.
             _ => false,
         }
     }
@@ -234,7 +235,7 @@ impl Pg {
         self.committed_to = self.committed_to.min(common);
         self.durable_head = Eversion::default();
         self.put_record(&mut txn);
-        self.persist(txn, Durable::Head(common), out);
+        self.persist(txn, Durable::Rewritten(common), out);
         out.push(Command::Invalidate { object: None });
         if let Some(primary) = &mut self.primary {
             primary.must_bump = true;

@@ -7,11 +7,13 @@
 //! nothing, and which processes are gone.
 //!
 //! Invariants: a lease is granted only to the process that the map shows up; a peer's answer counts only for the process
-//! that was pinged; a pause of this OSD is no evidence against its peers.
+//! that was pinged; only a later process on the same store proves that the one before it has ended; a pause of this
+//! OSD is no evidence against its peers.
 //!
 //! Must not know connections or PGs. Bounded: one record per OSD of the map, one output per peer and event.
 
 use crate::lease::{LeaseGrant, LeaseRequest, LeaseTable};
+use nacre_types::ids::Incarnation;
 use nacre_types::msg::{Message, OsdFailure};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{Epoch, OsdId};
@@ -82,6 +84,8 @@ impl Message for HbEnvelope {
 pub struct UpOsd {
     /// Its process.
     pub boot_nonce: u64,
+    /// Its store.
+    pub incarnation: Option<Incarnation>,
     /// The epoch of its last boot.
     pub up_from: Epoch,
 }
@@ -105,7 +109,10 @@ impl HeartbeatMap {
             .osds
             .iter()
             .filter(|(_, info)| info.up)
-            .map(|(osd, info)| (*osd, UpOsd { boot_nonce: info.boot_nonce, up_from: info.up_from }))
+            .map(|(osd, info)| {
+                let (boot_nonce, incarnation) = (info.boot_nonce, info.incarnation);
+                (*osd, UpOsd { boot_nonce, incarnation, up_from: info.up_from })
+            })
             .collect();
         let after = up.keys().filter(|osd| **osd > me);
         let before = up.keys().filter(|osd| **osd < me);
@@ -211,6 +218,17 @@ impl Peer {
     }
 }
 
+/// The last process of an OSD that a map showed.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    boot_nonce: u64,
+    incarnation: Option<Incarnation>,
+    /// The newest map that showed it.
+    epoch: Epoch,
+    /// Whether another store ran under the OSD's id before.
+    is_replaced: bool,
+}
+
 /// The heartbeats of one OSD.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
@@ -220,8 +238,8 @@ pub struct Heartbeat {
     epoch: Epoch,
     up: BTreeMap<OsdId, UpOsd>,
     peers: BTreeMap<OsdId, Peer>,
-    /// The last process seen of each OSD, and the newest map that showed it.
-    seen: BTreeMap<OsdId, (u64, Epoch)>,
+    /// The last process seen of each OSD.
+    seen: BTreeMap<OsdId, Shown>,
     last_tick_ns: Option<u64>,
 }
 
@@ -323,18 +341,23 @@ impl Heartbeat {
                 continue;
             }
             leases.resume_granting(*osd);
-            if let Some((old_nonce, shown_by)) = self.seen.get(osd)
-                && *old_nonce != now_up.boot_nonce
+            let before = self.seen.get(osd).copied();
+            // A new store may have been deployed on another host while the process on the old one still runs.
+            let is_other_store = |old: &Shown| old.incarnation != now_up.incarnation;
+            let is_replaced = before.is_some_and(|old| old.is_replaced || is_other_store(&old));
+            if let Some(old) =
+                before.filter(|old| old.boot_nonce != now_up.boot_nonce && !is_other_store(old))
             {
                 // A process boots only with its store's lock, so the one before it has ended.
-                leases.process_gone(*osd, *old_nonce);
+                leases.process_gone(*osd, old.boot_nonce);
                 // The old process was the current one in a map made after this OSD booted, so the new one has never
                 // been granted anything by an earlier run of this OSD.
-                if my_boot.is_some_and(|me| *shown_by >= me.up_from) {
+                if !is_replaced && my_boot.is_some_and(|me| old.epoch >= me.up_from) {
                     leases.proved_fresh(*osd);
                 }
             }
-            self.seen.insert(*osd, (now_up.boot_nonce, map.epoch));
+            let (boot_nonce, incarnation) = (now_up.boot_nonce, now_up.incarnation);
+            self.seen.insert(*osd, Shown { boot_nonce, incarnation, epoch: map.epoch, is_replaced });
         }
         (self.epoch, self.up) = (map.epoch, map.up);
 

@@ -68,6 +68,12 @@ impl LogEntry {
         out.into()
     }
 
+    /// What it takes in a message, about.
+    pub fn size(&self) -> usize {
+        let object = &self.object;
+        96 + object.name().len() + object.namespace().len() + object.locator().len() + self.result.len()
+    }
+
     /// Reads [`LogEntry::encode`]'s bytes.
     pub fn decode(bytes: &[u8]) -> Result<LogEntry, DecodeError> {
         let entry: LogEntry = encoding::decode(bytes)?;
@@ -153,6 +159,8 @@ struct Slot {
 pub struct PgLog {
     tail: Eversion,
     slots: VecDeque<Slot>,
+    /// What the entries take in a message, about.
+    bytes: usize,
     latest: HashMap<ObjectId, u64>,
     dups: Dups,
 }
@@ -160,7 +168,7 @@ pub struct PgLog {
 impl PgLog {
     /// An empty log of a PG whose objects are at `tail` (the default for a new PG).
     pub fn new(tail: Eversion, limits: DupLimits) -> PgLog {
-        PgLog { tail, slots: VecDeque::new(), latest: HashMap::new(), dups: Dups::new(limits) }
+        PgLog { tail, slots: VecDeque::new(), bytes: 0, latest: HashMap::new(), dups: Dups::new(limits) }
     }
 
     /// Restores a log from its stored entries, oldest first, each with the version it was stored under, and the
@@ -208,6 +216,11 @@ impl PgLog {
         self.slots.is_empty()
     }
 
+    /// How many bytes the entries take in a message, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether an entry of `version` may be appended: the next counter, in the head's interval or a later one.
     pub fn accepts(&self, version: Eversion) -> bool {
         let head = self.head();
@@ -232,6 +245,7 @@ impl PgLog {
             _ => self.latest.insert(entry.object.clone(), counter).unwrap_or(0),
         };
         let previous_of_request = self.dups.logged(entry.reqid, counter);
+        self.bytes += entry.size();
         self.slots.push_back(Slot { entry, previous_of_object, previous_of_request });
     }
 
@@ -306,6 +320,7 @@ impl PgLog {
         let mut removed = Vec::new();
         while let Some(slot) = self.slots.pop_back_if(|slot| slot.entry.version > version) {
             let Slot { entry, previous_of_object, previous_of_request } = slot;
+            self.bytes -= entry.size();
             if entry.kind == EntryKind::Error {
                 // It never was its object's latest.
             } else if previous_of_object > self.tail.version {
@@ -336,6 +351,21 @@ impl PgLog {
         kept.checked_sub(1).map(|last| self.slots[last].entry.version)
     }
 
+    /// Where to trim to so that the entries take `max_bytes` at most, but to none above `committed_to`. `None` where they take no
+    /// more, or where nothing can be trimmed.
+    pub fn trim_to_size(&self, max_bytes: usize, committed_to: Eversion) -> Option<Eversion> {
+        let mut excess = self.bytes.saturating_sub(max_bytes);
+        let mut target = None;
+        for slot in &self.slots {
+            if excess == 0 || slot.entry.version > committed_to {
+                break;
+            }
+            excess = excess.saturating_sub(slot.entry.size());
+            target = Some(slot.entry.version);
+        }
+        target
+    }
+
     /// Moves the tail up to `version`, retains the trimmed entries' dups, and returns the trimmed versions, oldest
     /// first: their records are to be deleted in the transaction that writes [`PgLog::dup_meta_updates`].
     ///
@@ -346,6 +376,7 @@ impl PgLog {
         let mut trimmed = Vec::new();
         while let Some(slot) = self.slots.pop_front_if(|slot| slot.entry.version <= version) {
             let entry = slot.entry;
+            self.bytes -= entry.size();
             if self.latest.get(&entry.object) == Some(&entry.version.version) {
                 self.latest.remove(&entry.object);
             }

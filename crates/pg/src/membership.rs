@@ -17,7 +17,7 @@
 use crate::api::{Command, DropReason, MemberInfo, Mutation, PeerMsg};
 use crate::pg::{Durable, Pg};
 use crate::primary::{Phase, Primary};
-use nacre_types::ids::{Interval, OsdId};
+use nacre_types::ids::{Incarnation, Interval, OsdId};
 use nacre_types::msg::{PgCas, PgCasReply};
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
 use nacre_types::txn::Transaction;
@@ -102,7 +102,8 @@ impl Pg {
             && next.primary == self.me.osd
             && next.interval == self.interval().next()
             && next.in_sync.contains(&self.me);
-        self.note_lease_holder(next.primary);
+        let store = next.in_sync.iter().find(|m| m.osd == next.primary).map(|m| m.incarnation);
+        self.note_lease_holder(next.primary, store);
         if self.replica.session.is_some_and(|s| s.primary != next.primary) {
             self.replica.session = None;
         }
@@ -153,10 +154,25 @@ impl Pg {
         self.persist(txn, Durable::Record, out);
     }
 
-    /// Somebody who may be granted leases as this PG's primary.
-    pub(crate) fn note_lease_holder(&mut self, osd: OsdId) {
+    /// Somebody who may be granted leases as this PG's primary, and its store where that is known.
+    pub(crate) fn note_lease_holder(&mut self, osd: OsdId, store: Option<Incarnation>) {
         if !self.copy.lease_holders.contains(&osd) {
             self.copy.lease_holders.push(osd);
+        }
+        if let Some(store) = store {
+            self.holder_stores.entry(osd).or_default().insert(store);
+        }
+    }
+
+    /// Whether the map shows `osd` with the store with which it was primary. A process on another one tells nothing of who was
+    /// primary: that one may still run.
+    pub(crate) fn is_lease_holder(&self, osd: OsdId) -> bool {
+        let Some(shown) = self.map.as_ref().and_then(|map| map.member(osd)) else { return false };
+        match self.holder_stores.get(&osd) {
+            Some(stores) => stores.iter().all(|store| *store == shown.incarnation),
+            // This process has not seen it as primary. A store comes into the set only by a primary that is later than those on
+            // the OSD's earlier stores, and that has waited for their leases.
+            None => self.in_sync().contains(&shown),
         }
     }
 

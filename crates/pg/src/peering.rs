@@ -139,6 +139,9 @@ impl Pg {
             return self.on_catch_up_info(from, round, &info, &versions, out);
         }
         self.on_stayer(from, round, &info);
+        if let Some(primary) = self.primary.as_mut().filter(|p| p.record_round == round && info.exists) {
+            primary.unrecorded.remove(&from);
+        }
         if let Some(primary) = self.primary.as_mut().filter(|p| p.peering.round == round) {
             primary.peering.infos.insert(from, info);
         }
@@ -293,6 +296,8 @@ impl Pg {
             return;
         }
         primary.phase = Phase::Active;
+        // Each answer came after the record was durable.
+        primary.unrecorded.clear();
         primary.retried_at = now;
         self.fail_unfound(out);
         // Every in-sync member has all of it durable; a member that a proposal would add may be missing still.
@@ -308,19 +313,23 @@ impl Pg {
         if self.copy.activated == interval || self.settings.breaks(Mutation::SkipLeaseWait) {
             return true;
         }
+        let Some(primary) = &self.primary else { return false };
+        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd) && self.is_lease_holder(*osd);
+        let holders = self.copy.lease_holders.iter().copied();
+        let holders: Vec<OsdId> = holders.filter(|osd| *osd != self.me.osd && !told(osd)).collect();
         let Some(primary) = &mut self.primary else { return false };
-        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd);
-        let holders = self.copy.lease_holders.iter().filter(|osd| **osd != self.me.osd && !told(osd));
         // Leases granted since this interval began count for nobody who lacks its map. Were the first answer not kept,
         // an earlier primary that lives on would hold this one up for ever.
         let quiet = &mut primary.quiet;
-        let quiet_at = holders.map(|osd| *quiet.entry(*osd).or_insert_with(|| leases.quiet_at(*osd))).max();
+        let quiet_at =
+            holders.into_iter().map(|osd| *quiet.entry(osd).or_insert_with(|| leases.quiet_at(osd))).max();
         primary.quiet_at = quiet_at.filter(|at| self.now < *at);
         if primary.quiet_at.is_some() {
             return false;
         }
         self.copy.activated = interval;
         self.copy.lease_holders = vec![self.me.osd];
+        self.holder_stores.clear();
         self.persist_record(Durable::Nothing, out);
         true
     }
@@ -347,20 +356,29 @@ impl Pg {
         primary.peering.peers = next.in_sync.iter().copied().filter(|m| m.osd != me).collect();
         self.note_replaced();
         let enough = next.in_sync.len() >= self.min_size();
+        self.tell_record(next, out);
         let Some(primary) = &mut self.primary else { return };
-        if primary.phase == Phase::Active {
-            for member in &next.in_sync {
-                if member.osd != me {
-                    let record = next.clone();
-                    out.push(Command::Send { to: member.osd, msg: PeerMsg::Record { record } });
-                }
-            }
-        }
         if primary.phase != Phase::Active {
             // With the dead gone or the new in, it may be able to serve.
             self.start_peering(out);
         } else if !enough {
             primary.phase = Phase::Peered;
+        }
+    }
+
+    /// Tells the members of an active PG the record, and asks whether it is durable: updates that they have acknowledged under an
+    /// earlier record are answered only when it is (R7). Where peering begins, its questions do the same.
+    fn tell_record(&mut self, record: &PgMembership, out: &mut Vec<Command>) {
+        let (me, boot_nonce, interval, round) =
+            (self.me.osd, self.boot_nonce, record.interval, self.next_read);
+        let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Active) else { return };
+        self.next_read += 1;
+        primary.record_round = round;
+        primary.unrecorded = record.in_sync.iter().map(|m| m.osd).filter(|osd| *osd != me).collect();
+        for to in primary.unrecorded.iter().copied() {
+            out.push(Command::Send { to, msg: PeerMsg::Record { record: record.clone() } });
+            let msg = PeerMsg::Query { interval, round, versions_after: None, boot_nonce };
+            out.push(Command::Send { to, msg });
         }
     }
 

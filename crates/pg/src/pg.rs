@@ -17,12 +17,12 @@ use crate::restore::Restoring;
 use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
-use nacre_types::ids::{Eversion, Interval, OsdId, PgId, ReqId};
+use nacre_types::ids::{Eversion, Incarnation, Interval, OsdId, PgId, ReqId};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
 use nacre_types::stats::{PgStats, pg_state};
 use nacre_types::txn::{Transaction, TxnOp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What to do once a transaction is durable.
@@ -32,8 +32,10 @@ pub(crate) enum Durable {
     Nothing,
     /// A new membership is remembered.
     Record,
-    /// The log is durable up to here.
+    /// An update is durable, and the log up to it.
     Head(Eversion),
+    /// The log was rolled back or replaced, which removed objects; it is durable up to here.
+    Rewritten(Eversion),
     /// Answer the primary's query.
     Info { to: OsdId, interval: Interval, round: u64, head: Eversion, versions_after: Option<Eversion> },
     /// The primary's tail took effect.
@@ -83,6 +85,8 @@ pub struct Pg {
     /// Whether the collection exists here.
     pub(crate) exists: bool,
     pub(crate) copy: CopyRecord,
+    /// The stores with which the lease holders of `copy` were primary, as far as this process knows (R4).
+    pub(crate) holder_stores: BTreeMap<OsdId, BTreeSet<Incarnation>>,
     pub(crate) missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) temps: Vec<ObjectId>,
     pub(crate) log: PgLog,
@@ -132,6 +136,7 @@ impl Pg {
             generation: 0,
             exists: false,
             copy: CopyRecord { complete: true, ..CopyRecord::default() },
+            holder_stores: BTreeMap::new(),
             missing: BTreeMap::new(),
             temps: Vec::new(),
             log: PgLog::new(Eversion::default(), settings.dups),
@@ -344,7 +349,7 @@ impl Pg {
             match durable {
                 Durable::Nothing => {}
                 Durable::Record => acked = true,
-                Durable::Head(head) => {
+                Durable::Head(head) | Durable::Rewritten(head) => {
                     self.durable_head = self.durable_head.max(head);
                     acked = true;
                 }

@@ -23,6 +23,10 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// What the entries of a log may take, and besides those of updates that are not committed. A member is sent all of it, with the dup
+/// records, in one message.
+pub(crate) const MAX_LOG_BYTES: usize = 8 << 20;
+
 /// How far a primary is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -39,6 +43,8 @@ pub(crate) enum Phase {
 struct Inflight {
     version: Eversion,
     token: u64,
+    /// What its log entry takes.
+    log_bytes: usize,
 }
 
 /// What waits for a version to commit, or for leases.
@@ -77,7 +83,13 @@ pub(crate) struct Primary {
     pub(crate) lacking: BTreeSet<OsdId>,
     /// How far each other member's log is durable.
     pub(crate) heads: BTreeMap<OsdId, Eversion>,
+    /// The in-sync members that have not confirmed that the record of the interval is durable there (R7).
+    pub(crate) unrecorded: BTreeSet<OsdId>,
+    /// The number of the question whose answer confirms it.
+    pub(crate) record_round: u64,
     inflight: VecDeque<Inflight>,
+    /// What the log entries of `inflight` take.
+    inflight_bytes: usize,
     pub(crate) waiting: VecDeque<ClientOp>,
     /// By object that is on its way to a member in several pieces: a write that waits for its arrival, and what came after it.
     wait_copy: BTreeMap<ObjectId, VecDeque<ClientOp>>,
@@ -134,7 +146,10 @@ impl Primary {
             replaced: Vec::new(),
             lacking: BTreeSet::new(),
             heads: BTreeMap::new(),
+            unrecorded: BTreeSet::new(),
+            record_round: 0,
             inflight: VecDeque::new(),
+            inflight_bytes: 0,
             waiting: VecDeque::new(),
             wait_copy: BTreeMap::new(),
             wait_commit: BTreeMap::new(),
@@ -179,6 +194,7 @@ impl Primary {
         self.inflight.retain(|write| {
             let is_taken = selects(write.version);
             tokens.extend(is_taken.then_some(write.token));
+            self.inflight_bytes -= if is_taken { write.log_bytes } else { 0 };
             !is_taken
         });
         let waiters = self.wait_commit.extract_if(.., |version, _| selects(*version));
@@ -297,7 +313,9 @@ impl Pg {
     /// Whether `op` may be executed now.
     fn can_order(&self, op: &ClientOp) -> bool {
         let Some(primary) = &self.primary else { return false };
-        self.serves(primary) && (!op.write || primary.inflight.len() < self.settings.max_inflight_writes)
+        let has_room = primary.inflight.len() < self.settings.max_inflight_writes
+            && primary.inflight_bytes < MAX_LOG_BYTES;
+        self.serves(primary) && (!op.write || has_room)
     }
 
     /// Whether `op` waits for a copy of its object, or comes after one that does. Operations on other objects go on.
@@ -532,7 +550,7 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let version = entry.version;
-        let encoded = entry.encode();
+        let (encoded, log_bytes) = (entry.encode(), entry.size());
         let trim_to = self.trim_target();
         let shared = Arc::new(txn.clone());
         let (interval, committed_to, boot_nonce) = (self.interval(), self.committed_to, self.boot_nonce);
@@ -561,7 +579,8 @@ impl Pg {
             if primary.inflight.is_empty() {
                 (primary.retried_at, primary.progressed_at) = (self.now, self.now);
             }
-            primary.inflight.push_back(Inflight { version, token: op.token });
+            primary.inflight.push_back(Inflight { version, token: op.token, log_bytes });
+            primary.inflight_bytes += log_bytes;
         }
         self.log.append(entry);
         txn.push(TxnOp::LogAppend(vec![(version, encoded)]));
@@ -576,7 +595,23 @@ impl Pg {
         let len = self.log.len();
         let due = len >= max || len >= min + min / 4 + 64 && self.has_all_copies();
         let target = due.then(|| self.log.trim_candidates(min, min, self.committed_to)).flatten();
-        target.unwrap_or(self.log.tail())
+        let is_large = self.log.bytes() > MAX_LOG_BYTES;
+        let by_size =
+            is_large.then(|| self.log.trim_to_size(MAX_LOG_BYTES * 3 / 4, self.committed_to)).flatten();
+        target.max(by_size).unwrap_or(self.log.tail())
+    }
+
+    /// Trims a log that is too large for a message, as one from an earlier release may be.
+    pub(crate) fn bound_log(&mut self, out: &mut Vec<Command>) {
+        if self.log.bytes() <= MAX_LOG_BYTES {
+            return;
+        }
+        let to = self.trim_target();
+        if to > self.log.tail() {
+            let mut txn = Transaction::new(self.id);
+            self.trim(to, &mut txn);
+            self.persist(txn, Durable::Nothing, out);
+        }
     }
 
     /// Whether as many members in sync are up as the pool asks for.
@@ -647,13 +682,15 @@ impl Pg {
         joins.map(|c| c.acked).fold(self.agreed_by_members(), Eversion::min)
     }
 
-    /// Up to where every required member has the log durable (R1).
+    /// Up to where every required member has the log durable (R1). The log of a member that may not remember the membership does
+    /// not count (R7).
     fn agreed_by_members(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         let head = |member: &Member| {
             let replaced = !primary.replaced.is_empty() && primary.replaced.contains(member);
-            primary.heads.get(&member.osd).copied().filter(|_| !replaced).unwrap_or_default()
+            let counts = !replaced && !primary.unrecorded.contains(&member.osd);
+            primary.heads.get(&member.osd).copied().filter(|_| counts).unwrap_or_default()
         };
         let counts = |m: &&Member| !below || self.map.as_ref().is_some_and(|map| map.is_up(m.osd));
         let own = match self.settings.breaks(Mutation::ReplyBeforeDurable) {
@@ -702,6 +739,7 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         while let Some(write) = primary.inflight.pop_front_if(|write| write.version <= committed_to) {
             (primary.retried_at, primary.progressed_at) = (self.now, self.now);
+            primary.inflight_bytes -= write.log_bytes;
             if held {
                 out.push(Command::Reply { token: write.token });
             } else {

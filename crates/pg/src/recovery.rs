@@ -234,6 +234,10 @@ impl Pg {
             let interval = self.membership.as_ref().map_or(Interval(0), |m| m.interval);
             out.push(Command::Send { to, msg: PeerMsg::ReleaseBackfill { interval } });
         }
+        if primary.slot_held {
+            self.bound_log(out);
+        }
+        let Some(primary) = &mut self.primary else { return };
         // What a proposal with unknown outcome would add is brought up to date by peering, without losing anything.
         for member in wanted.iter().filter(|m| !in_sync.contains(m) && !proposed.contains(&m.osd)) {
             let waits = primary.deferred.contains(member) || primary.wait_backfill.contains(member);

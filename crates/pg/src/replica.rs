@@ -87,7 +87,10 @@ impl Pg {
             return;
         }
         self.promised = interval;
-        self.note_lease_holder(from);
+        let shown =
+            self.map.as_ref().and_then(|map| map.osds.get(&from)).filter(|i| i.boot_nonce == boot_nonce);
+        let store = shown.and_then(|info| info.incarnation);
+        self.note_lease_holder(from, store);
         if interval > self.interval() {
             // Somebody else holds a later interval: what waits here is answered there. The map follows.
             self.depose(out);
@@ -267,7 +270,7 @@ impl Pg {
         self.committed_to = self.committed_to.min(self.log.head());
         self.durable_head = Eversion::default();
         self.put_record(&mut txn);
-        self.persist(txn, Durable::Head(self.log.head()), out);
+        self.persist(txn, Durable::Rewritten(self.log.head()), out);
         self.persist(Transaction::new(self.id), Durable::CaughtLog { to: from, interval }, out);
         out.push(Command::Invalidate { object: None });
     }

@@ -8,7 +8,7 @@
 //! older record any more once all have answered.
 //!
 //! That the highest remembered record is the right one: a primary acknowledges nothing before the record is durable on
-//! itself and on all in-sync members ([`PeerMsg::Record`]), so whoever holds what was acknowledged remembers under which
+//! itself and on all in-sync members, which confirm that ([`PeerMsg::Record`]), so whoever holds what was acknowledged remembers under which
 //! record, or a later one.
 
 use crate::api::{Command, Mutation, PeerMsg, Remembered};

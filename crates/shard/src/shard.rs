@@ -15,6 +15,17 @@ mod hosting;
 mod ops;
 mod space;
 mod sums;
+/// Whether a message exceeds what the connection takes, which tells nothing of the connection.
+fn is_too_big(error: &nacre_common::error::Error) -> bool {
+    matches!(error, nacre_common::error::Error::TooBig { .. })
+}
+
+/// A message that can't be sent is lost to its PG alone. The machine takes the silence for a lost message: what it waits for it asks
+/// for again after a while, and nothing that follows counts at the receiver without it.
+fn refuse_message(envelope: &PgEnvelope, to: OsdId, error: &nacre_common::error::Error) {
+    tracing::error!(pg = %envelope.pg, %to, %error, "a message to a peer is too long: it was not sent");
+}
+
 #[cfg(test)]
 mod tests;
 mod unfound;
@@ -602,6 +613,7 @@ impl Shard {
         if let Some(conn) = self.links.get(&to) {
             match conn.send(&envelope) {
                 Ok(()) => return,
+                Err(error) if is_too_big(&error) => return refuse_message(&envelope, to, &error),
                 Err(error) => self.lose_link(to, &error),
             }
         }
@@ -611,6 +623,10 @@ impl Shard {
             Ok(Some(conn)) => match conn.send(&envelope) {
                 Ok(()) => {
                     self.links.insert(to, conn);
+                }
+                Err(error) if is_too_big(&error) => {
+                    self.links.insert(to, conn);
+                    refuse_message(&envelope, to, &error);
                 }
                 Err(error) => self.lose_link(to, &error),
             },

@@ -40,7 +40,10 @@ impl Osd {
 fn map_of(epoch: u32, up: &[(OsdId, u64, u32)]) -> HeartbeatMap {
     let up: BTreeMap<OsdId, UpOsd> = up
         .iter()
-        .map(|(osd, boot_nonce, up_from)| (*osd, UpOsd { boot_nonce: *boot_nonce, up_from: Epoch(*up_from) }))
+        .map(|(osd, boot_nonce, up_from)| {
+            let incarnation = Some(Incarnation(uuid::Uuid::from_u128(u128::from(osd.0))));
+            (*osd, UpOsd { boot_nonce: *boot_nonce, incarnation, up_from: Epoch(*up_from) })
+        })
         .collect();
     HeartbeatMap { epoch: Epoch(epoch), peers: up.keys().copied().collect(), up }
 }
@@ -221,6 +224,24 @@ fn a_new_process_is_known_to_hold_nothing_of_its_predecessor() {
     b.feed(0, HbEvent::Map(map_of(4, &[(A, 100, 2)])));
     b.feed(0, HbEvent::Map(map_of(6, &[(A, 101, 5), (B, 200, 6)])));
     assert_eq!(b.leases.quiet_at(A), boot_wait);
+}
+
+#[test]
+fn a_new_store_under_an_id_does_not_end_the_process_on_the_old_one() {
+    let (mut a, mut b, _, commands) = trio();
+    answer(&mut a, &mut b, SECOND, &commands);
+    let quiet = b.leases.quiet_at(A);
+    let replaced = |epoch, boot_nonce| {
+        let mut map = map_of(epoch, &[(A, boot_nonce, epoch), (B, 200, 2), (C, 300, 2)]);
+        map.up.get_mut(&A).unwrap().incarnation = Some(Incarnation(uuid::Uuid::from_u128(77)));
+        HbEvent::Map(map)
+    };
+    b.feed(2 * SECOND, HbEvent::Map(map_of(6, &[(B, 200, 2), (C, 300, 2)])));
+    b.feed(3 * SECOND, replaced(7, 101));
+    assert_eq!(b.leases.quiet_at(A), quiet, "the process on the old store may hold its lease");
+    // Nor does a restart of the process on the new store.
+    b.feed(4 * SECOND, replaced(8, 102));
+    assert_eq!(b.leases.quiet_at(A), quiet);
 }
 
 #[test]

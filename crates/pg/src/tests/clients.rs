@@ -120,7 +120,10 @@ impl Clients {
             attempt: operation.attempt,
             interval: membership.interval,
             object: operation.object.clone(),
-            write: matches!(operation.request, Request::Append(_) | Request::Delete | Request::Ensure),
+            write: matches!(
+                operation.request,
+                Request::Append(_) | Request::Delete | Request::Ensure | Request::Fail
+            ),
             listing: operation.request == Request::List,
         };
         operation.attempt += 1;

@@ -2,8 +2,10 @@
 
 use super::cluster::{Cluster, osd, test_settings};
 use super::host::{MS, Request};
-use crate::api::Settings;
+use crate::api::{Refusal, Settings};
+use crate::pg::Durable;
 use nacre_types::stats::pg_state;
+use nacre_types::txn::{Transaction, TxnOp};
 
 /// Three members with some objects.
 fn cluster() -> Cluster {
@@ -228,4 +230,31 @@ fn a_member_that_is_full_lives_and_is_filled_when_there_is_space() {
     c.host(osd(3)).full = false;
     c.run_clean();
     assert!(c.in_sync().contains(&3));
+}
+
+#[test]
+fn a_rollback_that_the_store_refuses_is_not_done_without_its_removals() {
+    let mut c = cluster();
+    // osd.0 alone makes an object.
+    c.cut(osd(0), osd(1));
+    c.cut(osd(0), osd(2));
+    let mark = c.clients.mark();
+    c.send("fresh", Request::Append(mark));
+    c.run_for(20 * MS, &|_| false);
+    c.kill(osd(0), 100);
+    c.heal();
+    c.mon.down(osd(0));
+    append(&mut c, "a1");
+    c.boot(osd(0));
+    let catch_up = |c: &Cluster| {
+        let pending = &c.hosts[&osd(0)].pg.pending;
+        let caught = pending.iter().position(|(_, durable)| matches!(durable, Durable::CaughtLog { .. }));
+        caught.and_then(|at| Some(pending.get(at.checked_sub(1)?)?.0))
+    };
+    c.run_until("a rollback", |c| catch_up(c).is_some());
+    let (id, now) = (catch_up(&c).unwrap(), c.now);
+    let mut txn = Transaction::new(c.pg);
+    txn.push(TxnOp::Remove(c.clients.object("fresh")));
+    let pg = &mut c.host(osd(0)).pg;
+    assert!(!pg.refused(now, id, txn, Refusal::Full, &mut Vec::new()), "the object would be left");
 }

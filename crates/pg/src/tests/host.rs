@@ -27,6 +27,8 @@ pub enum Request {
     Delete,
     /// Makes the object, empty, where there is none.
     Ensure,
+    /// Fails with an answer of 60 KiB.
+    Fail,
     List,
 }
 
@@ -338,6 +340,11 @@ impl Host {
                 }
                 txn.push(TxnOp::Remove(oid));
                 (Bytes::new(), true)
+            }
+            Request::Fail => {
+                let result = Bytes::from(vec![b'x'; 60 << 10]);
+                op.result = Some(result.clone());
+                return Executed::Failed { result };
             }
             Request::Ensure => {
                 if object.is_some() {

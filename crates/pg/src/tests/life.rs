@@ -16,7 +16,7 @@ fn set(ids: &[u32]) -> BTreeSet<u32> {
     ids.iter().copied().collect()
 }
 
-fn cluster(osds: u32, size: u32, min_size: u32) -> Cluster {
+pub(super) fn cluster(osds: u32, size: u32, min_size: u32) -> Cluster {
     let mut cluster = Cluster::new(osds, size, min_size, test_settings());
     cluster.run_clean();
     cluster
@@ -27,7 +27,7 @@ fn append(cluster: &mut Cluster, object: &str) {
     cluster.ask(object, Request::Append(mark));
 }
 
-fn write_some(cluster: &mut Cluster, objects: u32) {
+pub(super) fn write_some(cluster: &mut Cluster, objects: u32) {
     for n in 0..objects {
         append(cluster, &format!("a{n}"));
     }

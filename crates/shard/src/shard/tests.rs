@@ -300,6 +300,33 @@ impl Connection for Silent {
     }
 }
 
+/// A peer's connection that takes no message of any length.
+struct Narrow;
+
+impl Connection for Narrow {
+    fn send_encoded(&self, _message: Encoded) -> Result<(), Error> {
+        Err(Error::TooBig { bytes: 1, limit: 0 })
+    }
+
+    fn id(&self) -> u64 {
+        1
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        ADDR
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn abort(&self) {}
+
+    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
+        None
+    }
+}
+
 /// The client connects.
 fn connect() -> ConnRef {
     connect_and_hear().0
@@ -320,6 +347,20 @@ fn connect_and_hear() -> (ConnRef, Arc<Mutex<Heard>>) {
     let (room, over) = (AtomicUsize::new(1000), AtomicBool::new(false));
     let silent = Silent { session, heard: Arc::clone(&heard), room, over };
     (ConnRef::new(Arc::new(silent)), heard)
+}
+
+#[test]
+fn a_message_that_is_too_long_leaves_the_connection_to_the_other_pgs() {
+    let bench = Bench::new();
+    let interval = bench.map.interval(PG);
+    let keeps_link = |shard: &mut Shard| {
+        shard.links.insert(OTHER, ConnRef::new(Arc::new(Narrow)));
+        shard.send(0, OTHER, PeerMsg::Stray { interval });
+        shard.links.contains_key(&OTHER)
+    };
+    assert!(bench.cell.enter(keeps_link).unwrap());
+    bench.cell.enter(|_| ()).unwrap();
+    assert!(bench.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().active), "the PG peers anew");
 }
 
 #[test]
