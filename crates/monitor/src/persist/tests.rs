@@ -245,6 +245,56 @@ fn a_restored_store_gives_out_no_client_id_of_the_lost_history() {
     assert!(matches!(mint_generation(store, 5, &[]), Err(MonError::Invalid(_))));
 }
 
+/// Flips a byte in the middle of the log that the database of a map store writes to, as far as it is filled.
+fn damage_newest_log(store: &Path) {
+    let files = std::fs::read_dir(store.join("db")).unwrap().map(|file| file.unwrap().path());
+    let newest = files.filter(|path| path.extension().is_some_and(|e| e == "log")).max().unwrap();
+    let mut bytes = std::fs::read(&newest).unwrap();
+    let filled = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[filled / 2] ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+}
+
+#[test]
+fn a_store_with_a_damaged_log_is_refused_until_a_generation_is_minted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = crate::store_dir(dir.path()).unwrap();
+    let ids = |store: &Arc<LocalStore>, count: usize| {
+        let (mut persistence, _) = open(store);
+        (0..count).map(|_| persistence.next_client().unwrap()).collect::<std::collections::BTreeSet<u64>>()
+    };
+    let store = made(&path);
+    drop(store);
+    let store = Arc::new(LocalStore::open(&path).unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        // Two transactions each: one that takes the store over, one that reserves ids.
+        seen.extend(ids(&store, 2));
+    }
+    drop(store);
+    damage_newest_log(&path);
+    for _ in 0..2 {
+        match LocalStore::open(&path).map(|_| ()) {
+            Err(StoreError::Corrupt(text)) => assert!(text.contains("mint a generation"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Somebody else began to mint one and did not come to the end of it.
+    let store = Arc::new(LocalStore::open_despite_loss(&path).unwrap());
+    for _ in 0..200 {
+        ids(&store, 1);
+    }
+    drop(store);
+    assert!(matches!(LocalStore::open(&path), Err(StoreError::Corrupt(_))));
+    crate::mint_generation(dir.path(), &[]).unwrap();
+    for _ in 0..2 {
+        let store = Arc::new(LocalStore::open(&path).unwrap());
+        let new = ids(&store, 2_000);
+        assert!(seen.is_disjoint(&new));
+        seen.extend(new);
+    }
+}
+
 #[test]
 fn a_restored_store_numbers_service_keys_apart_from_those_of_the_lost_history() {
     let dir = tempfile::tempdir().unwrap();
