@@ -180,6 +180,28 @@ fn full_maps_replace_old_incrementals_and_subscribers_get_what_is_kept() {
 }
 
 #[test]
+fn many_log_lines_are_deleted_as_fast_as_they_are_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = made(dir.path());
+    let (mut persistence, mut state) = open(&store);
+    state.set_tuning(Tuning { log_max_lines: 100, ..Tuning::default() });
+    let mut most = 0;
+    for second in 0..12 {
+        for _ in 0..40 {
+            for line in 0..LOG_LINES {
+                state.append_log(at(second * 1_000), LogLevel::Info, format!("line {line}"));
+            }
+            let lines = state.take_unstored_log(LOG_LINES);
+            persistence.commit(&Proposal::empty(), &lines).unwrap();
+        }
+        persistence.tidy(state.map(), state.log().trim_below()).unwrap();
+        most = most.max(read_prefix(store.as_ref(), keys::LOG).unwrap().len());
+    }
+    assert!(most <= 100 + OPS_PER_TXN, "{most} lines");
+    assert_eq!(state.log().last(1, LogLevel::Info, "*")[0].seq, 12 * 40 * LOG_LINES as u64);
+}
+
+#[test]
 fn client_ids_are_unique_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path());
