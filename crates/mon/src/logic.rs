@@ -8,6 +8,7 @@
 //! Invariants: no I/O, no clock, no randomness; an answer never shows what is not durable; intervals only grow; pool
 //! ids are never reused; `committed + incremental == working`.
 
+mod blocklist;
 mod boot;
 mod changes;
 mod failure;
@@ -52,7 +53,7 @@ use std::net::SocketAddr;
 pub struct Now {
     /// Milliseconds on a clock that never goes back; intervals are measured with it.
     pub mono_ms: u64,
-    /// Nanoseconds since 1970; only for stamps that people see.
+    /// Nanoseconds since 1970; for stamps that people see. A clock that is wrong must never make anything happen early.
     pub wall_ns: u64,
 }
 
@@ -182,6 +183,7 @@ pub struct MapState {
     pub(crate) last_beacon: BTreeMap<OsdId, u64>,
     /// Since when OSDs that are in have been down, likewise.
     pub(crate) down_since: BTreeMap<OsdId, u64>,
+    blocklist_deadlines: blocklist::Deadlines,
     pub(crate) stats: StatsState,
     pub(crate) services: ServiceMap,
     pub(crate) log: ClusterLog,
@@ -248,6 +250,7 @@ impl MapState {
             last_up_change_ns: map.modified_ns,
             last_in_change_ns: map.modified_ns,
             started_ns: now.wall_ns,
+            blocklist_deadlines: blocklist::Deadlines::of(&map.blocklist, now),
             working: map.clone(),
             committed: map,
             changes: Changes::default(),
@@ -439,19 +442,5 @@ impl MapState {
         self.stats.sample(now);
         self.expire_blocklist(now);
         self.services.expire(now);
-    }
-
-    fn expire_blocklist(&mut self, now: Now) {
-        let expired: Vec<String> = self
-            .working
-            .blocklist
-            .iter()
-            .filter(|(_, until)| **until <= now.wall_ns)
-            .map(|(who, _)| who.clone())
-            .collect();
-        for who in expired {
-            self.working.blocklist.remove(&who);
-            self.changes.blocklist.insert(who);
-        }
     }
 }

@@ -274,7 +274,7 @@ impl Authority {
         }
         self.sessions.subscribe(conn, entity, wanted);
         self.sessions.publish(&self.state, &self.persistence);
-        self.sessions.publish_config(&self.state);
+        self.sessions.send_config(conn, &self.state);
     }
 
     /// Lines of the cluster log from now on, for whoever may read.
@@ -391,6 +391,7 @@ impl Authority {
                 self.take_configuration();
             }
         }
+        self.sessions.publish_config(&self.state);
         Ok(())
     }
 
@@ -496,7 +497,7 @@ impl Authority {
         }
     }
 
-    /// Obeys the configuration database itself and sends it to those who subscribed.
+    /// Obeys the configuration database itself.
     fn take_configuration(&mut self) {
         self.config_version = self.state.config_version();
         let own = self.state.config_of(self.config.entity());
@@ -507,7 +508,6 @@ impl Authority {
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
         let report = self.config.report();
         self.apply(Event::Config { entity: EntityName::mon(), report });
-        self.sessions.publish_config(&self.state);
     }
 }
 

@@ -34,7 +34,7 @@ use nacre_types::osdmap::OsdMap;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -74,25 +74,33 @@ pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
 }
 
 /// Tells the cluster that the map store in `data_dir` was restored from an old copy (rule R7): its history goes on
-/// under a new generation. The authority must not run. `osds` are those that the cluster has beyond what the copy
+/// under a new generation. Likewise where the store lacks changes that were acknowledged, and is refused therefore. The
+/// authority must not run. `osds` are those that the cluster has beyond what the copy
 /// lists, as far as the operator knows: PGs wait until every one has told what it has or was declared lost. Returns the
 /// generation.
 pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError> {
-    persist::mint_generation(Arc::new(open_store(data_dir)?), SystemClock.wall_ns(), osds)
+    let store = Arc::new(LocalStore::open_despite_loss(&store_dir(data_dir)?)?);
+    let generation = persist::mint_generation(store.clone(), SystemClock.wall_ns(), osds)?;
+    store.accept_loss()?;
+    Ok(generation)
 }
 
 /// Where in the data directory the map store is.
 const STORE_DIR: &str = "store.db";
 
 fn open_store(data_dir: &Path) -> Result<LocalStore, MonError> {
+    Ok(LocalStore::open(&store_dir(data_dir)?)?)
+}
+
+/// The directory of the map store, which is made if it does not exist.
+fn store_dir(data_dir: &Path) -> Result<PathBuf, MonError> {
     use std::os::unix::fs::DirBuilderExt;
     // The store holds every entity's key.
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700);
-    builder
-        .create(data_dir.join(STORE_DIR))
-        .map_err(|e| MonError::Invalid(format!("{}: {e}", data_dir.display())))?;
-    Ok(LocalStore::open(&data_dir.join(STORE_DIR))?)
+    let dir = data_dir.join(STORE_DIR);
+    builder.create(&dir).map_err(|e| MonError::Invalid(format!("{}: {e}", data_dir.display())))?;
+    Ok(dir)
 }
 
 /// A running map authority. Dropping it stops it; [`MonServer::stop`] does so in order.

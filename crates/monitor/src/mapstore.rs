@@ -9,6 +9,7 @@
 
 pub mod conformance;
 mod local;
+mod watermark;
 
 pub use local::LocalStore;
 

@@ -46,6 +46,8 @@ const CACHED_INCREMENTALS: usize = 1_000;
 const CACHED_BYTES: usize = 32 << 20;
 /// Log lines that go with one proposal, at most.
 const LOG_LINES: usize = 32;
+/// Transactions that delete old log lines each time, besides those for as many lines as were stored since the last time.
+const LOG_TRIMS: usize = 4;
 /// Client ids reserved at a time.
 const CLIENT_BLOCK: u64 = 1_000;
 /// The first client id, as in Ceph.
@@ -94,6 +96,8 @@ pub(crate) struct Persistence {
     cached_bytes: usize,
     clients: Range<u64>,
     trimmed_log: u64,
+    /// Log lines stored since old ones were last deleted.
+    stored_log: usize,
 }
 
 /// What was stored.
@@ -220,6 +224,7 @@ impl Persistence {
             cached_bytes: 0,
             clients: 0..0,
             trimmed_log: 0,
+            stored_log: 0,
             store,
         };
         let bytes = persistence.read_map(keys::FULLS, last_full)?;
@@ -339,6 +344,7 @@ impl Persistence {
             }
             self.run(&Txn { compares, ops })?;
         }
+        self.stored_log += log.len();
         if let Some((epoch, bytes)) = encoded {
             self.last = epoch;
             self.cache(epoch, bytes);
@@ -365,10 +371,19 @@ impl Persistence {
                 self.first_incremental = Epoch(keep_from);
             }
         }
-        if log_from >= self.trimmed_log + OPS_PER_TXN as u64
-            && self.delete_some(keys::LOG, &keys::log(log_from), None)?
-        {
-            self.trimmed_log = log_from;
+        self.trim_log(log_from)
+    }
+
+    /// Deletes log lines below `from`, faster than they are stored.
+    fn trim_log(&mut self, from: u64) -> Result<(), MonError> {
+        let most = LOG_TRIMS + std::mem::take(&mut self.stored_log).div_ceil(OPS_PER_TXN);
+        for _ in 0..most {
+            if from < self.trimmed_log + OPS_PER_TXN as u64 {
+                break;
+            }
+            if self.delete_some(keys::LOG, &keys::log(from), None)? {
+                self.trimmed_log = from;
+            }
         }
         Ok(())
     }

@@ -25,8 +25,10 @@ pub(super) struct Sessions {
     followers: HashMap<u64, (Conn, LogSubscribe)>,
     /// The encoded full map and its epoch.
     full: Option<(Epoch, Bytes)>,
-    /// What the configuration that was sent rested on.
+    /// What the configuration that was sent rested on; durable.
     config_basis: (u64, u64),
+    /// Somebody waits for a configuration until what it rests on is durable.
+    config_is_due: bool,
     /// Checks that hold, by code: what was last said of them.
     health: BTreeMap<String, (Severity, String)>,
 }
@@ -54,6 +56,23 @@ struct Subscriber {
     next: Epoch,
     /// What was sent of the configuration, if that is wanted.
     config: Option<Option<BTreeMap<String, String>>>,
+}
+
+impl Subscriber {
+    /// Sends its configuration unless it has it. Where that fails, its connection is to be ended.
+    fn tell_config(&mut self, state: &MapState) -> bool {
+        let values = Some(state.config_of(&self.entity));
+        if self.config.as_ref() == Some(&values) {
+            return true;
+        }
+        let message = ConfigPublish { values: values.clone().unwrap_or_default() };
+        let sent = self.conn.send(&message);
+        match &sent {
+            Ok(()) => self.config = Some(values),
+            Err(error) => tracing::debug!(entity = %self.entity, %error, "configuration not sent"),
+        }
+        sent.is_ok()
+    }
 }
 
 impl Sessions {
@@ -194,26 +213,35 @@ impl Sessions {
             }
         }
         gone.iter().for_each(|conn| self.end(conn));
-        if self.config_basis != config_basis(state) {
-            self.publish_config(state);
+    }
+
+    /// Sends a new subscriber its configuration, if it wants that: now, or with the commit of what is not durable yet.
+    pub(super) fn send_config(&mut self, conn: &Conn, state: &MapState) {
+        let Some(subscriber) = self.subscribers.get_mut(&conn.id()) else { return };
+        if subscriber.config != Some(None) {
+            return;
+        }
+        if state.has_changes() {
+            self.config_is_due = true;
+        } else if !subscriber.tell_config(state) {
+            self.end(conn);
         }
     }
 
-    /// Sends everybody whose configuration changed what applies to them.
+    /// Sends everybody whose configuration changed what applies to them. Everything is durable.
     pub(super) fn publish_config(&mut self, state: &MapState) {
-        self.config_basis = config_basis(state);
+        debug_assert!(!state.has_changes(), "invariant: nobody is told what is not durable");
+        let basis = config_basis(state);
+        let is_due = std::mem::take(&mut self.config_is_due);
+        let has_changed = std::mem::replace(&mut self.config_basis, basis) != basis;
+        if !is_due && !has_changed {
+            return;
+        }
         let mut gone = Vec::new();
         for subscriber in self.subscribers.values_mut() {
-            let Some(sent) = &mut subscriber.config else { continue };
-            let values = state.config_of(&subscriber.entity);
-            if sent.as_ref() != Some(&values) {
-                let message = ConfigPublish { values: values.clone() };
-                if let Err(error) = subscriber.conn.send(&message) {
-                    tracing::debug!(entity = %subscriber.entity, %error, "configuration not sent");
-                    gone.push(subscriber.conn.clone());
-                    continue;
-                }
-                *sent = Some(values);
+            let Some(sent) = &subscriber.config else { continue };
+            if (has_changed || sent.is_none()) && !subscriber.tell_config(state) {
+                gone.push(subscriber.conn.clone());
             }
         }
         gone.iter().for_each(|conn| self.end(conn));
@@ -302,8 +330,14 @@ mod tests {
     use super::*;
     use nacre_common::auth::{Credential, Key};
     use nacre_common::config::ConfigBuilder;
+    use nacre_mon::Who;
+    use nacre_mon::logic::{Event, Tuning};
+    use nacre_mon::testing::{at, boot_of};
     use nacre_runtime::msgr::{Dispatcher, Frame, Messenger, Policy, Reset, Target};
+    use nacre_types::crush::CrushMap;
     use nacre_types::msg::DaemonCommandReply;
+    use nacre_types::osdmap::OsdMap;
+    use uuid::Uuid;
 
     struct Deaf;
 
@@ -312,25 +346,33 @@ mod tests {
         fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
     }
 
-    #[test]
-    fn a_peer_that_reads_nothing_is_forgotten_and_what_it_sent_is_ignored() {
+    /// Connections on which nothing that is queued is ever sent: the runtime does not run.
+    fn idle_connections<const N: usize>() -> (tokio::runtime::Runtime, Messenger, [Conn; N]) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let entity = EntityName::mon();
         let config = ConfigBuilder::new(entity.clone()).set("ms_out_queue_bytes", "64Ki").build().unwrap();
         let lane = Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(Deaf));
         let messenger = lane.build().unwrap();
-        // The runtime does not run: nothing that is queued is ever sent.
         let guard = runtime.enter();
-        let conn = messenger
-            .connect(Target {
-                addr: "127.0.0.1:1".parse().unwrap(),
-                entity: None,
-                policy: Policy::Lossy,
-                lane: 0,
-                credentials: Arc::new(Credential::Key { entity, key: Key::generate().unwrap() }),
-            })
-            .unwrap();
+        let conns = std::array::from_fn(|at| {
+            let key = Key::generate().unwrap();
+            messenger
+                .connect(Target {
+                    addr: format!("127.0.0.1:{}", at + 1).parse().unwrap(),
+                    entity: None,
+                    policy: Policy::Lossy,
+                    lane: 0,
+                    credentials: Arc::new(Credential::Key { entity: entity.clone(), key }),
+                })
+                .unwrap()
+        });
         drop(guard);
+        (runtime, messenger, conns)
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_forgotten_and_what_it_sent_is_ignored() {
+        let (_runtime, _messenger, [conn]) = idle_connections();
         let mut sessions = Sessions::default();
         sessions.expect_answer(&conn);
         sessions.keep_keys_fresh(&conn);
@@ -342,5 +384,54 @@ mod tests {
         sessions.send(&conn, &reply);
         assert_eq!(sessions.connections().count(), 0);
         assert!(Sessions::was_ended(&conn));
+    }
+
+    fn subscribe(sessions: &mut Sessions, conn: &Conn, osd: u32, state: &MapState) {
+        let wanted = MonSubscribe { next_epoch: Epoch(0), config: true };
+        sessions.subscribe(conn, &format!("osd.{osd}").parse().unwrap(), wanted);
+        sessions.send_config(conn, state);
+    }
+
+    fn commit(state: &mut MapState) {
+        while let Some(proposal) = state.propose(at(0)) {
+            state.committed(proposal.number);
+        }
+    }
+
+    #[test]
+    fn a_change_of_crush_reaches_subscribers_although_another_comes_before_its_commit() {
+        let (_runtime, _messenger, [first, second, third]) = idle_connections();
+        let map = OsdMap::new(Uuid::from_u128(7), 1, CrushMap::new_cluster("osd").unwrap());
+        let mut state = MapState::new(map, Tuning::default(), at(0));
+        state.put_option(&Who::parse("osd/class:nvme").unwrap(), "osd_max_backfills", "3");
+        commit(&mut state);
+        let mut sessions = Sessions::default();
+        sessions.publish_config(&state);
+        subscribe(&mut sessions, &first, 0, &state);
+        let config = |sessions: &Sessions, conn: &Conn| -> Option<Vec<String>> {
+            let sent = sessions.subscribers[&conn.id()].config.clone().expect("it is wanted");
+            sent.map(|values| values.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
+        };
+        let nothing: Vec<String> = Vec::new();
+        let masked = vec!["osd_max_backfills=3".to_owned()];
+        assert_eq!(config(&sessions, &first), Some(nothing.clone()), "it has no class yet");
+        let mut boot = boot_of(0, 1);
+        boot.device_class = "nvme".into();
+        state.handle(at(0), Event::Boot(boot));
+        subscribe(&mut sessions, &second, 1, &state);
+        assert_eq!(config(&sessions, &second), None, "what it rests on is not durable");
+        commit(&mut state);
+        sessions.publish_config(&state);
+        assert_eq!(config(&sessions, &first), Some(masked.clone()));
+        assert_eq!(config(&sessions, &second), Some(nothing.clone()));
+
+        // Whoever subscribes costs the others nothing: this one would be sent what it has again.
+        sessions.subscribers.get_mut(&first.id()).unwrap().config = Some(Some(BTreeMap::new()));
+        subscribe(&mut sessions, &third, 2, &state);
+        assert_eq!(config(&sessions, &third), Some(nothing.clone()));
+        assert_eq!(config(&sessions, &first), Some(nothing), "it was not computed");
+        sessions.config_basis = (0, 0);
+        sessions.publish_config(&state);
+        assert_eq!(config(&sessions, &first), Some(masked));
     }
 }

@@ -174,8 +174,7 @@ impl<T> Objecter<T> {
         let changed = self.client != client;
         if changed {
             self.client = client;
-            // Whether an entry has run out shows with the next map; the blocklist rarely has a session that is new.
-            let shuts_out = |map: &Arc<OsdMap>| is_blocklisted(map, client, 0);
+            let shuts_out = |map: &Arc<OsdMap>| is_blocklisted(map, client);
             self.blocklisted = self.is_over() || self.map.as_ref().is_some_and(shuts_out);
             // Connections belong to the session that they were made in: OSDs refuse requests of another one by them.
             for osd in std::mem::take(&mut self.sessions).into_keys() {
@@ -354,15 +353,15 @@ impl<T> Objecter<T> {
         }
     }
 
-    /// A newer map arrived. `now_ns` is the time of day, for the blocklist.
-    pub fn on_map(&mut self, map: Arc<OsdMap>, now_ns: u64, now_ms: u64, sink: &mut impl Sink<T>) {
+    /// A newer map arrived.
+    pub fn on_map(&mut self, map: Arc<OsdMap>, now_ms: u64, sink: &mut impl Sink<T>) {
         // A generation outranks all before it: the map authority was restored from a copy (rule R7).
         let stamp = |map: &OsdMap| (map.generation, map.epoch);
         if self.map.as_ref().is_some_and(|known| stamp(known) >= stamp(&map)) {
             return;
         }
         self.map = Some(map.clone());
-        self.blocklisted = self.is_over() || is_blocklisted(&map, self.client, now_ns);
+        self.blocklisted = self.is_over() || is_blocklisted(&map, self.client);
         self.sessions.retain(|osd, session| {
             let same = map.osds.get(osd).is_some_and(|info| {
                 info.up && info.addr == Some(session.addr) && info.boot_nonce == session.boot_nonce
@@ -457,10 +456,10 @@ fn timeout_text<T>(op: &Pending<T>) -> String {
 
 /// Whether a map shuts a session out, by its name or by its address, whose nonce alone tells sessions apart. Who is shut
 /// out by the address of a whole host or by a range learns it from the OSDs.
-fn is_blocklisted(map: &OsdMap, client: ClientId, now_ns: u64) -> bool {
+fn is_blocklisted(map: &OsdMap, client: ClientId) -> bool {
     let (name, nonce) = (format!("client.{client}"), format!(":0/{}", client.0 as u32));
     let is_own = |who: &str| who == name || who.ends_with(&nonce) && !who.starts_with(BLOCKLISTED_RANGE);
-    map.blocklist.iter().any(|(who, until)| *until > now_ns && is_own(who))
+    map.blocklist.keys().any(|who| is_own(who))
 }
 
 #[cfg(test)]

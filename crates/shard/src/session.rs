@@ -151,10 +151,9 @@ impl Session {
     }
 
     /// Whether the client may not do I/O.
-    pub fn is_blocklisted(&self, map: &OsdMap, now_ns: u64) -> bool {
+    pub fn is_blocklisted(&self, map: &OsdMap) -> bool {
         !map.blocklist.is_empty()
-            && (self.names.iter().any(|name| map.is_blocklisted(name, now_ns))
-                || map.is_range_blocklisted(self.ip, now_ns))
+            && (self.names.iter().any(|name| map.is_blocklisted(name)) || map.is_range_blocklisted(self.ip))
     }
 }
 

@@ -15,7 +15,6 @@ use crate::history::{
     Action, Asker, Broken, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
 };
 use crate::listing::Listing;
-use crate::monitor::WALL;
 use crate::network::Node;
 use crate::random::Random;
 use crate::schedule::{MILLI, Nanos};
@@ -419,7 +418,7 @@ impl Client {
             Ok(Some(map)) => {
                 let known = map.clone();
                 self.step(now, history, out, |objecter, sink| {
-                    objecter.on_map(known, WALL + now, millis(now), sink);
+                    objecter.on_map(known, millis(now), sink);
                 });
                 self.apply(now, history, out, |watches, now_ms| watches.on_map(&map, now_ms));
             }

@@ -358,7 +358,7 @@ impl World {
                 let client = random.index(self.scenario.clients as usize);
                 let session = self.clients[client].session();
                 self.operate(|state, now| {
-                    state.add_to_blocklist(format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
+                    state.add_to_blocklist(now, format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
                 });
                 return self.monitor.is_running();
             }

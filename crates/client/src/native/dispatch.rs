@@ -146,7 +146,7 @@ impl Shared {
             let map = newest_map(have.as_ref(), publish)?;
             if let Some(map) = map {
                 let epoch = map.epoch;
-                objecter.on_map(map, super::now_ns(), now_ms, sink);
+                objecter.on_map(map, now_ms, sink);
                 return Ok(Some(epoch));
             }
             Ok(None)

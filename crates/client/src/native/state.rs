@@ -316,7 +316,7 @@ mod tests {
             self.map.epoch = self.map.epoch.next();
             change(&mut self.map);
             let (objecter, mut outside) = self.state.split(&mut self.batch);
-            objecter.on_map(Arc::new(self.map.clone()), 0, 0, &mut outside);
+            objecter.on_map(Arc::new(self.map.clone()), 0, &mut outside);
         }
 
         fn write(&mut self) {

@@ -348,7 +348,7 @@ impl MapState {
         let seconds = call.float("expire").filter(|s| *s > 0.0).unwrap_or(BLOCKLIST_S);
         let until_ns = ctx.now.wall_ns.saturating_add((seconds * 1e9) as u64);
         let text = format!("blocklisting {who} until {} ({} sec)", stamp(until_ns), float(seconds));
-        self.add_to_blocklist(who, until_ns);
+        self.add_to_blocklist(ctx.now, who, until_ns);
         Ok(Answer::status(text))
     }
 

@@ -133,10 +133,11 @@ pub struct ClusterLog {
 }
 
 impl ClusterLog {
-    /// Goes on after `entries`, which are stored.
-    pub(crate) fn restore(entries: Vec<LogEntry>, kept: usize) -> ClusterLog {
+    /// Goes on after `entries`, which are stored, and keeps the newest of them.
+    pub(crate) fn restore(mut entries: Vec<LogEntry>, kept: usize) -> ClusterLog {
         // The first line is number 1: a follower that has seen none asks for those after 0.
         let next_seq = entries.last().map_or(1, |e| e.seq + 1);
+        entries.drain(..entries.len().saturating_sub(kept));
         ClusterLog {
             kept,
             entries: entries.into(),
@@ -234,5 +235,18 @@ mod tests {
         assert_eq!(log.take_unstored(10).len(), 1);
         assert_eq!(log.stored_after(0).count(), 1);
         assert_eq!(log.stored_after(1).count(), 0);
+    }
+
+    #[test]
+    fn a_start_keeps_no_more_lines_than_are_to_be_kept() {
+        let mut log = ClusterLog::restore(Vec::new(), 100);
+        for n in 0..100 {
+            log.append(Now { wall_ns: n, mono_ms: n }, "mon", LogLevel::Info, n.to_string());
+        }
+        let log = ClusterLog::restore(log.take_unstored(100), 10);
+        let kept: Vec<u64> = log.stored_after(0).map(|line| line.seq).collect();
+        assert_eq!(kept, (91..=100).collect::<Vec<u64>>());
+        assert_eq!(log.trim_below(), 91);
+        assert_eq!(ClusterLog::restore(Vec::new(), 10).stored_after(0).count(), 0);
     }
 }

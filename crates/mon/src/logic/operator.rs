@@ -74,12 +74,6 @@ impl MapState {
         found
     }
 
-    /// Keeps a client from I/O until the time of day `until_ns`: a session (`client.4123`), an address, or a range of addresses.
-    pub fn add_to_blocklist(&mut self, who: String, until_ns: u64) {
-        self.working.blocklist.insert(who.clone(), until_ns);
-        self.changes.blocklist.insert(who);
-    }
-
     /// Sets an OSD's reweight (`osd out`, `osd in`, `osd reweight`). Returns whether there is such an OSD. One that is down
     /// has its full time until it is marked out from when it comes in, and none while it is out.
     pub fn set_weight(&mut self, now: Now, osd: OsdId, weight: u32) -> bool {

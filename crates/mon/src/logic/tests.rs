@@ -424,3 +424,34 @@ fn proposals_of_a_moment_share_an_epoch_and_answers_wait_for_it() {
     assert_eq!(commit(&mut state, at(1)).len(), 1);
     assert_eq!(state.map().epoch, epoch.next().next());
 }
+
+#[test]
+fn an_entry_of_the_blocklist_goes_when_its_time_is_over_by_both_clocks() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let who = || "client.4123".to_owned();
+    let fenced = |state: &mut MapState, mono_ms: u64, wall_ns: u64| {
+        // Ticks come all the time: the clock of a map authority that was suspended is another matter.
+        let now = Now { mono_ms, wall_ns };
+        state.handle(now, Event::Tick);
+        commit(state, now);
+        state.map().is_blocklisted("client.4123")
+    };
+    let mut state = cluster(3);
+    let start = at(1_000);
+    let until_ns = start.wall_ns + HOUR_NS;
+    state.add_to_blocklist(start, who(), until_ns);
+    assert!(fenced(&mut state, 2_000, start.wall_ns + 2 * HOUR_NS), "the clock has jumped ahead");
+    assert!(fenced(&mut state, 1_000 + 3_599_999, until_ns + HOUR_NS));
+    assert!(fenced(&mut state, 1_000 + 3_600_000, until_ns - 1), "it was set back");
+    assert!(!fenced(&mut state, 1_000 + 3_600_000, until_ns));
+
+    state.add_to_blocklist(start, who(), until_ns);
+    commit(&mut state, start);
+    // A map authority that starts has a monotonic clock of its own.
+    let restarted = Now { mono_ms: 5, wall_ns: start.wall_ns + HOUR_NS / 2 };
+    let mut state = MapState::new(state.map().clone(), Tuning::default(), restarted);
+    assert!(fenced(&mut state, 1_799_999, until_ns + HOUR_NS));
+    state.add_to_blocklist(Now { mono_ms: 1_799_999, wall_ns: until_ns }, who(), until_ns + HOUR_NS);
+    assert!(fenced(&mut state, 1_800_006, until_ns + HOUR_NS), "it was prolonged");
+    assert!(!fenced(&mut state, 1_799_999 + 3_600_000, until_ns + HOUR_NS));
+}

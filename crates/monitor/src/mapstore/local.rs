@@ -1,11 +1,13 @@
 //! The embedded store: RocksDB in a directory of its own, every transaction synced.
 //!
-//! A lock file keeps a second process out. Values are stored with their revisions and a checksum of RocksDB's; the
+//! A lock file keeps a second process out. A store that has lost transactions that were acknowledged is refused: the file of
+//! [`watermark`](super::watermark) tells how far it had got. Values are stored with their revisions and a checksum of RocksDB's; the
 //! history for watchers is kept in memory only, bounded, so a watch can go back no further than this process.
 
+use super::watermark::Watermark;
 use super::{Change, Compare, Entry, LeaseId, MAX_PAGE, MapStore, Op, Outcome, Page, StoreError, Txn, Watch};
 use parking_lot::{Condvar, Mutex};
-use rocksdb::{DB, Direction, IteratorMode, Options, WriteBatch, WriteOptions};
+use rocksdb::{DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, TryLockError};
@@ -39,6 +41,7 @@ pub struct LocalStore {
 
 struct Shared {
     db: DB,
+    watermark: Watermark,
     state: Mutex<State>,
     changed: Condvar,
     /// Wakes the reaper when a lease was granted or the store closes.
@@ -73,8 +76,24 @@ struct Stored {
 }
 
 impl LocalStore {
-    /// Opens the store in `dir`, making it if it does not exist. Leases start their time anew.
+    /// Opens the store in `dir`, making it if it does not exist. Leases start their time anew. A store that lacks
+    /// transactions that were acknowledged is corrupt.
     pub fn open(dir: &Path) -> Result<LocalStore, StoreError> {
+        LocalStore::open_with(dir, false)
+    }
+
+    /// As [`LocalStore::open`], also where transactions are missing: the caller makes up for them, then calls
+    /// [`LocalStore::accept_loss`]. Until then nobody else can open the store.
+    pub fn open_despite_loss(dir: &Path) -> Result<LocalStore, StoreError> {
+        LocalStore::open_with(dir, true)
+    }
+
+    /// The store counts as complete from here on. Durable on return.
+    pub fn accept_loss(&self) -> Result<(), StoreError> {
+        self.shared.watermark.accept()
+    }
+
+    fn open_with(dir: &Path, accept_loss: bool) -> Result<LocalStore, StoreError> {
         std::fs::create_dir_all(dir).map_err(|e| io(&e))?;
         let lock = File::create(dir.join("nacre.lock")).map_err(|e| io(&e))?;
         lock.try_lock().map_err(|e| match e {
@@ -84,13 +103,19 @@ impl LocalStore {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_paranoid_checks(true);
+        // Recovery stops at a torn tail; the watermark tells whether it reached everything that was acknowledged. The
+        // stricter modes can't tell a torn tail from damage.
+        options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+        options.set_track_and_verify_wals_in_manifest(!accept_loss);
         options.set_keep_log_file_num(2);
         options.set_max_total_wal_size(64 << 20);
         options.set_write_buffer_size(16 << 20);
         let db = DB::open(&options, dir.join("db")).map_err(|e| rocks(&e))?;
         let state = State::load(&db)?;
+        let watermark = Watermark::open(dir, state.revision, accept_loss)?;
         let shared = Arc::new(Shared {
             db,
+            watermark,
             state: Mutex::new(state),
             changed: Condvar::new(),
             leases_changed: Condvar::new(),
@@ -227,9 +252,9 @@ impl Shared {
         batch.put(REVISION_KEY, revision.to_be_bytes());
         let mut options = WriteOptions::default();
         options.set_sync(true);
-        if let Err(error) = self.db.write_opt(batch, &options) {
+        let written = self.db.write_opt(batch, &options).map_err(|e| rocks(&e));
+        if let Err(error) = written.and_then(|()| self.watermark.raise(revision)) {
             // After a failed sync the kernel may have dropped the pages: neither retry nor read on.
-            let error = rocks(&error);
             state.failed = Some(error.clone());
             return Err(error);
         }

@@ -180,6 +180,28 @@ fn full_maps_replace_old_incrementals_and_subscribers_get_what_is_kept() {
 }
 
 #[test]
+fn many_log_lines_are_deleted_as_fast_as_they_are_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = made(dir.path());
+    let (mut persistence, mut state) = open(&store);
+    state.set_tuning(Tuning { log_max_lines: 100, ..Tuning::default() });
+    let mut most = 0;
+    for second in 0..12 {
+        for _ in 0..40 {
+            for line in 0..LOG_LINES {
+                state.append_log(at(second * 1_000), LogLevel::Info, format!("line {line}"));
+            }
+            let lines = state.take_unstored_log(LOG_LINES);
+            persistence.commit(&Proposal::empty(), &lines).unwrap();
+        }
+        persistence.tidy(state.map(), state.log().trim_below()).unwrap();
+        most = most.max(read_prefix(store.as_ref(), keys::LOG).unwrap().len());
+    }
+    assert!(most <= 100 + OPS_PER_TXN, "{most} lines");
+    assert_eq!(state.log().last(1, LogLevel::Info, "*")[0].seq, 12 * 40 * LOG_LINES as u64);
+}
+
+#[test]
 fn client_ids_are_unique_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path());
@@ -243,6 +265,56 @@ fn a_restored_store_gives_out_no_client_id_of_the_lost_history() {
     assert!(seen.is_disjoint(&ids(5_000)));
     store.transact(&Txn::default().put(keys::NEXT_CLIENT, number(u64::MAX - 5_000))).unwrap();
     assert!(matches!(mint_generation(store, 5, &[]), Err(MonError::Invalid(_))));
+}
+
+/// Flips a byte in the middle of the log that the database of a map store writes to, as far as it is filled.
+fn damage_newest_log(store: &Path) {
+    let files = std::fs::read_dir(store.join("db")).unwrap().map(|file| file.unwrap().path());
+    let newest = files.filter(|path| path.extension().is_some_and(|e| e == "log")).max().unwrap();
+    let mut bytes = std::fs::read(&newest).unwrap();
+    let filled = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[filled / 2] ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+}
+
+#[test]
+fn a_store_with_a_damaged_log_is_refused_until_a_generation_is_minted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = crate::store_dir(dir.path()).unwrap();
+    let ids = |store: &Arc<LocalStore>, count: usize| {
+        let (mut persistence, _) = open(store);
+        (0..count).map(|_| persistence.next_client().unwrap()).collect::<std::collections::BTreeSet<u64>>()
+    };
+    let store = made(&path);
+    drop(store);
+    let store = Arc::new(LocalStore::open(&path).unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        // Two transactions each: one that takes the store over, one that reserves ids.
+        seen.extend(ids(&store, 2));
+    }
+    drop(store);
+    damage_newest_log(&path);
+    for _ in 0..2 {
+        match LocalStore::open(&path).map(|_| ()) {
+            Err(StoreError::Corrupt(text)) => assert!(text.contains("mint a generation"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Somebody else began to mint one and did not come to the end of it.
+    let store = Arc::new(LocalStore::open_despite_loss(&path).unwrap());
+    for _ in 0..200 {
+        ids(&store, 1);
+    }
+    drop(store);
+    assert!(matches!(LocalStore::open(&path), Err(StoreError::Corrupt(_))));
+    crate::mint_generation(dir.path(), &[]).unwrap();
+    for _ in 0..2 {
+        let store = Arc::new(LocalStore::open(&path).unwrap());
+        let new = ids(&store, 2_000);
+        assert!(seen.is_disjoint(&new));
+        seen.extend(new);
+    }
 }
 
 #[test]

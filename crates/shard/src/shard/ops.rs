@@ -216,9 +216,7 @@ impl Shard {
             self.metrics.op_denied.inc();
             return Admission::Answer(Errno::EPERM);
         }
-        if session.is_blocklisted(map, self.shared.world.wall_ns())
-            && !self.shared.settings.breaks(Mutation::IgnoreBlocklist)
-        {
+        if session.is_blocklisted(map) && !self.shared.settings.breaks(Mutation::IgnoreBlocklist) {
             return Admission::Answer(Errno::ESHUTDOWN);
         }
         let forced = request.flags & request_flag::FULL_FORCE != 0;

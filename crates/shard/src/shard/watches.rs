@@ -302,13 +302,12 @@ impl Shard {
         if map.blocklist.is_empty() || self.watches.is_empty() {
             return;
         }
-        let now_ns = self.shared.world.wall_ns();
         let mut out = Vec::new();
         let is_out = |client: ClientId, conn: Option<&ConnRef>| {
-            map.is_blocklisted(&format!("client.{client}"), now_ns)
+            map.is_blocklisted(&format!("client.{client}"))
                 || conn
                     .and_then(|conn| conn.context::<Session>())
-                    .is_some_and(|session| session.is_blocklisted(map, now_ns))
+                    .is_some_and(|session| session.is_blocklisted(map))
         };
         self.watches.end_sessions(is_out, &mut out);
         self.carry_out_watches(out);
