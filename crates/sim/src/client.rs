@@ -60,7 +60,7 @@ pub enum ClientOut {
     /// It was told that there is no space for an object (ENOSPC), of a request that was asked at this time.
     NoSpace(ObjectId, Nanos),
     /// The source of a copy is read, or can't be.
-    Copied(u64, Result<Copied, Errno>),
+    Copied(u64, Box<Result<Copied, Errno>>),
     /// A rule does not hold.
     Broken(Broken),
 }

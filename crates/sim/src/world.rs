@@ -528,9 +528,7 @@ impl World {
                 }
                 ClientOut::Stale(asked) => self.judge_stale(number, asked),
                 ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
-                ClientOut::Copied(copy, copied) => {
-                    self.schedule.after(0, Happening::Copied(copy, Box::new(copied)))
-                }
+                ClientOut::Copied(copy, copied) => self.schedule.after(0, Happening::Copied(copy, copied)),
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
         }

@@ -33,7 +33,7 @@ impl Client {
             Ok(source) => self.submit(now, (source, reader.request()), Token::Piece(number), out),
             Err(errno) => {
                 self.reading.remove(&number);
-                out.push(ClientOut::Copied(number, Err(errno)));
+                out.push(ClientOut::Copied(number, Box::new(Err(errno))));
             }
         }
     }
@@ -55,7 +55,7 @@ impl Client {
         match self.reading.get_mut(&number).map(|reader| reader.on_piece(piece)) {
             Some(Some(copied)) => {
                 self.reading.remove(&number);
-                out.push(ClientOut::Copied(number, copied));
+                out.push(ClientOut::Copied(number, Box::new(copied)));
             }
             Some(None) => self.next_piece(now, number, out),
             None => {}
