@@ -14,19 +14,22 @@ use nacre_runtime::exporter::{self, Exporter, Pages};
 use nacre_runtime::service_manager;
 use nacre_runtime::signal::{self, Stop};
 use nacre_types::command::mon_commands;
-use nacre_types::ids::{EntityKind, EntityName};
+use nacre_types::ids::{EntityKind, EntityName, OsdId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MON_USAGE: &str = "\
 Run the map authority in the foreground until SIGINT or SIGTERM.
 
-usage: nacre mon [--id a] [-c FILE] [--mkfs] [--option-name VALUE]...
+usage: nacre mon [--id a] [-c FILE] [--mkfs | --mint-generation [osd.N]...] [--option-name VALUE]...
 
   -i, --id a         the map authority's id; there is no other
   -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
                      /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
   --mkfs             make an empty store in mon_data, with the keys of the keyring option's file, and stop
+  --mint-generation  go on under a new generation, and stop: for a MapStore that was restored from a copy, or that is
+                     refused since it lacks changes. Name the OSDs that it may not list; PGs wait until each OSD has told
+                     what it has (docs/replication.md, rule R7)
   --mon_data DIR     where the MapStore lives
 ";
 
@@ -69,6 +72,13 @@ pub(crate) fn mon(args: &[String]) -> Result<()> {
     let Some((config, verbs)) = configure(EntityKind::Mon, args, MON_USAGE)? else { return Ok(()) };
     if verbs.mkfs {
         return mon_mkfs(&config);
+    }
+    if verbs.mint_generation {
+        let data = &config.snapshot().mon.mon_data;
+        let generation = nacre_monitor::mint_generation(Path::new(data), &verbs.osds)
+            .with_context(|| format!("can't mint a generation for the MapStore in {data}"))?;
+        println!("the MapStore in {data} goes on under generation {generation}");
+        return Ok(());
     }
     run(config, |config, _| async move {
         let mon = start_mon(&config).await?;
@@ -120,9 +130,13 @@ fn mon_mkfs(config: &Config) -> Result<()> {
         .context("can't make the map authority's store")
 }
 
+#[derive(Default)]
 struct Verbs {
     mkfs: bool,
     force: bool,
+    mint_generation: bool,
+    /// OSDs named with it.
+    osds: Vec<OsdId>,
 }
 
 fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(Config, Verbs)>> {
@@ -137,16 +151,24 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
         ensure!(id.is_empty() || id == "a", "there is no mon.{id}: a cluster has one map authority, mon.a");
         invocation.entity = EntityName::mon();
     }
-    let mut verbs = Verbs { mkfs: false, force: false };
+    let mut verbs = Verbs::default();
     for word in &invocation.rest {
         match word.as_str() {
             "--mkfs" => verbs.mkfs = true,
+            "--mint-generation" if kind == EntityKind::Mon => verbs.mint_generation = true,
             "--force" => verbs.force = true,
             // Ceph's daemons take these; here they always run in the foreground as the calling user.
             "-f" | "-d" | "--foreground" => {}
-            other => bail!("unknown argument '{other}'\n{usage}"),
+            other => match other.parse::<EntityName>().ok().and_then(|name| name.osd_id()) {
+                Some(osd) if kind == EntityKind::Mon => verbs.osds.push(osd),
+                _ => bail!("unknown argument '{other}'\n{usage}"),
+            },
         }
     }
+    ensure!(
+        verbs.osds.is_empty() || verbs.mint_generation,
+        "OSDs are named with --mint-generation only\n{usage}"
+    );
     Ok(Some((Config::load(&invocation)?, verbs)))
 }
 

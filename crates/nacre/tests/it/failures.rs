@@ -437,3 +437,36 @@ fn refused_serve_again(folder: &Path, before: &[&str]) -> String {
     assert!(!out.status.success(), "{words:?} works: {}", String::from_utf8_lossy(&out.stdout));
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
+
+#[test]
+fn a_map_store_that_was_restored_goes_on_under_a_new_generation() {
+    let mut cluster = TestCluster::start_with(2, "bluestore", conf());
+    cluster.create_pool("data", 8, 2, 1);
+    cluster.wait_healthy();
+    let file = cluster.folder().join("file");
+    fs::write(&file, "contents").unwrap();
+    cluster.ok(&["rados", "-p", "data", "put", "object", file.to_str().unwrap()]);
+
+    let (store, copy) = (cluster.folder().join("mon"), cluster.folder().join("copy"));
+    let move_to = |from: &Path, to: &Path| {
+        let _ = fs::remove_dir_all(to);
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+    };
+    cluster.terminate(Daemon::Mon);
+    move_to(&store, &copy);
+    cluster.spawn(Daemon::Mon);
+    cluster.create_pool("later", 8, 2, 1);
+    cluster.wait_healthy();
+    cluster.terminate(Daemon::Mon);
+    move_to(&copy, &store);
+
+    let refused = cluster.run(&["mon", "osd.1"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--mint-generation"), "{refused:?}");
+    let said = cluster.ok(&["mon", "--mint-generation", "osd.1"]);
+    assert!(said.contains("goes on under generation"), "{said}");
+    cluster.spawn(Daemon::Mon);
+    cluster.wait_healthy();
+    assert!(!cluster.ok(&["osd", "pool", "ls"]).contains("later"));
+    cluster.ok(&["rados", "-p", "data", "get", "object", file.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "contents");
+}
