@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
 /// Configurations looked at for one object before the search gives up.
-pub const BUDGET: usize = 400_000;
+pub const BUDGET: usize = 8_000_000;
 /// Requests without an answer that one object's search can hold.
 const MAX_UNKNOWN: usize = 64;
 
@@ -96,13 +96,6 @@ impl Configuration {
             self.first += 1;
         }
     }
-
-    fn key(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (&self.state, self.version, self.first, &self.placed[self.first..], self.unknown, self.seen)
-            .hash(&mut hasher);
-        hasher.finish()
-    }
 }
 
 /// Whether an action may take effect on a state of this version.
@@ -136,6 +129,15 @@ impl<'a> Search<'a> {
         Ok(Search { definite, unknown, failed: HashSet::default(), budget: BUDGET })
     }
 
+    /// What tells configurations apart that are searched alike. Of the newest map seen only what it forbids counts.
+    fn key(&self, at: &Configuration) -> u64 {
+        let open = (0..self.unknown.len()).filter(|bit| self.may_happen(at, *bit));
+        let open = open.fold(0_u64, |open, bit| open | 1 << bit);
+        let mut hasher = DefaultHasher::new();
+        (&at.state, at.version, at.first, &at.placed[at.first..], open).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Whether some order explains all that is not placed yet. Recursion is as deep as there are writes.
     fn explains(&mut self, from: &Configuration) -> bool {
         let mut at = from.clone();
@@ -143,7 +145,7 @@ impl<'a> Search<'a> {
         if at.first == self.definite.len() {
             return true;
         }
-        if self.budget == 0 || !self.failed.insert(at.key()) {
+        if self.budget == 0 || !self.failed.insert(self.key(&at)) {
             return false;
         }
         self.budget -= 1;
