@@ -151,11 +151,8 @@ impl Action {
             Action::Truncate(_) if state.is_none() => kept(Outcome::Done),
             Action::Truncate(len) => changed(&|v| v.tokens.resize(usize::from(*len), 0)),
             Action::Remove if state.is_some() => (None, Outcome::Done),
-            Action::Remove | Action::Swap { .. } | Action::Unmark | Action::Replace { .. }
-                if state.is_none() =>
-            {
-                kept(Outcome::Absent)
-            }
+            Action::Replace { .. } if state.is_none() => kept(Outcome::Refused),
+            Action::Remove | Action::Swap { .. } | Action::Unmark if state.is_none() => kept(Outcome::Absent),
             Action::Ensure => changed(&|_| {}),
             Action::Swap { expect, set } if mark == *expect => changed(&|v| v.mark = *set),
             Action::Unmark if mark != 0 => changed(&|v| v.mark = 0),

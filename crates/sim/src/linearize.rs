@@ -8,7 +8,7 @@
 //!   help);
 //! - acknowledged writes go in the order of the versions that their replies carry, and a version that a read returns
 //!   must be the one of the state that it sees;
-//! - requests without an answer are tried only where those with one do not fit.
+//! - requests without an answer are tried only where those with one do not fit, and where no version to come is behind already.
 //!
 //! The answer of a request that succeeds with or without a change ([`Action::Ensure`], [`Action::Truncate`]) carries no version
 //! of its own, and neither does that of a removal: they are tried at every place where they may be.
@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
 /// Configurations looked at for one object before the search gives up.
-pub const BUDGET: usize = 8_000_000;
+pub const BUDGET: usize = 1_000_000;
 /// Requests without an answer that one object's search can hold.
 const MAX_UNKNOWN: usize = 64;
 
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
         if at.first == self.definite.len() {
             return true;
         }
-        if self.budget == 0 || !self.failed.insert(self.key(&at)) {
+        if self.is_too_late(&at) || self.budget == 0 || !self.failed.insert(self.key(&at)) {
             return false;
         }
         self.budget -= 1;
@@ -210,6 +210,19 @@ impl<'a> Search<'a> {
             }
         }
         false
+    }
+
+    /// Whether something is still to be placed that was answered with a version which the state has left behind: versions rise.
+    fn is_too_late(&self, at: &Configuration) -> bool {
+        (at.first..self.definite.len()).any(|index| {
+            let entry = self.definite[index];
+            let Some(version) = entry.version.filter(|_| !at.placed[index]) else { return false };
+            match at.version {
+                Version::Exactly(known) if entry.outcome.took_effect() => version <= known,
+                Version::Exactly(known) => version < known,
+                Version::Above(low) => version <= low,
+            }
+        })
     }
 
     /// Places every request that may come now, changes nothing and is answered by the present state. Returns the latest

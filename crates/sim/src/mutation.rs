@@ -58,7 +58,7 @@ mutations! {
     /// Clocks drift beyond the stated bound.
     WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
     /// The in-sync set shrinks below min_size.
-    ShrinkBelowMinSize = "shrink-below-min-size", "R5", ["the cluster does not become whole again"];
+    ShrinkBelowMinSize = "shrink-below-min-size", "R5", ["the cluster does not become whole again", "a PG is not active in time"];
     /// Writes are acknowledged below min_size, without the dead.
     AckBelowMinSize = "ack-below-min-size", "R5", ["an in-sync disk lacks an acknowledged write"];
     /// Dup records are not kept.
@@ -74,13 +74,13 @@ mutations! {
     /// Writes past the backfill cursor are applied.
     ApplyPastCursor = "apply-past-cursor", "R8", [];
     /// A member enters the set before its missing objects have arrived.
-    JoinWithMissing = "join-with-missing", "R8", ["not linearizable", "the cluster does not become whole again"];
+    JoinWithMissing = "join-with-missing", "R8", ["not linearizable", "the cluster does not become whole again", "an in-sync disk lacks an acknowledged content"];
     /// Nothing is fetched or sent for a damaged object.
     SkipMending = "skip-mending", "R10", ["an object is refused that a member in sync has"];
     /// A refused proposal does not count any more, though an earlier copy of it may be under way.
     ForgetRefused = "forget-refused", "R1", ["an in-sync disk lacks an acknowledged write"];
     /// An OSD that runs another store counts as the member that it was.
-    IgnoreIncarnation = "ignore-incarnation", "R2", ["the cluster does not become whole again"];
+    IgnoreIncarnation = "ignore-incarnation", "R2", ["the cluster does not become whole again", "a PG is not active in time"];
     /// A new primary takes members that are behind for equal.
     SkipLevelling = "skip-levelling", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// A question is answered before the answer is durable.
@@ -95,9 +95,9 @@ mutations! {
     FillWithoutDups = "fill-without-dups", "R6", ["a resend was answered differently", "not linearizable"];
     /// Objects of divergent updates are kept where a member is filled.
     KeepDivergent = "keep-divergent", "R8",
-        ["not linearizable", "write applied twice", "replicas differ at rest"];
+        ["not linearizable", "write applied twice", "replicas differ at rest", "a listing shows an absent object", "an in-sync disk lacks an acknowledged content"];
     /// What is damaged on both sides counts as equal in a backfill.
-    TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest"];
+    TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest", "a PG is not active in time"];
     /// A new primary does not know the watches in objects' infos.
     ForgetWatchers = "forget-watchers", "R9", ["a notify completes without a watcher"];
     /// A notify that was executed in an earlier interval goes to the watchers that the table happens to have.
@@ -117,7 +117,7 @@ mutations! {
     /// A message counts as received as soon as its header is there.
     CountUnread = "count-unread", "sessions", ["a session repeats or skips a message"];
     /// What was not acknowledged is not sent again after a reconnect.
-    ForgetUnacked = "forget-unacked", "sessions", ["the cluster does not become whole again"];
+    ForgetUnacked = "forget-unacked", "sessions", ["the cluster does not become whole again", "a PG is not active in time"];
     /// A reset that the connecting side may not have heard of is not said again.
     ForgetReset = "forget-reset", "sessions", ["a session repeats or skips a message"];
 }
