@@ -110,6 +110,19 @@ impl Action {
         *self != Action::Read
     }
 
+    /// The token that it writes, where it writes one.
+    pub fn token(&self) -> Option<Token> {
+        use Action::*;
+        match self {
+            WriteFull(token) | Append(token) | WriteAt(_, token) | Create(token) => Some(*token),
+            Swap { set: token, .. }
+            | AppendTelling { token, .. }
+            | AppendAfter { token, .. }
+            | Replace { token, .. } => Some(*token),
+            Read | Truncate(_) | Remove | Ensure | Unmark | Count | Copy(_) => None,
+        }
+    }
+
     /// Whether it may leave an object where there was none.
     pub fn creates(&self) -> bool {
         use Action::*;

@@ -216,3 +216,18 @@ fn executed_histories_with_one_lie_are_refused() {
     }
     assert!(lies > 100, "only {lies} histories had a read to spoil");
 }
+
+#[test]
+fn many_requests_without_an_answer_leave_a_history_decidable() {
+    // Of thirty that may have taken effect one did, and a later read shows it.
+    let mut entries = vec![done(WriteFull(1), 0, 1)];
+    entries.extend((0..30).map(|n| lost(1, Append(100 + n), 10 + n)));
+    entries.push(op(0, Truncate(0), 100, 120, Outcome::Done));
+    entries.push(op(0, Truncate(0), 101, 120, Outcome::Done));
+    entries.push(op(0, Read, 102, 120, saw(&[])).at_version(9));
+    entries.push(op(0, Read, 130, 135, saw(&[])).at_version(9));
+    entries.push(op(0, Read, 140, 145, saw(&[117])).at_version(12));
+    assert_eq!(rule(&entries), Ok(()));
+    entries.push(op(0, Read, 150, 155, saw(&[])).at_version(12));
+    assert!(rule(&entries).is_err());
+}
