@@ -38,7 +38,7 @@
 //! What is left to chance: a write of another client that is in flight while an object is removed may make a piece after
 //! the removal passed it by. Its writer remembers each piece that it makes until a later request has found the epoch to hold,
 //! and takes back those that it does not: with that write or the next. One that dies before leaves the piece, a stray: whoever writes to it
-//! or cuts it finds its epoch to be too early and removes it first. A truncation
+//! or cuts it finds that it is of another object, or of too early an epoch, and removes it first. A truncation
 //! makes absent pieces that it cuts, so that they carry its epoch. Where another client has ended it and removed the object
 //! meanwhile, the client takes these pieces back; one that dies before leaves them. Within one handle removals and
 //! truncations fail with EBUSY while writes are in flight, and the other way round, as libradosstriper's do.

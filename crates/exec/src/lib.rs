@@ -78,8 +78,9 @@ pub struct Environment<'a> {
     pub copied: &'a [Result<Copied, Errno>],
     /// Clients' requests that changed an object of late, newest first, with the user version that each left.
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
-    /// Objects that exist and that the store has no copy of, or one that can't be read, as far as is known: listings show them.
-    pub missing: &'a dyn Fn() -> Vec<ObjectId>,
+    /// Objects from one to before another that exist and that the store has no copy of, or one that can't be read, as far as is
+    /// known: listings show them.
+    pub missing: &'a dyn Fn(&ObjectId, Option<&ObjectId>) -> Vec<ObjectId>,
 }
 
 /// Whose request it is.

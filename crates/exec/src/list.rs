@@ -6,8 +6,6 @@ use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{ListReply, Op, OpResult};
-use std::collections::BTreeSet;
-use std::ops::Bound;
 
 /// Objects fetched from the store at a time.
 const SCAN_CHUNK: usize = 512;
@@ -56,7 +54,6 @@ fn list(
     let mut objects = Vec::new();
     let mut next = cursor.cloned().unwrap_or_else(|| ObjectId::min_at_hash(env.pg.pool, 0));
     let mut scanned = 0;
-    let missing: BTreeSet<ObjectId> = (env.missing)().into_iter().collect();
     loop {
         let mut page = env.store.list_objects(env.pg, &next, None, SCAN_CHUNK).map_err(|error| {
             tracing::error!(pg = %env.pg, %error, "listing objects failed");
@@ -65,9 +62,9 @@ fn list(
         // The last one of a page that is not the last page is where the next one begins.
         let after = if page.more { page.entries.pop() } else { None };
         scanned += page.entries.len();
+        let missing = (env.missing)(&next, after.as_ref());
         if !missing.is_empty() {
-            let end = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-            page.entries.extend(missing.range((Bound::Included(next.clone()), end)).cloned());
+            page.entries.extend(missing);
             page.entries.sort_unstable();
             page.entries.dedup();
         }

@@ -106,7 +106,10 @@ impl Bench {
             watches: &|_| self.watches,
             copied: &self.copied,
             recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],
-            missing: &|| self.missing.clone(),
+            missing: &|first, end| {
+                let within = |object: &&ObjectId| *object >= first && end.is_none_or(|end| *object < end);
+                self.missing.iter().filter(within).cloned().collect()
+            },
         };
         let mut executed = execute(&env, request, &context);
         let counted = count(&self.store);

@@ -79,6 +79,9 @@ pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
 /// lists, as far as the operator knows: PGs wait until every one has told what it has or was declared lost. Returns the
 /// generation.
 pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError> {
+    if !data_dir.join(STORE_DIR).is_dir() {
+        return Err(MonError::NotInitialised(data_dir.display().to_string()));
+    }
     let store = Arc::new(LocalStore::open_despite_loss(&store_dir(data_dir)?)?);
     let generation = persist::mint_generation(store.clone(), SystemClock.wall_ns(), osds)?;
     store.accept_loss()?;

@@ -29,7 +29,7 @@ usage: nacre mon [--id a] [-c FILE] [--mkfs | --mint-generation [osd.N]...] [--o
   --mkfs             make an empty store in mon_data, with the keys of the keyring option's file, and stop
   --mint-generation  go on under a new generation, and stop: for a MapStore that was restored from a copy, or that is
                      refused since it lacks changes. Name the OSDs that it may not list; PGs wait until each OSD has told
-                     what it has (docs/replication.md, rule R7)
+                     what it has or is declared lost (docs/replication.md, rule R7). No monitor may run meanwhile
   --mon_data DIR     where the MapStore lives
 ";
 
@@ -165,6 +165,10 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
             },
         }
     }
+    ensure!(
+        !(verbs.mkfs && verbs.mint_generation),
+        "--mkfs and --mint-generation exclude each other\n{usage}"
+    );
     ensure!(
         verbs.osds.is_empty() || verbs.mint_generation,
         "OSDs are named with --mint-generation only\n{usage}"

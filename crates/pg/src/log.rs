@@ -15,7 +15,9 @@ mod dups;
 
 use bytes::Bytes;
 use dups::Dups;
-pub use dups::{DUP_META_PREFIX, DupLimits, DupRecord, DupSnapshot};
+pub use dups::{
+    DUP_META_PREFIX, DupLimits, DupRecord, DupSnapshot, FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX,
+};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::{ClientId, Eversion, ObjectId, ReqId};
 use serde::{Deserialize, Serialize};

@@ -23,6 +23,7 @@ use nacre_types::osdmap::{Member, OsdMap, PgMembership};
 use nacre_types::stats::{PgStats, pg_state};
 use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// What to do once a transaction is durable.
@@ -493,9 +494,10 @@ impl Pg {
         !self.missing.is_empty() && self.missing.contains_key(object)
     }
 
-    /// Objects that exist and that the copy lacks, or can't read, in order.
-    pub fn missing(&self) -> impl Iterator<Item = &ObjectId> {
-        self.missing.keys()
+    /// Objects from `first` to before `end` that exist and that the copy lacks, or can't read, in order.
+    pub fn missing_in(&self, first: &ObjectId, end: Option<&ObjectId>) -> impl Iterator<Item = &ObjectId> {
+        let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+        self.missing.range::<ObjectId, _>((Bound::Included(first), end)).map(|(object, _)| object)
     }
 
     /// Whether an object that can't be read here is on no other member in sync either, as far as is known: it can only be removed.

@@ -112,6 +112,17 @@ pub enum Mutation {
     ForgetReset,
 }
 
+#[cfg(feature = "mutations")]
+thread_local! {
+    static BREACHES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread came to where a rule is broken since it was asked last.
+#[cfg(feature = "mutations")]
+pub fn take_breaches() -> u64 {
+    BREACHES.take()
+}
+
 /// The rules, all of which hold but for the simulator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
@@ -124,7 +135,11 @@ impl Rules {
     /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
     #[cfg(feature = "mutations")]
     pub fn breaks(self, rule: Mutation) -> bool {
-        self.mutation == rule
+        let breaks = self.mutation == rule;
+        if breaks {
+            BREACHES.set(BREACHES.get() + 1);
+        }
+        breaks
     }
 
     /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.

@@ -84,13 +84,23 @@ struct Queued {
 }
 
 impl Queued {
-    fn slot(self) -> u32 {
-        (self.token >> PERSIST_BITS) as u32
+    fn slot(&self) -> u32 {
+        slot_of(self.token)
     }
 
-    fn id(self) -> u64 {
-        self.token & ((1 << PERSIST_BITS) - 1)
+    fn id(&self) -> u64 {
+        id_of(self.token)
     }
+}
+
+/// The PG's slot in a token of the store.
+fn slot_of(token: u64) -> u32 {
+    (token >> PERSIST_BITS) as u32
+}
+
+/// The machine's persist id in a token of the store.
+fn id_of(token: u64) -> u64 {
+    token & ((1 << PERSIST_BITS) - 1)
 }
 
 /// A PG on this OSD.
@@ -559,7 +569,7 @@ impl Shard {
         self.metrics.commit_batches.inc();
         let mut slots: Vec<u32> = Vec::with_capacity(8);
         for token in tokens.drain(..) {
-            let slot = (token >> PERSIST_BITS) as u32;
+            let slot = slot_of(token);
             let Some(id) = self.durable_up_to(token) else { continue };
             if let Some(hosted) = self.slots[slot as usize].as_mut()
                 && hosted.committed.replace(id).is_none()
@@ -580,22 +590,26 @@ impl Shard {
     /// that all before it are durable too, so one that overtook an earlier one is reported with that; stores complete the
     /// transactions of a collection in order, so none does.
     fn durable_up_to(&mut self, token: u64) -> Option<u64> {
-        let reported = Queued { token, queued_ns: 0, overtakes: false };
-        let slot = reported.slot();
-        let Some(at) = self.inflight.iter().position(|queued| queued.token == token) else {
+        let slot = slot_of(token);
+        let of_slot = |queued: &Queued| queued.slot() == slot;
+        let Some(at) = self.inflight.iter().position(of_slot) else {
             // It was never handed to the store.
-            return Some(reported.id());
+            return Some(id_of(token));
         };
-        self.metrics.commit_latency.record(self.now_ns.saturating_sub(self.inflight[at].queued_ns));
-        if self.inflight.iter().take(at).any(|queued| queued.slot() == slot) {
-            self.inflight[at].overtakes = true;
+        if self.inflight[at].token != token {
+            let Some(queued) = self.inflight.iter_mut().find(|queued| queued.token == token) else {
+                return Some(id_of(token));
+            };
+            self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued.queued_ns));
+            queued.overtakes = true;
             self.overtaking += 1;
             return None;
         }
+        self.metrics.commit_latency.record(self.now_ns.saturating_sub(self.inflight[at].queued_ns));
         self.inflight.remove(at);
-        let mut newest = reported.id();
+        let mut newest = id_of(token);
         while self.overtaking > 0
-            && let Some(at) = self.inflight.iter().position(|queued| queued.slot() == slot)
+            && let Some(at) = self.inflight.iter().position(of_slot)
             && self.inflight[at].overtakes
         {
             newest = self.inflight[at].id();

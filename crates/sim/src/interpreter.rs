@@ -60,7 +60,7 @@ pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Ex
         watches: &|_| (0, 0),
         copied: &[],
         recent_requests: setting.recent_requests,
-        missing: &Vec::new,
+        missing: &|_, _| Vec::new(),
     };
     nacre_exec::execute(&env, request, &context)
 }

@@ -12,7 +12,7 @@
 //! [`world`] is one queue of things that happen at virtual times ([`schedule`]). Machines are [`osd`]s with [`disk`]s and
 //! clocks of their own, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and
 //! [`client`]s that resend by rule R6. Between them lies a [`network`] of ordered connections that break, stall, lose
-//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of thirty kinds; which, how often and on what
+//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of some thirty kinds; which, how often and on what
 //! cluster is the seed's [`scenario`], as its [`profile`] bends it. How often that came to [`bounds`] is counted.
 //!
 //! Nothing is random but by the seed: one 64-bit number names a history, and replays it exactly. Streams of randomness
@@ -119,6 +119,11 @@ pub struct Report {
     pub breaches: u64,
 }
 
+/// How often the machines came to where a rule is broken on purpose since this was asked last.
+fn take_breaches() -> u64 {
+    nacre_pg::take_breaches() + nacre_session::take_breaches()
+}
+
 /// Runs a scenario.
 ///
 /// A machine that panics has broken its own invariant: that is a failure like any other, and replays.
@@ -128,6 +133,6 @@ pub fn run(scenario: &Scenario, options: &Options) -> Report {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no text");
         let failure = Failure { rule: format!("panic: {text}"), detail: String::new(), at: 0 };
-        Report { failure: Some(failure), breaches: nacre_pg::take_breaches(), ..Report::default() }
+        Report { failure: Some(failure), breaches: take_breaches(), ..Report::default() }
     })
 }

@@ -232,7 +232,7 @@ impl World {
     fn inflict(&mut self, fault: Fault, random: &mut Random) -> bool {
         let osd = self.any_osd(random);
         match fault {
-            Fault::Reset => self.break_a_session(random),
+            Fault::Reset => return self.break_a_session(random),
             // Ghosts come with the resets and restarts of other kinds; this kind only lets them.
             Fault::Ghost => return false,
             Fault::Delay => {
@@ -389,37 +389,38 @@ impl World {
         osds.chain([Node::Mon]).flat_map(|other| [Link::new(node, other), Link::new(other, node)]).collect()
     }
 
-    fn break_a_session(&mut self, random: &mut Random) {
+    /// Breaks a connection; returns whether there is one.
+    fn break_a_session(&mut self, random: &mut Random) -> bool {
         let osd = self.any_osd(random);
         match random.range(0, 10) {
             0..3 => {
                 let other = self.any_osd(random);
-                if other != osd {
-                    let by = random.range(MILLI, 400 * MILLI);
-                    self.break_sockets(osd, other, by);
-                }
+                let by = random.range(MILLI, 400 * MILLI);
+                other != osd && self.break_sockets(osd, other, by)
             }
             3 => {
                 // A session between OSDs is given up although both live: what is under way is lost, and both are told.
                 let (other, now) = (self.any_osd(random), self.schedule.now());
-                if other != osd {
+                let may = other != osd && self.osds[osd as usize].is_running();
+                if may {
                     self.with_osd(osd, |osd, out| osd.drop_peer(now, OsdId(other), out));
                 }
+                may
             }
             4..6 => self.lose(Node::Osd(osd), Node::Mon),
             6 => {
                 let client = random.index(self.clients.len()) as u32;
-                self.lose(Node::Client(client), Node::Mon);
+                self.lose(Node::Client(client), Node::Mon)
             }
             _ => {
                 let client = random.index(self.clients.len()) as u32;
-                self.lose(Node::Client(client), Node::Osd(osd));
+                self.lose(Node::Client(client), Node::Osd(osd))
             }
         }
     }
 
-    /// A lossy connection is lost with what is under way.
-    fn lose(&mut self, a: Node, b: Node) {
+    /// A lossy connection is lost with what is under way. Returns whether there is one.
+    fn lose(&mut self, a: Node, b: Node) -> bool {
         if let (Node::Client(client), Node::Osd(osd)) | (Node::Osd(osd), Node::Client(client)) = (a, b) {
             return self.lose_connection(client, osd, 300 * MILLI);
         }
@@ -428,6 +429,7 @@ impl World {
         self.haunt(Link::new(a, b), late);
         let wait = self.disk_random.range(MILLI, 300 * MILLI);
         self.schedule.after(wait, Happening::ResetSeen(a, b));
+        true
     }
 
     fn partition(&mut self, random: &mut Random, one_way: bool) -> bool {

@@ -21,6 +21,7 @@ use host::Host;
 use nacre_common::Config;
 use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
+use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
 use nacre_pg::{KnownOsds, Pg};
 use nacre_shard::control::{Control, shows_up};
 use nacre_shard::copy::Fetched;
@@ -317,16 +318,16 @@ impl Osd {
         }
     }
 
-    /// How often it reached bounds. Its process, if it still runs, counts from here on for nobody.
+    /// How often it reached bounds. Its process, if it still runs, is not counted from here on.
     pub fn reached(&mut self) -> Bounds {
         self.harvest();
         let mut reached = std::mem::take(&mut self.reached);
         for collection in self.disk().durable().collections.values() {
             let has = |prefix: &str| u64::from(collection.meta.keys().any(|key| key.starts_with(prefix)));
             reached.add(Bound::LogTrimmed, u64::from(collection.trimmed > Eversion::default()));
-            reached.add(Bound::DupRetained, has("dup.r."));
-            reached.add(Bound::DupDropped, has("dup.f."));
-            reached.add(Bound::ClientsForgotten, has("dup.z"));
+            reached.add(Bound::DupRetained, has(RECORD_PREFIX));
+            reached.add(Bound::DupDropped, has(FLOOR_PREFIX));
+            reached.add(Bound::ClientsForgotten, has(FORGOTTEN_KEY));
         }
         reached
     }

@@ -37,7 +37,7 @@ pub enum Stream {
     LaterFaults,
     /// Full queues and deadlines of a client, its watches and notifies.
     Client(u32),
-    /// When clients list and copy, and what.
+    /// When clients list pools, read and remove copies, and which.
     Chores,
 }
 

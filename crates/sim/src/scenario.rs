@@ -5,7 +5,7 @@
 
 use crate::monitor::Publishing;
 use crate::mutation::Mutation;
-use crate::osd::{OsdSettings, SessionSettings};
+use crate::osd::{OsdSettings, SHARDS, SessionSettings};
 use crate::profile::Profile;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
@@ -217,8 +217,10 @@ pub struct Scenario {
 
 /// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
 const LATER: Fault = Fault::MapGap;
-/// One in so many seeds has each of them, per thousand.
+/// So many seeds in a thousand have each of them.
 const LATER_SHARE: u32 = 250;
+/// Bytes that may wait for a peer where the queue is not meant to fill.
+const WIDE_QUEUE: usize = 1 << 20;
 
 impl Scenario {
     /// The scenario of a seed in the common profile.
@@ -259,7 +261,7 @@ impl Scenario {
             log_entries: random.range(3, 60) as usize,
             session_expiry: random.range(25, 200) * SECOND,
             busy: random.chance(500),
-            peer_queue_bytes: if random.chance(300) { 8 << 10 } else { 1 << 20 },
+            peer_queue_bytes: if random.chance(300) { 8 << 10 } else { WIDE_QUEUE },
             peer_throttle_bytes: if random.chance(300) { 16 << 10 } else { 1 << 20 },
             peer_timeout: random.range(10, 60) * SECOND,
             dups: DupLimits::default(),
@@ -300,7 +302,7 @@ impl Scenario {
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
         };
         let config = ConfigBuilder::new(EntityName::osd(osd))
-            .set("osd_op_num_shards", "2")
+            .set("osd_op_num_shards", SHARDS.to_string())
             .set("osd_max_backfills", "2")
             .set("osd_recovery_max_active", "2")
             .set("osd_beacon_report_interval", "2")
@@ -309,7 +311,7 @@ impl Scenario {
             .build();
         let sessions = SessionSettings {
             queue_bytes: self.peer_queue_bytes,
-            full_one_in: if self.peer_queue_bytes < 1 << 20 { 400 } else { 0 },
+            full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
             timeout: self.peer_timeout,
             rules: Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) },

@@ -21,7 +21,7 @@ use crate::packet::{MapView, Packet};
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
-use crate::{Failure, Options, Report};
+use crate::{Failure, Options, Report, take_breaches};
 use ending::Ending;
 use nacre_exec::Copied;
 use nacre_mon::logic::Event;
@@ -70,7 +70,7 @@ pub enum Happening {
     Ask(u32),
     /// A client may watch or notify.
     Attend(u32),
-    /// A client may list a pool or copy an object.
+    /// A client may list a pool, or read or remove a copy.
     Chore(u32),
     /// A client's timer.
     ClientTime(u32),
@@ -111,7 +111,7 @@ pub struct World {
     workload: Random,
     /// When clients watch and notify, and what.
     attendance: Random,
-    /// When clients list and copy, and what.
+    /// When clients list pools, read and remove copies, and which.
     chores: Random,
     /// Requests whose sources are being read, by numbers: their OSD, its life, their shard.
     copying: BTreeMap<u64, (u32, u32, usize, Box<Arrival>)>,
@@ -276,7 +276,7 @@ impl World {
             struck: self.nemesis.struck().clone(),
             sessions: self.sockets.troubles,
             reached: self.reached,
-            breaches: nacre_pg::take_breaches(),
+            breaches: take_breaches(),
         }
     }
 
@@ -550,11 +550,13 @@ impl World {
         self.schedule.after(wait, Happening::ConnectionOver(client, osd, conn));
     }
 
-    /// The connection that a client has to an OSD now is lost.
-    pub(crate) fn lose_connection(&mut self, client: u32, osd: u32, within: Nanos) {
-        if let Some(conn) = self.clients[client as usize].connection(OsdId(osd)) {
+    /// The connection that a client has to an OSD now is lost. Returns whether there is one.
+    pub(crate) fn lose_connection(&mut self, client: u32, osd: u32, within: Nanos) -> bool {
+        let connection = self.clients[client as usize].connection(OsdId(osd));
+        if let Some(conn) = connection {
             self.break_connection((client, osd), conn, within);
         }
+        connection.is_some()
     }
 
     fn connection_over(&mut self, client: u32, osd: u32, conn: u64) {

@@ -540,11 +540,11 @@ impl Inner {
             let (from, to) = (run.start * BLOCK_BYTES, (run.start + run.blocks) * BLOCK_BYTES);
             if let Err(error) = self.device.grow(from, to) {
                 tracing::warn!(%error, "bluestore: no space for blocks that were given back");
-                // The blocks belong to nobody, and the file system gets back what it gave for them.
+                // The blocks belong to no object, and the file system gets back what it gave for them.
                 let taken: Vec<Run> = out.drain(first..).collect();
                 let wanted_bytes = taken.iter().map(|run| run.blocks * BLOCK_BYTES).sum();
                 self.give_back(taken);
-                return Err(StoreError::NoSpace { wanted_bytes, available_bytes: self.available_bytes() });
+                return Err(StoreError::NoSpace { wanted_bytes, available_bytes: self.device_room() });
             }
         }
         Ok(())
@@ -631,7 +631,10 @@ impl Inner {
         let full = free < self.config.db_min_free_bytes;
         if full != self.db_full.swap(full, Ordering::Relaxed) {
             if full {
-                tracing::error!(free, "bluestore: the database's file system is full, refusing writes");
+                tracing::error!(
+                    free,
+                    "bluestore: the database's file system is low: no space is reported or reserved"
+                );
             } else {
                 tracing::info!(free, "bluestore: the database's file system has space again");
             }
@@ -670,11 +673,6 @@ impl Inner {
         let free = database_space(&self.directory)?;
         *measured = Some((Instant::now(), free));
         Ok(free)
-    }
-
-    /// Bytes that data may still take; none where the database's file system is low, which each write takes from, too.
-    fn available_bytes(&self) -> u64 {
-        if self.is_db_full() { 0 } else { self.device_room() }
     }
 
     /// Whether the database's file system is low. Looked at now: an idle store has no commits that would notice.

@@ -4,6 +4,7 @@
 
 use crate::encoding::Versioned;
 use crate::ids::{Eversion, PgId};
+use crate::msg::ENTRY_BYTES;
 use crate::object::ObjectId;
 use crate::payload::Payload;
 use bytes::Bytes;
@@ -187,15 +188,16 @@ impl Transaction {
         self
     }
 
-    /// Payload bytes that it writes: what throttles count.
+    /// Bytes that it takes of a store at most, as checks of space count them: an attribute or omap entry counts
+    /// [`ENTRY_BYTES`] more than it holds.
     pub fn payload_bytes(&self) -> usize {
-        let pairs = |list: &[(Bytes, Bytes)]| list.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        let entry = |key: usize, value: usize| ENTRY_BYTES + key + value;
         self.ops
             .iter()
             .map(|op| match op {
                 TxnOp::Write { data, .. } => data.len(),
-                TxnOp::SetAttrs { attrs, .. } => attrs.iter().map(|(k, v)| k.len() + v.len()).sum(),
-                TxnOp::OmapSet { entries, .. } => pairs(entries),
+                TxnOp::SetAttrs { attrs, .. } => attrs.iter().map(|(k, v)| entry(k.len(), v.len())).sum(),
+                TxnOp::OmapSet { entries, .. } => entries.iter().map(|(k, v)| entry(k.len(), v.len())).sum(),
                 TxnOp::OmapSetHeader { header, .. } => header.len(),
                 TxnOp::MetaSet(list) => list.iter().map(|(k, v)| k.len() + v.len()).sum(),
                 TxnOp::LogAppend(list) => list.iter().map(|(_, v)| v.len()).sum(),

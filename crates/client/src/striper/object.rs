@@ -148,8 +148,11 @@ impl Object {
     /// Pieces were made as part of `meta`, whose epoch held before they were.
     pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
         let written = Instant::now();
-        let unconfirmed = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
-        self.state.lock().unconfirmed.extend(unconfirmed);
+        let made = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
+        let mut state = self.state.lock();
+        // What fails again and again counts once.
+        state.unconfirmed.retain(|known| known.meta.epoch != meta.epoch || !pieces.contains(&known.piece));
+        state.unconfirmed.extend(made);
     }
 
     /// `epoch` still held when it was asked for at `asked_at`: what was made before that is found by whoever ends it.

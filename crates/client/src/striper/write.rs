@@ -437,8 +437,7 @@ impl Inner {
     }
 
     /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it, now or before, that
-    /// are no part of the object as it is now.
-    /// Returns what the object is now, if it exists.
+    /// are no part of the object as it is now. Returns what the object is now, if it exists.
     pub(super) async fn take_back(
         &self,
         object: &Object,

@@ -42,7 +42,7 @@ impl MapState {
         let deadlines = &mut self.blocklist_deadlines.0;
         deadlines.retain(|who, _| self.working.blocklist.contains_key(who));
         let is_over = |who: &str, until_ns: u64| {
-            until_ns <= now.wall_ns && deadlines.get(who).is_none_or(|at| *at <= now.mono_ms)
+            until_ns <= now.wall_ns && deadlines.get(who).is_some_and(|at| *at <= now.mono_ms)
         };
         let entries = self.working.blocklist.iter();
         let expired: Vec<String> =

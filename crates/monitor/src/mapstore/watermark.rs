@@ -116,7 +116,7 @@ impl Watermark {
                 reached => format!("but had reached revision {reached}"),
             };
             return Err(StoreError::Corrupt(format!(
-                "changes are missing: the store ends at revision {revision}, {reached}; mint a generation"
+                "changes are missing: the store ends at revision {revision}, {reached}; mint a generation (nacre mon --mint-generation)"
             )));
         }
         if is_lost {

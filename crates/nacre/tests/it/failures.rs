@@ -460,8 +460,16 @@ fn a_map_store_that_was_restored_goes_on_under_a_new_generation() {
     cluster.terminate(Daemon::Mon);
     move_to(&copy, &store);
 
-    let refused = cluster.run(&["mon", "osd.1"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--mint-generation"), "{refused:?}");
+    let refused = |args: &[&str], why: &str| {
+        let output = cluster.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+    };
+    refused(&["mon", "osd.1"], "OSDs are named with --mint-generation only");
+    refused(&["mon", "--mkfs", "--mint-generation"], "exclude each other");
+    let absent = cluster.folder().join("absent");
+    refused(&["mon", "--mint-generation", "--mon_data", absent.to_str().unwrap()], "absent");
+    assert!(!absent.exists(), "a store was made");
     let said = cluster.ok(&["mon", "--mint-generation", "osd.1"]);
     assert!(said.contains("goes on under generation"), "{said}");
     cluster.spawn(Daemon::Mon);

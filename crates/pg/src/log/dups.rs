@@ -17,9 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the keys of all stored dup records begin with.
 pub const DUP_META_PREFIX: &str = "dup.";
-const RECORD_PREFIX: &str = "dup.r.";
-const FLOOR_PREFIX: &str = "dup.f.";
-const FORGOTTEN_KEY: &str = "dup.z";
+/// What those of dup records begin with.
+pub const RECORD_PREFIX: &str = "dup.r.";
+/// What those of floors begin with: below, dup records were dropped.
+pub const FLOOR_PREFIX: &str = "dup.f.";
+/// The key that tells which clients were forgotten altogether.
+pub const FORGOTTEN_KEY: &str = "dup.z";
 
 /// What a retained dup counts for beside its result, in bytes.
 const DUP_OVERHEAD_BYTES: usize = 96;
@@ -364,8 +367,10 @@ impl Dups {
     }
 
     fn not_bare(&mut self, client: ClientId) {
-        self.bare.remove(&client);
-        self.idle.remove(&client);
+        // Who is idle is bare.
+        if self.bare.remove(&client) {
+            self.idle.remove(&client);
+        }
     }
 
     pub(super) fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {

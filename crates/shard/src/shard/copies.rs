@@ -9,6 +9,7 @@ use super::Shard;
 use super::ops::{Admission, Outcome, Passed, answer, send_back};
 use crate::copy::Fetched;
 use crate::session::Arrival;
+use crate::world::Observation;
 use nacre_common::throttle::Permit;
 use nacre_types::errno::Errno;
 use nacre_types::object::ObjectId;
@@ -49,6 +50,7 @@ impl Shard {
             return Some(arrival);
         }
         let Some(share) = self.shared.copying.try_take(0) else {
+            self.shared.world.observe(Observation::SentBack);
             self.send_back_copy(&arrival);
             return None;
         };

@@ -320,8 +320,9 @@ impl Shard {
             }
         };
         let (mut full, mut no_space) = (false, false);
-        let payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
+        let mut payload = 0;
         if op.writes {
+            payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
@@ -355,12 +356,13 @@ impl Shard {
             watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
-            missing: &|| match shared.settings.breaks(Mutation::ListWithoutMissing) {
+            missing: &|first, end| match shared.settings.breaks(Mutation::ListWithoutMissing) {
                 true => Vec::new(),
-                false => hosted.machine.missing().cloned().collect(),
+                false => hosted.machine.missing_in(first, end).cloned().collect(),
             },
         };
         let mut executed = exec::execute(&env, request, &context);
+        op.fetched.copies.clear();
         if executed.damaged {
             return damaged(hosted, op, &*shared.store);
         }
@@ -388,8 +390,10 @@ impl Shard {
         hosted.sums.changed(&request.object, &change.delta);
         if self.space.is_scarce() {
             let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
-            self.space.begin(members.iter().copied(), payload);
-            op.charged = Some((payload, members));
+            // Methods of object classes may write more than they are given.
+            let bytes = payload.max(change.written_bytes);
+            self.space.begin(members.iter().copied(), bytes);
+            op.charged = Some((bytes, members));
         }
         let result = encode(&outcome);
         (op.outcome, op.wrote) = (Some(outcome), Some(version));

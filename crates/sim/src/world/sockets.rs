@@ -1,5 +1,5 @@
-//! Sockets between OSDs, as the network has them: where they break, and whether what sessions make of them is each message once,
-//! in order.
+//! Sockets between OSDs, as the network has them: where they break, and whether sessions hand messages on once and in order. (One that
+//! never comes shows in what waits for it, and in the next of its session.)
 
 use super::World;
 use crate::network::{Channel, Link, Node};
@@ -77,17 +77,18 @@ impl World {
         runs
     }
 
-    /// The sockets between two OSDs break; both ends find out within `within`.
-    pub(crate) fn break_sockets(&mut self, a: u32, b: u32, within: Nanos) {
+    /// The sockets between two OSDs break; both ends find out within `within`. Returns whether there are any.
+    pub(crate) fn break_sockets(&mut self, a: u32, b: u32, within: Nanos) -> bool {
         let between = |ends: &(u32, u32)| *ends == (a, b) || *ends == (b, a);
         let numbers: Vec<u64> =
             self.sockets.open.iter().filter(|(_, ends)| between(ends)).map(|(number, _)| *number).collect();
-        for number in numbers {
+        for number in numbers.iter().copied() {
             let link = Link::new(Node::Osd(a), Node::Osd(b)).by(Channel::Socket(number));
             self.break_direction(link, Some(within));
             self.break_direction(link.back(), Some(within));
             self.sockets.open.remove(&number);
         }
+        !numbers.is_empty()
     }
 
     /// A process is gone, and its sockets with it. Its machine tells the peers unless it is gone too.

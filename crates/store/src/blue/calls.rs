@@ -67,7 +67,6 @@ impl ObjectStore for BlueStore {
         let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
         drop(collection);
         inner.account(cache_bytes);
-        inner.settle_another();
         inner.trim_cache();
         Ok(())
     }
@@ -161,7 +160,8 @@ impl ObjectStore for BlueStore {
         let inner = self.inner()?;
         inner.check()?;
         let pools = inner.queue.usage();
-        let (available_bytes, room_bytes) = (inner.available_bytes(), inner.device_room());
+        let room_bytes = inner.device_room();
+        let available_bytes = if inner.is_db_full() { 0 } else { room_bytes };
         let taken_bytes = {
             let space = inner.space.lock();
             inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
@@ -189,12 +189,12 @@ impl ObjectStore for BlueStore {
         let bytes = bytes.saturating_add(2 * (inner.unit_blocks - 1) * BLOCK_BYTES);
         let spare =
             u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
-        let available = inner
-            .available_bytes()
-            .saturating_sub(spare as u64)
-            .saturating_sub(inner.reserved.load(Ordering::Relaxed));
-        // Not even nothing is granted while the database's file system is low.
-        if bytes > available || inner.db_full.load(Ordering::Relaxed) {
+        // Commits and `statfs` look at the database's file system. While it is low not even nothing is granted.
+        let is_low = inner.db_full.load(Ordering::Relaxed);
+        let room = if is_low { 0 } else { inner.device_room() };
+        let available =
+            room.saturating_sub(spare as u64).saturating_sub(inner.reserved.load(Ordering::Relaxed));
+        if is_low || bytes > available {
             return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
         }
         Ok(Reservation::new(&inner.reserved, bytes))

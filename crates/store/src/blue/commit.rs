@@ -402,6 +402,7 @@ impl Committer {
                     counters.batches.fetch_add(1, Ordering::Relaxed);
                     inner.batches.put(batch.iter_mut().map(|queued| std::mem::take(&mut queued.batch)));
                     complete(batch, None);
+                    inner.settle_another();
                     self.ledger.committed(&inner.checkpoints, self.frontier);
                     // While the submitters work on what they were just told.
                     if let Some(fresh) = self.deferred.take_fresh() {

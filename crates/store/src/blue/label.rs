@@ -60,9 +60,13 @@ impl LabelInfo {
 }
 
 impl Label {
-    /// Writes the label. At each moment the old or the new one can be read.
+    /// Writes the label. At each moment the old or the new one can be read: where the first is torn, the copy goes last.
     pub(super) fn write(&self, device: &Device) -> Result<()> {
-        for block in [LABEL_COPY_BLOCK, 0] {
+        let mut first = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
+        let is_torn = device.read(0, &mut first).is_ok()
+            && matches!(Label::parse(&first, "the label"), Err(StoreError::Corrupt { .. }));
+        let order = if is_torn { [0, LABEL_COPY_BLOCK] } else { [LABEL_COPY_BLOCK, 0] };
+        for block in order {
             device.write(block * BLOCK_BYTES, &[self.block()])?;
             device.flush()?;
         }

@@ -1,7 +1,7 @@
 //! What collections without transactions of their own keep in memory is given back.
 //!
-//! A transaction settles its own collection only. So each also settles one other, in turn: a burst to one PG does not stay
-//! in memory until the PG is written to again. A removed collection is forgotten once it has nothing that is not committed.
+//! A transaction settles its own collection only. So each group commit settles one more, in turn: a burst to one PG does not
+//! stay in memory until the PG is written to again, as long as some PG is. A removed collection is forgotten once it has nothing that is not committed.
 
 use super::Inner;
 use nacre_types::ids::PgId;
@@ -10,7 +10,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 impl Inner {
-    /// Settles the next collection in turn, if nobody uses it. To be called without a collection's lock.
+    /// Settles the next collection in turn, unless it is in use. To be called without a collection's lock.
     pub(super) fn settle_another(&self) {
         let Some(mut turn) = self.settle_turn.try_lock() else { return };
         let collections = self.collections.read();

@@ -380,19 +380,28 @@ mod tests {
     use bytes::Bytes;
     use nacre_types::ids::PgId;
 
-    #[test]
-    fn attributes_that_the_file_can_not_name_go_to_the_database() {
+    fn backend() -> (tempfile::TempDir, Backend) {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join(super::super::backend::CLONES)).unwrap();
         let backend = Backend::open(directory.path(), &FileStoreConfig::default(), true).unwrap();
-        let mut applier = Applier::new(&DbState::default());
-        let record = |steps: Vec<Step>| Record {
+        (directory, backend)
+    }
+
+    /// What is done to one object of one file.
+    fn record(steps: Vec<Step>) -> Record {
+        Record {
             coll: PgId::new(PoolId(3), 0),
             files: vec![(ObjectId::new(PoolId(3), "", "", "object"), 7)],
             steps,
             usage: UsageChange::default(),
             next_number: 8,
-        };
+        }
+    }
+
+    #[test]
+    fn attributes_that_the_file_can_not_name_go_to_the_database() {
+        let (_directory, backend) = backend();
+        let mut applier = Applier::new(&DbState::default());
         let make = record(vec![Step::MakeCollection, Step::Create(0)]);
         applier.record(&backend, 1, &make).unwrap();
         let value = Bytes::from_static(b"value");
@@ -413,19 +422,10 @@ mod tests {
 
     #[test]
     fn attributes_that_a_file_takes_no_more_when_they_are_replayed_go_to_the_database() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join(super::super::backend::CLONES)).unwrap();
-        let backend = Backend::open(directory.path(), &FileStoreConfig::default(), true).unwrap();
+        let (_directory, backend) = backend();
         // The database has all that the journal has.
         let state = DbState { position: Position { seq: 9, step: 0 }, ..DbState::default() };
         let mut applier = Applier::new(&state);
-        let record = |steps: Vec<Step>| Record {
-            coll: PgId::new(PoolId(3), 0),
-            files: vec![(ObjectId::new(PoolId(3), "", "", "object"), 7)],
-            steps,
-            usage: UsageChange::default(),
-            next_number: 8,
-        };
         // No file takes such names: it stands for a file system that is full now.
         let names = ["kept\0", "removed\0", "replaced\0"];
         let set = |name: &str, value: &'static str| Step::SetXattr {
