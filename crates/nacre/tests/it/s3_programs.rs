@@ -3,6 +3,7 @@
 use crate::s3::S3;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// A real tree of files: this project's sources.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
@@ -17,10 +18,21 @@ pub(crate) struct Client<'a> {
     pub(crate) folder: &'a Path,
 }
 
+/// What a program printed.
+fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
 impl Client<'_> {
     /// Runs a program with the keys in its environment, which must succeed.
     pub(crate) fn ok(&self, program: &str, args: &[&str]) -> Output {
-        let out = Command::new(program)
+        let out = self.run(program, args);
+        assert!(out.status.success(), "{program} {args:?}: {}", text(&out));
+        out
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Output {
+        Command::new(program)
             .args(args)
             .current_dir(self.folder)
             .env("HOME", self.folder)
@@ -33,10 +45,7 @@ impl Client<'_> {
             // Not all of these programs can use what others are told of certificates.
             .env_remove("AWS_CA_BUNDLE")
             .output()
-            .unwrap_or_else(|error| panic!("{program}: {error}"));
-        let (said, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success(), "{program} {args:?}: {said}{told}");
-        out
+            .unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 
     /// Copies a tree there and back. Leaves the bucket `awscli`.
@@ -74,12 +83,24 @@ impl Client<'_> {
             // Its own default region is US, which is none of Amazon's.
             let fixed = ["--no-ssl", "--host", host, "--host-bucket", host];
             let keys = ["--access_key", self.access, "--secret_key", self.secret];
-            self.ok("s3cmd", &[&fixed[..], &keys, args].concat())
+            let args = [&fixed[..], &keys, args].concat();
+            // It ends at once when a connection is reset or refused, which others repeat the request after.
+            for _ in 0..10 {
+                let out = self.run("s3cmd", &args);
+                if out.status.success() {
+                    return;
+                }
+                let said = text(&out);
+                let disconnected = ["Errno 104", "Errno 111"].iter().any(|error| said.contains(error));
+                assert!(disconnected, "s3cmd {args:?}: {said}");
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            panic!("s3cmd {args:?}: no connection, ten times");
         };
         s3cmd(&["mb", "s3://s3cmd"]);
         s3cmd(&["put", "--recursive", &format!("{TREE}/"), "s3://s3cmd/src/"]);
         self.ok("mkdir", &["by-s3cmd"]);
-        s3cmd(&["get", "--recursive", "s3://s3cmd/src/", "by-s3cmd/"]);
+        s3cmd(&["get", "--recursive", "--force", "s3://s3cmd/src/", "by-s3cmd/"]);
         self.ok("diff", &["-r", TREE, "by-s3cmd"]);
         s3cmd(&["del", "--recursive", "--force", "s3://s3cmd/src/cmd/"]);
     }
