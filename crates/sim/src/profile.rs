@@ -169,7 +169,6 @@ fn large(scenario: &mut Scenario, random: &mut Random) {
     scenario.push_bytes = random.range(8, 20) as usize;
     scenario.scan_objects = random.range(2, 20) as usize;
     scenario.bandwidth = random.range(50, 400) * 1_000;
-    scenario.patience = 400 * SECOND;
 }
 
 #[cfg(test)]

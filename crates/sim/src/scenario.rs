@@ -171,8 +171,6 @@ pub struct Scenario {
     pub requests: u32,
     /// How long faults happen.
     pub trouble: Nanos,
-    /// In this time after the last fault the cluster must be whole again.
-    pub patience: Nanos,
     /// What goes wrong.
     pub faults: BTreeSet<Fault>,
     /// Faults come so many times as often as usual, in percent.
@@ -251,7 +249,6 @@ impl Scenario {
             think: random.range(20, 200) * MILLI,
             requests: 300,
             trouble: random.range(20, 60) * SECOND,
-            patience: 180 * SECOND,
             faults,
             fault_rate: random.range(50, 250) as u32,
             flush: random.range(200, 8_000) * MICRO,

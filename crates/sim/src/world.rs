@@ -138,6 +138,8 @@ pub struct World {
     busy: bool,
     next_session: u64,
     ending: Ending,
+    /// When the cluster must be whole again.
+    whole_by: Nanos,
     /// Pools that an operator deleted: their copies may be gone even where a restored map has them again.
     pub(crate) deleted: BTreeSet<PoolId>,
     pub(crate) failure: Option<Failure>,
@@ -203,6 +205,7 @@ impl World {
             busy: scenario.busy,
             next_session: u64::from(scenario.clients + scenario.osds) + 1,
             ending: Ending::Trouble,
+            whole_by: 0,
             deleted: BTreeSet::new(),
             failure: None,
             events: 0,

@@ -1,7 +1,8 @@
 //! Power cuts (rule B7): BlueStore and FileStore run on a layer under all their files, RocksDB's included, that records
 //! every change and every fsync. From one recording many crash states are built, each keeping what was fsynced and dropping, tearing
 //! or keeping the rest at random. On each state the check must find nothing, every acknowledged transaction must be
-//! whole, and what is there must be a prefix of what was queued.
+//! whole, and what is there must be a prefix of what was queued, over all collections: what the disk of the simulator keeps of
+//! a crash. The start after a cut is recorded too, and cut again.
 //!
 //! The layer is the C library's calls defined anew in this binary, which the linker prefers to the library's; a test
 //! proves that it sees everything. `NACRE_CRASH_RUNS` and `NACRE_CRASH_CUTS` raise the numbers of recordings and states.
@@ -65,6 +66,7 @@ impl Store {
         match load {
             Load::Files | Load::AnyOnFiles => Store::File(file_config(seed)),
             Load::Any => Store::Blue(config(seed), 256 << 20),
+            Load::OwnSettings => Store::Blue(own_settings(), 256 << 20),
             Load::Tight => Store::Blue(config(seed), 8 << 20),
         }
     }
@@ -154,6 +156,16 @@ fn config(seed: u64) -> BlueStoreConfig {
     }
 }
 
+/// An OSD's own, but for the sizes of what it fills ahead: each state is written anew.
+fn own_settings() -> BlueStoreConfig {
+    BlueStoreConfig {
+        wal_prefill: true,
+        write_buffer_bytes: 1 << 20,
+        ballast_bytes: 1 << 20,
+        ..BlueStoreConfig::default()
+    }
+}
+
 /// Runs with discards also compress what can be compressed, and check it in their own way.
 fn data_options(config: &BlueStoreConfig) -> BTreeMap<PoolId, DataOptions> {
     let options = DataOptions {
@@ -189,6 +201,8 @@ struct Recording {
     events: Vec<Event>,
     /// Per collection, the transactions in the order in which they were queued.
     queued: Vec<Vec<Transaction>>,
+    /// The collections of all transactions, in the order in which they were queued.
+    order: Vec<usize>,
     store: Store,
     /// The first event after which a crash must leave a store behind.
     made: usize,
@@ -211,6 +225,8 @@ fn log_version(index: usize) -> Eversion {
 enum Load {
     /// Any operations on BlueStore, with room.
     Any,
+    /// The same, with the settings of an OSD.
+    OwnSettings,
     /// Small overwrites on a BlueStore so full that blocks are reused as soon as they may be.
     Tight,
     /// Any operations on FileStore.
@@ -268,7 +284,7 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
     let made = recorder::position();
     failpoint.into_iter().for_each(|failpoint| fail::cfg(failpoint, "return").unwrap());
     let mut models = vec![Model::default(); COLLECTIONS];
-    let mut queued = vec![Vec::new(); COLLECTIONS];
+    let (mut queued, mut order) = (vec![Vec::new(); COLLECTIONS], Vec::new());
     for phase in 0..3 {
         let (store, report) = under_test.mount(root).unwrap();
         assert_eq!(report.loss, None);
@@ -289,7 +305,7 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
             }
             for _ in 0..1 + random.below(3) {
                 let op = match load {
-                    Load::Any | Load::AnyOnFiles => draw(&mut runner),
+                    Load::Any | Load::OwnSettings | Load::AnyOnFiles => draw(&mut runner),
                     Load::Files => file_op(&mut random),
                     Load::Tight => write(
                         &format!("small {}", random.below(5)),
@@ -313,6 +329,7 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
                 store.queue_transaction(&txn, Some(completion)).unwrap();
             }
             queued[at].push(txn);
+            order.push(at);
             if random.below(10) == 0 {
                 store.flush().unwrap();
             }
@@ -324,29 +341,53 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
             store.umount().unwrap();
         }
     }
-    Recording { events: recorder::end(), queued, store: under_test, made, failing: false }
+    Recording { events: recorder::end(), queued, order, store: under_test, made, failing: false }
 }
 
-/// Checks the store that a crash left in `directory`; says what is wrong.
-fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), String> {
+/// How many transactions of each collection were acknowledged among the first `cut` events.
+fn acknowledged(events: &[Event]) -> [usize; COLLECTIONS] {
+    let mut counts = [0; COLLECTIONS];
+    for event in events {
+        if let Event::Mark(mark) = event {
+            let count = &mut counts[(mark >> 32) as usize];
+            *count = (*count).max((mark & 0xffff_ffff) as usize + 1);
+        }
+    }
+    counts
+}
+
+/// How many transactions of each collection a store has.
+fn transactions_of(store: &dyn ObjectStore) -> Result<[usize; COLLECTIONS], String> {
+    let mut counts = [0; COLLECTIONS];
+    for (at, count) in counts.iter_mut().enumerate() {
+        *count = match store.read_log(coll(at), Eversion::default(), usize::MAX) {
+            Ok(log) => log.len(),
+            Err(StoreError::NoCollection(_)) => 0,
+            Err(error) => return Err(format!("log: {error}")),
+        };
+    }
+    Ok(counts)
+}
+
+/// Checks the store that a crash left in `directory`, with at least so many transactions of each collection; says what is
+/// wrong.
+fn check(directory: &Path, recording: &Recording, at_least: [usize; COLLECTIONS]) -> Result<(), String> {
     recording.store.fsck(directory, recording.failing)?;
     let (store, report) = recording.store.mount(directory).map_err(|error| format!("mount: {error}"))?;
     if let Some(loss) = report.loss {
         return Err(format!("mount: {loss}"));
     }
+    let present = transactions_of(&*store)?;
+    // A crash keeps the first of all transactions, whatever collections they are of.
+    let kept = &recording.order[..present.iter().sum()];
     for (at, queued) in recording.queued.iter().enumerate() {
-        let acknowledged = recording.events[..cut].iter().filter_map(|event| match event {
-            Event::Mark(mark) if (mark >> 32) as usize == at => Some((mark & 0xffff_ffff) as usize + 1),
-            _ => None,
-        });
-        let acknowledged = acknowledged.max().unwrap_or(0);
-        let present = match store.read_log(coll(at), Eversion::default(), usize::MAX) {
-            Ok(log) => log.len(),
-            Err(StoreError::NoCollection(_)) => 0,
-            Err(error) => return Err(format!("log: {error}")),
-        };
-        if present < acknowledged {
-            return Err(format!("{} has {present} transactions, {acknowledged} were acknowledged", coll(at)));
+        let (present, at_least) = (present[at], at_least[at]);
+        if present < at_least {
+            return Err(format!("{} has {present} transactions, {at_least} were there", coll(at)));
+        }
+        let in_order = kept.iter().filter(|collection| **collection == at).count();
+        if present != in_order {
+            return Err(format!("{} has {present} transactions, of the first of all {in_order}", coll(at)));
         }
         if present > 0 {
             let mut model = Model::default();
@@ -359,7 +400,7 @@ fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), Stri
         }
     }
     // It must also be a store that can go on.
-    let ops = vec![TxnOp::CreateCollection, write("after the crash", cut as u64, 30_000)];
+    let ops = vec![TxnOp::CreateCollection, write("after the crash", at_least[0] as u64, 30_000)];
     let after = Transaction { collection: coll(0), ops };
     store.commit(&after).and_then(|()| store.umount()).map_err(|error| format!("going on: {error}"))?;
     recording.store.fsck(directory, recording.failing).map_err(|error| format!("after going on: {error}"))
@@ -372,6 +413,17 @@ impl Drop for Broken<'_> {
     fn drop(&mut self) {
         fail::remove(self.0);
     }
+}
+
+/// A power cut of a recorded run.
+fn a_cut(events: &[Event], after: usize, number: u64, random: &mut Rng) -> (usize, Keep) {
+    let cut = after + random.below((events.len() - after) as u64 + 1) as usize;
+    let keep = match number % 4 {
+        0 => Keep::Nothing,
+        1 => Keep::Everything,
+        _ => Keep::Random,
+    };
+    (cut, keep)
 }
 
 /// Records a run and checks `cuts` crash states of it; returns the first failure.
@@ -387,18 +439,49 @@ fn crash_run(
     let live = tempfile::Builder::new().prefix("nacre-crash-").tempdir().unwrap();
     let recording = record(live.path(), seed, load, transactions, failpoint);
     let mut random = Rng::new(seed ^ 0x5eed);
-    for cut_seed in 0..cuts {
-        let span = (recording.events.len() - recording.made) as u64;
-        let cut = recording.made + random.below(span + 1) as usize;
-        let keep = match cut_seed % 4 {
-            0 => Keep::Nothing,
-            1 => Keep::Everything,
-            _ => Keep::Random,
-        };
+    for number in 0..cuts {
+        let (cut, keep) = a_cut(&recording.events, recording.made, number, &mut random);
         let state = tempfile::Builder::new().prefix("nacre-crash-state-").tempdir().unwrap();
-        replay::build(&recording.events[..cut], state.path(), keep, &mut Rng::new(seed ^ cut_seed << 32));
-        check(state.path(), &recording, cut).map_err(|problem| {
-            format!("seed {seed}, state {cut_seed} (cut at {cut}, {keep:?}): {problem}")
+        replay::build(&recording.events[..cut], state.path(), keep, &mut Rng::new(seed ^ number << 32));
+        let at_least = acknowledged(&recording.events[..cut]);
+        check(state.path(), &recording, at_least).map_err(|problem| {
+            format!("seed {seed}, state {number} (cut at {cut}, {keep:?}): {problem}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Records a run, cuts it, records the start after it, and checks `cuts` crash states of that start; returns the first failure.
+/// What a start has shown stays.
+fn recovery_crash_run(seed: u64, load: Load, transactions: usize, cuts: u64) -> Result<(), String> {
+    const MOUNTED: u64 = u64::MAX;
+    let live = tempfile::Builder::new().prefix("nacre-crash-").tempdir().unwrap();
+    let recording = record(live.path(), seed, load, transactions, None);
+    let mut random = Rng::new(seed ^ 0x2c07);
+    let (cut, keep) = a_cut(&recording.events, recording.made, 2 + seed % 2, &mut random);
+    let at_least = acknowledged(&recording.events[..cut]);
+    let state = tempfile::Builder::new().prefix("nacre-crash-state-").tempdir().unwrap();
+    recorder::begin(state.path());
+    replay::build(&recording.events[..cut], state.path(), keep, &mut Rng::new(seed));
+    // What a crash left is what the disk has.
+    recorder::synced_everything();
+    let left = recorder::position();
+    let (store, report) = recording.store.mount(state.path()).map_err(|error| format!("mount: {error}"))?;
+    assert_eq!(report.loss, None);
+    let shown = transactions_of(&*store)?;
+    recorder::mark(MOUNTED);
+    drop(store);
+    let events = recorder::end();
+    for number in 0..cuts {
+        let (again, keep_again) = a_cut(&events, left, number, &mut random);
+        let is_mounted = events[..again].iter().any(|event| matches!(event, Event::Mark(MOUNTED)));
+        let state = tempfile::Builder::new().prefix("nacre-crash-again-").tempdir().unwrap();
+        replay::build(&events[..again], state.path(), keep_again, &mut Rng::new(seed ^ number << 32));
+        check(state.path(), &recording, if is_mounted { shown } else { at_least }).map_err(|problem| {
+            format!(
+                "seed {seed} (cut at {cut}, {keep:?}), state {number} (start cut at {again} of {}, {keep_again:?}): {problem}",
+                events.len()
+            )
         })?;
     }
     Ok(())
@@ -407,16 +490,34 @@ fn crash_run(
 #[test]
 fn power_cuts_lose_nothing_acknowledged() {
     let _alone = alone();
-    for seed in 0..number("NACRE_CRASH_RUNS", 6, 40) {
+    for seed in 0..number("NACRE_CRASH_RUNS", 6, 100) {
         let load = if seed % 3 == 2 { Load::Tight } else { Load::Any };
         crash_run(seed, load, 120, number("NACRE_CRASH_CUTS", 20, 50), None).unwrap();
     }
 }
 
 #[test]
+fn power_cuts_lose_nothing_acknowledged_with_the_settings_of_an_osd() {
+    let _alone = alone();
+    for seed in 0..number("NACRE_CRASH_RUNS", 2, 20) {
+        crash_run(seed, Load::OwnSettings, 120, number("NACRE_CRASH_CUTS", 8, 20), None).unwrap();
+    }
+}
+
+#[test]
+fn power_cuts_during_a_start_lose_nothing() {
+    let _alone = alone();
+    for seed in 0..number("NACRE_CRASH_RUNS", 10, 100) {
+        let loads = [Load::Any, Load::Tight, Load::AnyOnFiles, Load::Files, Load::OwnSettings];
+        let load = loads[seed as usize % loads.len()];
+        recovery_crash_run(seed, load, 60, number("NACRE_CRASH_CUTS", 8, 20)).unwrap();
+    }
+}
+
+#[test]
 fn power_cuts_lose_nothing_acknowledged_on_files() {
     let _alone = alone();
-    for seed in 0..number("NACRE_CRASH_RUNS", 8, 40) {
+    for seed in 0..number("NACRE_CRASH_RUNS", 8, 100) {
         let load = if seed % 2 == 1 { Load::Files } else { Load::AnyOnFiles };
         crash_run(seed, load, 150, number("NACRE_CRASH_CUTS", 20, 50), None).unwrap();
     }
@@ -445,7 +546,7 @@ fn run_failing(root: &Path, seed: u64, load: Load, fault: Fault) -> (Recording, 
     under_test.mkfs(root);
     let made = recorder::position();
     let mut models = vec![Model::default(); COLLECTIONS];
-    let mut queued = vec![Vec::new(); COLLECTIONS];
+    let (mut queued, mut order) = (vec![Vec::new(); COLLECTIONS], Vec::new());
     let (store, _) = under_test.mount(root).unwrap();
     faults::arm(fault);
     for _ in 0..400 {
@@ -468,6 +569,7 @@ fn run_failing(root: &Path, seed: u64, load: Load, fault: Fault) -> (Recording, 
             Ok(()) => {
                 models[at] = next;
                 queued[at].push(txn);
+                order.push(at);
             }
             // Refused and not done, for a read that failed or for space; the store may go on.
             Err(_) if store.stopped().is_none() => {}
@@ -483,7 +585,7 @@ fn run_failing(root: &Path, seed: u64, load: Load, fault: Fault) -> (Recording, 
     }
     drop(store);
     let struck = faults::disarm();
-    (Recording { events: recorder::end(), queued, store: under_test, made, failing: true }, struck)
+    (Recording { events: recorder::end(), queued, order, store: under_test, made, failing: true }, struck)
 }
 
 /// Errors of writes, of fsyncs, of reads and a full file system under the database: what was acknowledged is there when
@@ -505,7 +607,7 @@ fn failing_calls_lose_nothing_acknowledged() {
         let live = tempfile::Builder::new().prefix("nacre-fault-").tempdir().unwrap();
         let (recording, struck) = run_failing(live.path(), seed, load, fault);
         struck_in_all += struck;
-        let checked = check(live.path(), &recording, recording.events.len());
+        let checked = check(live.path(), &recording, acknowledged(&recording.events));
         checked.unwrap_or_else(|problem| panic!("seed {seed}, {fault:?} ({struck} struck): {problem}"));
     }
     assert!(struck_in_all > 25, "{struck_in_all} calls failed");

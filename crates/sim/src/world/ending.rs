@@ -39,7 +39,15 @@ impl World {
     pub(super) fn calm(&mut self) {
         self.ending = Ending::Healing;
         self.mend();
+        self.whole_by = self.schedule.now() + self.patience();
         self.schedule.after(LOOK, Happening::Look);
+    }
+
+    /// In this time after the last fault the cluster must be whole again: a minute, and twice what sending everything takes.
+    fn patience(&self) -> Nanos {
+        let bytes: u64 = self.osds.iter().map(|osd| osd.disk().used()).sum();
+        let sending = if self.scenario.bandwidth == 0 { 0 } else { bytes * SECOND / self.scenario.bandwidth };
+        60 * SECOND + 2 * sending
     }
 
     pub(super) fn look(&mut self) {
@@ -58,7 +66,7 @@ impl World {
         // It must become clean while clients go on.
         self.busy &= !unclean.is_empty();
         if !whole {
-            if now > began + self.scenario.patience {
+            if now > self.whole_by {
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);
             }
