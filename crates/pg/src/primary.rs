@@ -1,4 +1,4 @@
-//! The primary's hot path: admit, execute, replicate, acknowledge.
+//! The primary's hot path: admit and execute, then replicate and acknowledge (`commit.rs`).
 //!
 //! A write gets the next version, goes into the log, to the store and to every member, and is acknowledged when all
 //! required members have it durable: the in-sync set, and every set proposed whose outcome is unknown (R1). Acks are
@@ -6,11 +6,14 @@
 //! Resends are answered from the log (R6). Whatever is answered, the leases hold (R4): acks may be long under way, and
 //! nothing of this interval may be seen once a later one acts (R5).
 
-use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, PeerMsg, Settings};
+mod commit;
+mod state;
+
+use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, Settings};
 use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
 use crate::membership::{DEPARTURE_PATIENCE, Departure};
 use crate::peering::Peering;
-use crate::pg::{Durable, Pg};
+use crate::pg::Pg;
 use crate::recovery::CatchUp;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
@@ -18,10 +21,8 @@ use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, ReqId};
 use nacre_types::msg::PgCas;
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, PgMembership};
-use nacre_types::stats::pg_state;
-use nacre_types::txn::{Transaction, TxnOp};
+use nacre_types::txn::Transaction;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 /// What the entries of a log may take, and besides those of updates that are not committed. A member is sent all of it, with the dup
 /// records, in one message.
@@ -540,228 +541,6 @@ impl Pg {
         }
     }
 
-    // Replication.
-
-    pub(crate) fn replicate(
-        &mut self,
-        entry: LogEntry,
-        mut txn: Transaction,
-        op: &ClientOp,
-        out: &mut Vec<Command>,
-    ) {
-        let version = entry.version;
-        let (encoded, log_bytes) = (entry.encode(), entry.size());
-        let trim_to = self.trim_target();
-        let shared = Arc::new(txn.clone());
-        let (interval, committed_to, boot_nonce) = (self.interval(), self.committed_to, self.boot_nonce);
-        let kind = entry.kind;
-        let message = |txn: &Arc<Transaction>| PeerMsg::RepOp {
-            interval,
-            entry: encoded.clone(),
-            txn: txn.clone(),
-            committed_to,
-            trim_to,
-            oldest_tid: op.oldest_tid,
-            boot_nonce,
-        };
-        let me = self.me.osd;
-        let past_cursor = self.settings.breaks(Mutation::ApplyPastCursor);
-        for member in self.in_sync().iter().filter(|m| m.osd != me) {
-            out.push(Command::Send { to: member.osd, msg: message(&shared) });
-        }
-        if let Some(primary) = &mut self.primary {
-            for (to, catching_up) in primary.catching_up.iter_mut().filter(|(_, c)| c.follows()) {
-                let applies = catching_up.takes(&entry.object, version, kind) || past_cursor;
-                let logged_only = || Arc::new(Transaction::new(self.id));
-                let msg = if applies { message(&shared) } else { message(&logged_only()) };
-                out.push(Command::Send { to: *to, msg });
-            }
-            if primary.inflight.is_empty() {
-                (primary.retried_at, primary.progressed_at) = (self.now, self.now);
-            }
-            primary.inflight.push_back(Inflight { version, token: op.token, log_bytes });
-            primary.inflight_bytes += log_bytes;
-        }
-        self.log.append(entry);
-        txn.push(TxnOp::LogAppend(vec![(version, encoded)]));
-        self.trim(trim_to, &mut txn);
-        self.persist(txn, Durable::Head(version), out);
-    }
-
-    /// Where the log is to be trimmed to; its tail while it is not.
-    fn trim_target(&self) -> Eversion {
-        let (min, max) = (self.settings.min_log_entries, self.settings.max_log_entries);
-        // Trimming in strides keeps its cost off most writes. Who is away catches up by what is kept.
-        let len = self.log.len();
-        let due = len >= max || len >= min + min / 4 + 64 && self.has_all_copies();
-        let target = due.then(|| self.log.trim_candidates(min, min, self.committed_to)).flatten();
-        let is_large = self.log.bytes() > MAX_LOG_BYTES;
-        let by_size =
-            is_large.then(|| self.log.trim_to_size(MAX_LOG_BYTES * 3 / 4, self.committed_to)).flatten();
-        target.max(by_size).unwrap_or(self.log.tail())
-    }
-
-    /// Trims a log that is too large for a message, as one from an earlier release may be.
-    pub(crate) fn bound_log(&mut self, out: &mut Vec<Command>) {
-        if self.log.bytes() <= MAX_LOG_BYTES {
-            return;
-        }
-        let to = self.trim_target();
-        if to > self.log.tail() {
-            let mut txn = Transaction::new(self.id);
-            self.trim(to, &mut txn);
-            self.persist(txn, Durable::Nothing, out);
-        }
-    }
-
-    /// Whether as many members in sync are up as the pool asks for.
-    fn has_all_copies(&self) -> bool {
-        let up = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
-        up >= self.size()
-    }
-
-    /// Trims the log in `txn`, with what that does to the dup records.
-    pub(crate) fn trim(&mut self, to: Eversion, txn: &mut Transaction) {
-        if to <= self.log.tail() || !self.log.contains(to) {
-            return;
-        }
-        self.log.trim_to(to);
-        txn.push(TxnOp::LogTrim(to));
-        self.put_dups(txn);
-        self.put_record(txn);
-    }
-
-    pub(crate) fn put_dups(&mut self, txn: &mut Transaction) {
-        let (mut set, mut removed) = (Vec::new(), Vec::new());
-        for (key, value) in self.log.dup_meta_updates() {
-            match value {
-                Some(value) => set.push((key, value)),
-                None => removed.push(key),
-            }
-        }
-        if !removed.is_empty() {
-            txn.push(TxnOp::MetaRm(removed));
-        }
-        if !set.is_empty() {
-            txn.push(TxnOp::MetaSet(set));
-        }
-    }
-
-    pub(crate) fn on_rep_ack(
-        &mut self,
-        leases: &dyn LeaseView,
-        from: OsdId,
-        interval: Interval,
-        head: Eversion,
-        out: &mut Vec<Command>,
-    ) {
-        let Some(primary) = &mut self.primary else { return };
-        if interval < primary.since || head > self.log.head() {
-            return;
-        }
-        let known = primary.heads.entry(from).or_default();
-        *known = head.max(*known);
-        if let Some(catching_up) = primary.catching_up.get_mut(&from) {
-            catching_up.acked = catching_up.acked.max(head);
-            catching_up.heard_at = self.now;
-        }
-        self.settle(leases, out);
-        self.resume_waiting(leases, out);
-    }
-
-    /// Whether an outstanding proposal would make `osd` a member.
-    pub(crate) fn proposed(&self, osd: OsdId) -> bool {
-        self.outstanding().any(|m| m.in_sync.iter().any(|m| m.osd == osd))
-    }
-
-    /// Up to where updates may be acknowledged: every required member has them (R1), and so has a member that is about to join. That
-    /// one may never have all that is acknowledged, unless writers wait for it.
-    fn agreed(&self) -> Eversion {
-        let Some(primary) = &self.primary else { return self.committed_to };
-        let joins = primary.catching_up.values().filter(|c| c.holds_writes(self.now, self.settings.retry_ns));
-        joins.map(|c| c.acked).fold(self.agreed_by_members(), Eversion::min)
-    }
-
-    /// Up to where every required member has the log durable (R1). The log of a member that may not remember the membership does
-    /// not count (R7).
-    fn agreed_by_members(&self) -> Eversion {
-        let Some(primary) = &self.primary else { return self.committed_to };
-        let below = self.settings.breaks(Mutation::AckBelowMinSize);
-        let head = |member: &Member| {
-            let replaced = !primary.replaced.is_empty() && primary.replaced.contains(member);
-            let counts = !replaced && !primary.unrecorded.contains(&member.osd);
-            primary.heads.get(&member.osd).copied().filter(|_| counts).unwrap_or_default()
-        };
-        let counts = |m: &&Member| !below || self.map.as_ref().is_some_and(|map| map.is_up(m.osd));
-        let own = match self.settings.breaks(Mutation::ReplyBeforeDurable) {
-            true => self.log.head(),
-            false => self.durable_head,
-        };
-        self.required().filter(counts).map(head).fold(own, Eversion::min)
-    }
-
-    /// Notes which required members' OSDs run another store by now.
-    pub(crate) fn note_replaced(&mut self) {
-        let Some(map) = self.map.clone() else { return };
-        let shown = |m: &Member| map.osds.get(&m.osd).and_then(|info| info.incarnation);
-        let replaced: Vec<Member> =
-            self.required().copied().filter(|m| shown(m).is_some_and(|i| i != m.incarnation)).collect();
-        if let Some(primary) = &mut self.primary {
-            primary.replaced = replaced;
-        }
-    }
-
-    /// Acknowledges what has become durable everywhere.
-    pub(crate) fn settle(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
-        let remembered = self.pending.front().is_none_or(|(id, _)| *id > self.record_persist);
-        // What is durable may lack what it should hold (R10).
-        let serves = self.primary.as_ref().is_some_and(|p| p.phase == Phase::Active) && !self.mend;
-        if !remembered || !serves {
-            return;
-        }
-        let agreed = self.agreed();
-        if agreed > self.committed_to {
-            self.committed_to = agreed;
-        }
-        let committed_to = self.committed_to;
-        let done = |primary: &Primary| {
-            primary.inflight.front().is_some_and(|write| write.version <= committed_to)
-                || primary.wait_commit.first_key_value().is_some_and(|(version, _)| *version <= committed_to)
-        };
-        if !self.primary.as_ref().is_some_and(done) {
-            return;
-        }
-        let held = self.holds_leases(leases);
-        if held {
-            // What waits for leases was committed before: writes are answered in their order.
-            self.release_lease_waiters(leases, out);
-        }
-        let Some(primary) = &mut self.primary else { return };
-        while let Some(write) = primary.inflight.pop_front_if(|write| write.version <= committed_to) {
-            (primary.retried_at, primary.progressed_at) = (self.now, self.now);
-            primary.inflight_bytes -= write.log_bytes;
-            if held {
-                out.push(Command::Reply { token: write.token });
-            } else {
-                primary.wait_for_leases([Waiter::Reply(write.token)], self.now);
-            }
-        }
-        let mut ready = Vec::new();
-        while let Some(entry) = primary.wait_commit.first_entry()
-            && *entry.key() <= committed_to
-        {
-            ready.extend(entry.remove());
-        }
-        primary.commit_waiters -= ready.len();
-        if !held {
-            primary.wait_for_leases(ready, self.now);
-            return;
-        }
-        for waiter in ready {
-            self.answer_now(waiter, out);
-        }
-    }
-
     /// Repeats what the primary still waits for.
     pub(crate) fn retry_primary(&mut self, out: &mut Vec<Command>) {
         let (now, settings) = (self.now, self.settings.clone());
@@ -791,73 +570,6 @@ impl Pg {
             // All are up, yet nothing moves: a connection swallowed something.
             self.start_peering(out);
         }
-    }
-
-    /// Everything is where CRUSH wants it, on as many OSDs as the pool asks for.
-    pub(crate) fn is_clean(&self) -> bool {
-        let Some(primary) = &self.primary else { return false };
-        let set = self.in_sync();
-        primary.phase == Phase::Active
-            && primary.catching_up.is_empty()
-            && primary.proposals().next().is_none()
-            && self.missing.is_empty()
-            && set.len() >= self.size()
-            && self.up.iter().all(|osd| set.iter().any(|m| m.osd == *osd))
-            // Where CRUSH finds fewer OSDs than the pool's size, as many others as are needed stay.
-            && (!self.is_remapped() || set.len() == self.size() && !self.up.is_empty())
-    }
-
-    /// Whether there are members that CRUSH does not want.
-    fn is_remapped(&self) -> bool {
-        self.in_sync().iter().any(|m| !self.up.contains(&m.osd))
-    }
-
-    pub(crate) fn primary_state(&self, primary: &Primary) -> u64 {
-        let set = self.in_sync();
-        let live = set.iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
-        let mut state = match primary.phase {
-            Phase::Active if live >= self.min_size() => pg_state::ACTIVE,
-            Phase::Active | Phase::Peered => pg_state::PEERED,
-            Phase::Peering => pg_state::PEERING,
-        };
-        if self.is_remapped() {
-            state |= pg_state::REMAPPED;
-        }
-        if self.is_clean() {
-            return state | pg_state::CLEAN;
-        }
-        if live < self.size() {
-            state |= pg_state::UNDERSIZED;
-            if primary.phase != Phase::Peering {
-                state |= pg_state::DEGRADED;
-            }
-        }
-        state | self.recovery_state(primary)
-    }
-
-    pub(crate) fn blocked_by(&self) -> Vec<String> {
-        if self.restoring.is_some() {
-            let told = |osd| format!("the MapStore was restored: {osd} has not told its highest record");
-            return self.unheard().into_iter().map(told).collect();
-        }
-        let Some(primary) = &self.primary else { return Vec::new() };
-        let dead = self.in_sync().iter().filter(|m| m.osd != self.me.osd && !self.member_up(**m));
-        let mut reasons: Vec<String> =
-            dead.map(|m| format!("{} is in the in-sync set but down", m.osd)).collect();
-        reasons.extend(
-            primary.lacking.iter().map(|osd| format!("{osd} lacks what it must have as an in-sync member")),
-        );
-        if self.in_sync().len() < self.min_size() {
-            reasons.push(format!(
-                "{} in-sync members, min_size is {}",
-                self.in_sync().len(),
-                self.min_size()
-            ));
-        }
-        if !self.exists {
-            reasons.push("the primary has no copy".into());
-        }
-        reasons
     }
 
     /// Whether writes to `object` wait because it is on its way to a member in several pieces.

@@ -1,7 +1,7 @@
 //! A connection's outgoing messages: waiting to be written and, on lossless connections, written but not yet
 //! acknowledged. Bounded in bytes over both.
 
-use crate::wire::{ACK, CLOSE, FLAG_DATA_CRC, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::wire::{ACK, CLOSE, FLAG_DATA_CRC, Header, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Rules};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
@@ -35,7 +35,7 @@ pub struct OutFrame {
 impl OutFrame {
     /// Its size on the wire.
     pub fn bytes(&self) -> usize {
-        HEADER_BYTES + self.meta.len() + self.header.data_len as usize
+        self.header.wire_bytes() as usize
     }
 }
 
@@ -288,7 +288,7 @@ impl Batch {
                 self.parts.push(Part::Data(bytes));
             }
         }
-        self.bytes += HEADER_BYTES + header.body_len() as usize;
+        self.bytes += header.wire_bytes() as usize;
         if header.kind < crate::wire::CONTROL {
             self.frames += 1;
         }

@@ -1,6 +1,6 @@
 //! The receiving side of a connection: which frames follow from those before, and when they are acknowledged.
 
-use crate::wire::{ACK, CLOSE, CONTROL, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::wire::{ACK, CLOSE, CONTROL, Header, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Policy, Rules};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -149,7 +149,7 @@ impl Reader {
         if !self.lossless {
             return false;
         }
-        self.unacked_bytes += wire_bytes(header);
+        self.unacked_bytes += header.wire_bytes();
         let unacked = header.seq.saturating_sub(received.told.load(Ordering::Relaxed));
         let due = unacked >= ACK_AFTER_MESSAGES || self.unacked_bytes >= ACK_AFTER_BYTES;
         if due {
@@ -159,14 +159,9 @@ impl Reader {
     }
 }
 
-/// A frame's bytes on the wire.
-pub fn wire_bytes(header: &Header) -> u64 {
-    HEADER_BYTES as u64 + header.body_len()
-}
-
 /// What a message may take in memory once it is decoded.
 pub fn memory_bytes(header: &Header) -> u64 {
-    wire_bytes(header) + u64::from(header.meta_len) * DECODED_PER_META_BYTE
+    header.wire_bytes() + u64::from(header.meta_len) * DECODED_PER_META_BYTE
 }
 
 #[cfg(test)]

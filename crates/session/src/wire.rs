@@ -53,7 +53,12 @@ impl Header {
         u64::from(self.meta_len) + u64::from(self.data_len)
     }
 
-    /// The bytes on the wire.
+    /// Bytes of the whole frame on the wire: header and body.
+    pub fn wire_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + self.body_len()
+    }
+
+    /// The header's bytes on the wire.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());

@@ -8,16 +8,19 @@ use super::pieces::Lane;
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// After this time without a confirmation an object is asked for anew before it is written: a write that relies on what
-/// is long past may leave a piece that has to be taken back.
+/// An object's state is read again before a write when it was last confirmed longer ago than this: a write that relies on
+/// outdated state may leave a piece that has to be removed.
 const TRUST: Duration = Duration::from_secs(1);
 /// Pieces remembered as marked with the epoch; those forgotten are marked again.
 const MARKED_PIECES: usize = 4096;
+/// Pieces remembered as having requests without an answer. A forgotten one may be left behind where the object is removed
+/// before its request is carried out.
+const UNANSWERED_PIECES: usize = 4096;
 
 /// A striped object in use by one handle.
 #[derive(Debug)]
@@ -47,6 +50,9 @@ pub(super) struct State {
     pub(super) lanes: HashMap<u64, Lane>,
     /// Pieces that were made in an epoch which may have passed before their data arrived.
     unconfirmed: Vec<UnconfirmedPiece>,
+    /// By epoch and piece: when a request that may make the piece ended without an answer. It may be carried out at any time
+    /// until a request that was sent to the piece after that is answered.
+    unanswered: BTreeMap<(u64, u64), Instant>,
 }
 
 /// A piece that a write made.
@@ -92,13 +98,13 @@ impl Object {
         }
     }
 
-    /// What is known, if it was confirmed of late and may be written.
+    /// The known state, if it was confirmed within [`TRUST`] and the object may be written.
     pub(super) fn trusted(&self) -> Option<Known> {
         let writable = |known: &&Known| known.meta.unfinished.is_none() && known.confirmed.elapsed() < TRUST;
         self.state.lock().known.as_ref().filter(writable).cloned()
     }
 
-    /// What is known, however old.
+    /// The known state, however old.
     pub(super) fn known(&self) -> Option<Meta> {
         self.state.lock().known.as_ref().map(|known| known.meta)
     }
@@ -155,18 +161,40 @@ impl Object {
         state.unconfirmed.extend(made);
     }
 
-    /// `epoch` still held when it was asked for at `asked_at`: what was made before that is found by whoever ends it.
+    /// A request that may make `piece` in `epoch` ended without an answer.
+    pub(super) fn unanswered(&self, epoch: u64, piece: u64) {
+        let mut state = self.state.lock();
+        state.unanswered.insert((epoch, piece), Instant::now());
+        if state.unanswered.len() > UNANSWERED_PIECES {
+            state.unanswered.pop_first();
+        }
+    }
+
+    /// A request to `piece` that was sent at `sent_at` in `epoch` was answered: none that was sent before is carried out any
+    /// more.
+    pub(super) fn answered(&self, epoch: u64, piece: u64, sent_at: Instant) {
+        let mut state = self.state.lock();
+        if state.unanswered.get(&(epoch, piece)).is_some_and(|ended| *ended <= sent_at) {
+            state.unanswered.remove(&(epoch, piece));
+        }
+    }
+
+    /// `epoch` still held when it was asked for at `asked_at`: whoever ends it finds what was made before that. What a request
+    /// without an answer makes may come later.
     pub(super) fn held(&self, epoch: u64, asked_at: Instant) {
-        let settled = |unconfirmed: &UnconfirmedPiece| {
-            unconfirmed.meta.epoch == epoch && unconfirmed.written <= asked_at
-        };
-        self.state.lock().unconfirmed.retain(|unconfirmed| !settled(unconfirmed));
+        let State { unconfirmed, unanswered, .. } = &mut *self.state.lock();
+        unconfirmed.retain(|made| {
+            made.meta.epoch != epoch
+                || made.written > asked_at
+                || unanswered.contains_key(&(epoch, made.piece))
+        });
     }
 
     /// The pieces that were made in epochs that have passed, each with the object that it was part of. `epoch` is the
     /// present one.
     pub(super) fn take_unsure(&self, epoch: u64) -> Vec<(Meta, u64)> {
         let mut state = self.state.lock();
+        state.unanswered.retain(|(of, _), _| *of == epoch);
         let passed = state.unconfirmed.extract_if(.., |unconfirmed| unconfirmed.meta.epoch != epoch);
         passed.map(|unconfirmed| (unconfirmed.meta, unconfirmed.piece)).collect()
     }
@@ -236,5 +264,40 @@ pub(super) struct Excluding(pub(super) Arc<Object>);
 impl Drop for Excluding {
     fn drop(&mut self) {
         self.0.users.lock().exclusive = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::striper::layout::Layout;
+
+    #[test]
+    fn pieces_of_requests_without_an_answer_stay_unconfirmed_until_a_later_one_is_answered() {
+        let object = Object::new("o");
+        let layout = Layout::default();
+        let meta = Meta { layout, size: 0, epoch: 2, born: 1, cut: None, pieces: 9, unfinished: None };
+        let unconfirmed =
+            || object.state.lock().unconfirmed.iter().map(|made| made.piece).collect::<Vec<_>>();
+        let before = Instant::now();
+        object.unanswered(2, 3);
+        object.made(meta, &[3, 4]);
+        object.held(2, Instant::now());
+        assert_eq!(unconfirmed(), [3]);
+        object.answered(2, 3, before);
+        object.held(2, Instant::now());
+        assert_eq!(unconfirmed(), [3], "that was sent before");
+        object.answered(2, 3, Instant::now());
+        object.held(2, Instant::now());
+        assert!(unconfirmed().is_empty());
+    }
+
+    #[test]
+    fn requests_without_an_answer_are_bounded() {
+        let object = Object::new("o");
+        (0..2 * UNANSWERED_PIECES as u64).for_each(|piece| object.unanswered(2, piece));
+        assert_eq!(object.state.lock().unanswered.len(), UNANSWERED_PIECES);
+        assert!(object.take_unsure(4).is_empty());
+        assert!(object.state.lock().unanswered.is_empty());
     }
 }

@@ -17,6 +17,7 @@ use nacre_types::errno::Errno;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Requests in flight for one lane before further writes share the next one.
@@ -49,7 +50,7 @@ pub(super) struct Lane {
     flying: u64,
     /// Bytes of those that wait.
     waiting: u64,
-    /// Bytes that were outstanding of late, at most.
+    /// The largest number of bytes that were outstanding recently.
     window: u64,
     /// What waits, in the order in which it came; each follows the one before.
     runs: VecDeque<Run>,
@@ -178,9 +179,10 @@ struct Sent {
     data: Bytes,
     /// The piece was known to carry the epoch.
     marked: bool,
+    at: Instant,
 }
 
-/// What becomes of a write.
+/// How a write is sent: by itself, or in a request that it shares.
 enum Turn {
     Now,
     Shared(oneshot::Receiver<Result<bool>>),
@@ -189,7 +191,8 @@ enum Turn {
 impl Inner {
     /// Starts a write; tells whether it held. Where `reach` is not 0, it also makes sure that the object's size reaches
     /// that: writes that share a request share what is sent for the size too, at the same time. Writes of one piece take
-    /// effect in the order of these calls.
+    /// effect in the order of these calls. Where the piece is a stray, those in flight at the same time go again after it was
+    /// removed, and take effect in any order.
     pub(super) fn write_piece(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -227,7 +230,13 @@ impl Inner {
     fn request(&self, object: &Object, at: Place, data: Bytes) -> Sent {
         let marked = object.is_marked(at.stamp.epoch, at.piece);
         let op = parts::piece(at.stamp, marked, at.offset, data.clone());
-        Sent { pending: self.pool.operate(&piece_name(&object.name, at.piece), op), data, marked }
+        let sent_at = Instant::now();
+        Sent {
+            pending: self.pool.operate(&piece_name(&object.name, at.piece), op),
+            data,
+            marked,
+            at: sent_at,
+        }
     }
 
     /// Sends a run, counted as in flight, and goes on with what waits behind it. The caller holds `sending`.
@@ -270,7 +279,14 @@ impl Inner {
     /// Whether a request held; its piece then carries the epoch. A stray is removed first.
     async fn written(&self, object: &Object, at: Place, mut sent: Sent) -> Result<bool> {
         for _ in 0..STRAYS {
-            match verdict(sent.pending.await)? {
+            let answer = sent.pending.await;
+            match &answer {
+                Ok(_) => object.answered(at.stamp.epoch, at.piece, sent.at),
+                // One to a piece known to carry the epoch makes no piece.
+                Err(_) if !sent.marked => object.unanswered(at.stamp.epoch, at.piece),
+                Err(_) => {}
+            }
+            match verdict(answer)? {
                 Verdict::Done => {
                     object.update(at.stamp.epoch, |known| known.mark(at.piece));
                     return Ok(true);

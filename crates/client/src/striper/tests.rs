@@ -32,6 +32,13 @@ struct Queued {
 }
 
 impl Queued {
+    /// Its client gives the request up, which still arrives.
+    fn give_up(self) -> Queued {
+        let Queued { client, request, reply } = self;
+        reply.complete(Err(Error::TimedOut("late".into())));
+        Queued { client, request, reply: Pending::channel().0 }
+    }
+
     /// The request never arrives.
     fn time_out(self) {
         self.reply.complete(Err(Error::TimedOut("lost".into())));

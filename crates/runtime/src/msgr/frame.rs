@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nacre_common::error::{Error, Result};
 use nacre_common::throttle::Permit;
-use nacre_session::wire::{HEADER_BYTES, Header};
+use nacre_session::wire::Header;
 use nacre_types::msg::Message;
 use nacre_types::payload::{self, Payload};
 
@@ -12,6 +12,7 @@ use nacre_types::payload::{self, Payload};
 pub struct Frame {
     kind: u16,
     seq: u64,
+    wire_bytes: usize,
     meta: Bytes,
     data: Payload,
     permit: Option<Permit>,
@@ -19,7 +20,8 @@ pub struct Frame {
 
 impl Frame {
     pub(super) fn new(header: &Header, meta: Bytes, data: Payload, permit: Option<Permit>) -> Frame {
-        Frame { kind: header.kind, seq: header.seq, meta, data, permit }
+        let wire_bytes = header.wire_bytes() as usize;
+        Frame { kind: header.kind, seq: header.seq, wire_bytes, meta, data, permit }
     }
 
     /// The message's number: [`Message::KIND`].
@@ -34,7 +36,7 @@ impl Frame {
 
     /// Its size on the wire in bytes.
     pub fn wire_bytes(&self) -> usize {
-        HEADER_BYTES + self.meta.len() + self.data.len()
+        self.wire_bytes
     }
 
     /// Decodes the message; its payload fields are slices of the frame's buffer.

@@ -12,7 +12,7 @@ use nacre_common::throttle::{Permit, Throttle};
 use nacre_session::body::Body;
 use nacre_session::keepalive::{Activity, Beat, Keepalive};
 use nacre_session::queue::{Batch, Queue};
-use nacre_session::receive::{Arrival, Reader, memory_bytes, wire_bytes};
+use nacre_session::receive::{Arrival, Reader, memory_bytes};
 use nacre_session::wire::{HEADER_BYTES, Header};
 use nacre_session::{Cause, Loss, Rules};
 use std::io;
@@ -201,7 +201,7 @@ impl Link<'_> {
             reader.handled(&header, &conn.received);
             self.used.store(true, Ordering::Relaxed);
             counters.messages_received.fetch_add(1, Ordering::Relaxed);
-            counters.bytes_received.fetch_add(wire_bytes(&header), Ordering::Relaxed);
+            counters.bytes_received.fetch_add(header.wire_bytes(), Ordering::Relaxed);
             if !conn.closed.load(Ordering::Acquire) {
                 dispatcher.on_message(&handle, Frame::new(&header, meta, data, Some(permit)));
             }

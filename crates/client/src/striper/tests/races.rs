@@ -393,6 +393,28 @@ fn a_write_that_failed_leaves_no_piece_behind() {
     assert_eq!(pieces(&cluster, "o"), [0]);
 }
 
+/// A request that its writer gave up arrives after further writes and a removal.
+#[test]
+fn a_request_that_was_given_up_leaves_no_piece_behind() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let data = |queued: &Queued| queued.request.object.name() == "o.0000000000000002";
+    let at = cluster.0.lock().queue.iter().position(data).unwrap();
+    let late = cluster.0.lock().queue.remove(at).give_up();
+    assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
+    // The epoch still holds, which says nothing of the request on its way.
+    cluster.wait(writer.write("o", 0, "x")).unwrap();
+    cluster.wait(other.remove("o")).unwrap();
+    cluster.0.lock().queue.push(late);
+    cluster.0.lock().carry_out(0);
+    assert_eq!(pieces(&cluster, "o"), [2]);
+    cluster.wait(writer.write("o", 0, "x")).unwrap();
+    assert_eq!(pieces(&cluster, "o"), [0]);
+}
+
 #[test]
 fn a_piece_made_behind_a_removal_under_way_is_taken_back() {
     let cluster = Cluster::default();

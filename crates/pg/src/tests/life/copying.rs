@@ -1,0 +1,269 @@
+//! Missing objects, backfills and moves.
+
+use super::super::cluster::{Action, Cluster, Wire, osd, test_settings};
+use super::super::host::{MS, Request};
+use super::{append, cluster, set, write_some};
+use crate::api::{Event, PeerMsg, Settings};
+use nacre_types::osdmap::flag;
+use nacre_types::stats::pg_state;
+
+#[test]
+fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
+    let mut c = cluster(3, 3, 2);
+    // Longer than a piece.
+    for _ in 0..3 {
+        write_some(&mut c, 8);
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    for _ in 0..2 {
+        write_some(&mut c, 8);
+    }
+    c.boot(osd(2));
+    let is_copied =
+        |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")));
+    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
+    let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
+    let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
+    c.run_until("an answer to a piece", |c| c.links.values().any(|wires| wires.iter().any(is_done)));
+    let mark = c.clients.mark();
+    let held = c.send(&format!("a{copied}"), Request::Append(mark));
+    c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_done(wire)));
+    // The member acknowledges writes all the time.
+    for _ in 0..40 {
+        append(&mut c, "b0");
+        c.run_for(c.settings.retry_ns / 3, &|_| false);
+    }
+    assert!(c.clients.answer(held).is_some(), "the write waits for a copy that does not go on");
+    c.run_clean();
+}
+
+#[test]
+fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
+    let mut c = cluster(3, 3, 2);
+    // Longer than a piece.
+    for _ in 0..3 {
+        write_some(&mut c, 8);
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    for _ in 0..2 {
+        write_some(&mut c, 8);
+    }
+    c.boot(osd(2));
+    let name = |n: u32| format!("a{n}");
+    let is_copied = |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&name(n)));
+    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
+    // It goes on when the member has stored a piece.
+    let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
+    let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
+    let other = (0..8).find(|n| !is_copied(&c, *n)).unwrap();
+    let mark = c.clients.mark();
+    let held = c.send(&name(copied), Request::Append(mark));
+    let after = c.send(&name(copied), Request::Read);
+    let free = c.send(&name(other), Request::Read);
+    for _ in 0..200 {
+        if c.clients.answer(free).is_some() {
+            break;
+        }
+        c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_done(wire)));
+        let action = c.actions().first().copied();
+        match action {
+            Some(action) => c.act(action),
+            None => break,
+        }
+    }
+    assert!(c.clients.answer(free).is_some(), "a read of another object waits");
+    assert!(c.clients.answer(held).is_none() && c.clients.answer(after).is_none());
+    c.run_until("answers", |c| c.clients.answer(held).is_some() && c.clients.answer(after).is_some());
+    c.run_clean();
+}
+
+#[test]
+fn a_new_member_is_backfilled_while_writes_go_on() {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 2, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    for n in 0..6 {
+        append(&mut c, &format!("d{n}"));
+    }
+    for n in 0..8 {
+        append(&mut c, &format!("a{n}"));
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.ask("d3", Request::Delete);
+    c.mon.set_up(&[0, 1, 3]);
+    for _ in 0..3 {
+        write_some(&mut c, 20);
+    }
+    c.ask("d5", Request::Delete);
+    append(&mut c, "d3");
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 3]));
+    // And back to one whose log does not reach any more.
+    c.boot(osd(2));
+    c.mon.set_up(&[0, 1, 2]);
+    for _ in 0..3 {
+        write_some(&mut c, 20);
+    }
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 2, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    let set_flags = |c: &mut Cluster, flags: u32| c.mon.change(|map| map.flags = flags);
+    // One whose log does not reach: its backfill stops where it is, and does not begin again.
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.mon.set_up(&[0, 1, 3]);
+    let filling = |c: &Cluster| c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.2.is_some());
+    c.run_until("a backfill", filling);
+    set_flags(&mut c, flag::NOBACKFILL);
+    c.run_until("no backfill", |c| !filling(c));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || filling(c)));
+    let state = c.hosts[&c.primary()].pg.state();
+    assert!(state & pg_state::BACKFILL_WAIT != 0 && state & pg_state::BACKFILLING == 0, "{state:x}");
+    // One whose log does comes back all the same.
+    c.boot(osd(2));
+    c.mon.set_up(&[0, 1, 2]);
+    write_some(&mut c, 1);
+    set_flags(&mut c, 0);
+    c.run_clean();
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    set_flags(&mut c, flag::NOBACKFILL);
+    append(&mut c, "a0");
+    c.boot(osd(2));
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn a_store_that_becomes_too_full_for_a_backfill_gets_the_rest_when_it_has_room() {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 2, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.mon.set_up(&[0, 1, 3]);
+    let filling = |c: &Cluster| c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.2.is_some());
+    c.run_until("a backfill", filling);
+    let now = c.now;
+    let target = c.hosts.get_mut(&osd(3)).unwrap();
+    target.backfill_full = true;
+    target.feed(now, Event::TargetTooFull);
+    c.collect(osd(3));
+    c.run_until("no backfill", |c| !filling(c));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || filling(c)));
+    let state = c.hosts[&c.primary()].pg.state();
+    assert!(state & pg_state::BACKFILL_TOOFULL != 0, "{state:x}");
+    c.hosts.get_mut(&osd(3)).unwrap().backfill_full = false;
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 3]));
+}
+
+#[test]
+fn missing_objects_are_not_copied_to_a_store_that_takes_nothing() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 8);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 8);
+    c.boot(osd(2));
+    c.run_until("a recovery", |c| !c.hosts[&osd(0)].pg.catching_up().is_empty());
+    let set_full = |c: &mut Cluster, full: bool| c.hosts.get_mut(&osd(0)).unwrap().pg.set_too_full(|_| full);
+    set_full(&mut c, true);
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&2)));
+    let state = c.hosts[&osd(0)].pg.state();
+    assert!(state & pg_state::RECOVERY_TOOFULL != 0, "{state:x}");
+    set_full(&mut c, false);
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn norebalance_forbids_moves_only_and_norecover_all_copying() {
+    let mut c = cluster(6, 3, 2);
+    write_some(&mut c, 12);
+    let set_flags = |c: &mut Cluster, flags: u32| c.mon.change(|map| map.flags = flags);
+    set_flags(&mut c, flag::NOREBALANCE);
+    c.mon.set_up(&[3, 1, 2]);
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3)), "it moved");
+    // Degraded, it is filled.
+    c.kill(osd(0), 0);
+    c.mon.down(osd(0));
+    c.run_until("a third member", |c| c.in_sync() == set(&[1, 2, 3]));
+    set_flags(&mut c, flag::NORECOVER);
+    c.kill(osd(3), 0);
+    c.mon.down(osd(3));
+    append(&mut c, "a0");
+    c.boot(osd(3));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().len() == 3), "it recovered");
+    set_flags(&mut c, 0);
+    c.run_clean();
+}
+
+#[test]
+fn a_move_fills_the_target_before_the_source_goes() {
+    let mut c = cluster(6, 3, 2);
+    write_some(&mut c, 12);
+    c.mon.set_up(&[3, 4, 5]);
+    let seen = c.mon.history.len();
+    for _ in 0..3 {
+        write_some(&mut c, 12);
+    }
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(3), set(&[3, 4, 5])));
+    assert!(c.mon.history[seen..].iter().all(|m| m.in_sync.len() >= 3), "{:?}", c.mon.history);
+    assert!((0..3).all(|n| c.hosts[&osd(n)].removals == 1));
+}
+
+/// Its disk flushes one change while the others flush twenty, and clients always have eight updates in flight.
+#[test]
+fn a_member_with_a_slow_disk_joins_while_clients_write() {
+    let mut c = Cluster::new(4, 3, 2, test_settings());
+    c.run_clean();
+    let slow = osd(2);
+    c.kill(slow, 0);
+    c.mon.down(slow);
+    let append = |c: &mut Cluster| {
+        let mark = c.clients.mark();
+        c.send("a", Request::Append(mark))
+    };
+    let write = append(&mut c);
+    c.run_until("an answer without it", |c| c.clients.answer(write).is_some());
+    c.boot(slow);
+    let (mut writes, mut answered, mut resend) = (Vec::new(), 0, c.now);
+    for step in 0.. {
+        if c.in_sync().contains(&slow.0) {
+            break;
+        }
+        assert!(step < 20_000, "{answered} writes were answered\n{}", c.describe());
+        let before = writes.len();
+        writes.retain(|write| c.clients.answer(*write).is_none());
+        answered += before - writes.len();
+        while writes.len() < 8 {
+            writes.push(append(&mut c));
+        }
+        for action in c.actions() {
+            if (action != Action::Flush(slow) || step % 20 == 0) && c.is_possible(action) {
+                c.act(action);
+            }
+        }
+        c.now += MS;
+        if c.now >= resend {
+            resend = c.now + 150 * MS;
+            c.clients.resend(&c.mon.map, c.pg);
+        }
+    }
+    assert!(answered > 50, "{answered} writes");
+    c.run_clean();
+}

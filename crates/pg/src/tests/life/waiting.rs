@@ -1,0 +1,122 @@
+//! Operations that wait: below `min_size`, before the PG is active, for leases.
+
+use super::super::cluster::{Cluster, osd, test_settings};
+use super::super::host::{MS, Request, TERM};
+use super::{cluster, set, write_some};
+use crate::api::Settings;
+use std::sync::Arc;
+
+#[test]
+fn below_min_size_operations_wait_and_the_set_stays() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 2);
+    for n in [1, 2] {
+        c.kill(osd(n), 0);
+        c.mon.down(osd(n));
+    }
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    assert!(!c.run_for(2000 * MS, &|c| c.clients.answer(op).is_some()));
+    assert!(c.in_sync().len() >= 2, "{:?}", c.in_sync());
+    c.boot(osd(1));
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.boot(osd(2));
+    c.run_clean();
+}
+
+#[test]
+fn few_operations_wait_for_a_pg_that_is_not_active() {
+    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    c.run_clean();
+    write_some(&mut c, 2);
+    c.kill(osd(1), 0);
+    let send = |c: &mut Cluster, n: u32| {
+        let mark = c.clients.mark();
+        c.send(&format!("a{n}"), Request::Append(mark))
+    };
+    // Some come while it is active, others when it is not any more.
+    let mut ops: Vec<_> = (0..6).map(|n| send(&mut c, n)).collect();
+    c.run_for(20 * MS, &|_| false);
+    c.mon.down(osd(1));
+    c.run_for(500 * MS, &|_| false);
+    ops.extend((6..12).map(|n| send(&mut c, n)));
+    c.run_for(500 * MS, &|_| false);
+    let waiting = c.hosts[&osd(0)].pg.primary.as_ref().unwrap().waiting.len();
+    assert!(waiting <= 3, "{waiting} wait");
+    c.boot(osd(1));
+    c.run_until("all answers", |c| ops.iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
+fn few_operations_wait_below_min_size() {
+    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    c.run_clean();
+    write_some(&mut c, 2);
+    c.kill(osd(1), 0);
+    c.mon.down(osd(1));
+    c.run_for(20 * MS, &|_| false);
+    assert!(c.hosts[&osd(0)].pg.is_active(), "the set can't shrink, but the interval goes on");
+    let ops: Vec<_> = (0..12)
+        .map(|n| {
+            let mark = c.clients.mark();
+            let request = if n % 2 == 0 { Request::Append(mark) } else { Request::Read };
+            c.send(&format!("a{n}"), request)
+        })
+        .collect();
+    c.run_for(500 * MS, &|_| false);
+    let held = c.hosts[&osd(0)].ops.len();
+    assert!((1..=3).contains(&held), "{held} are held");
+    c.boot(osd(1));
+    c.run_until("all answers", |c| ops.iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
+fn few_operations_wait_for_leases_that_do_not_come() {
+    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    c.believes_reports = false;
+    c.run_clean();
+    write_some(&mut c, 2);
+    c.kill(osd(1), 0);
+    c.run_for(2 * TERM, &|_| false);
+    let mut ops = vec![c.send("a0", Request::Read)];
+    c.run_for(150 * MS, &|_| false);
+    ops.extend((1..12).map(|n| c.send(&format!("a{n}"), Request::Read)));
+    c.run_for(20 * MS, &|_| false);
+    assert!(c.hosts[&osd(0)].pg.is_active());
+    let held = c.hosts[&osd(0)].ops.len();
+    assert!((1..=3).contains(&held), "{held} are held");
+    c.boot(osd(1));
+    c.run_until("all answers", |c| ops.iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
+fn a_pool_whose_min_size_falls_is_served_again() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 2);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 2);
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+    let set_min_size = |c: &mut Cluster, min_size: u32| {
+        c.mon.min_size = min_size as usize;
+        let id = c.pg.pool;
+        c.mon.change(|map| {
+            let mut pool = (*map.pools[&id]).clone();
+            pool.min_size = min_size;
+            map.pools.insert(id, Arc::new(pool));
+        });
+    };
+    set_min_size(&mut c, 3);
+    // Its primary peers anew, and finds too few members.
+    c.reset_session(osd(0), osd(1));
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    assert!(!c.run_for(1000 * MS, &|c| c.clients.answer(op).is_some()));
+    set_min_size(&mut c, 2);
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.boot(osd(2));
+    c.run_clean();
+}
