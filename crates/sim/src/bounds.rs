@@ -9,6 +9,15 @@ use nacre_types::errno::Errno;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// Bytes of the data of a large object.
+const LONG_DATA: u64 = 64 << 20;
+/// Entries of a large omap.
+pub const LONG_OMAP: usize = 900_000;
+/// Omap entries of one piece of an object (`OMAP_STEP_ENTRIES` of `nacre-exec`).
+const OMAP_PIECE: usize = 4_096;
+/// Objects that a backfill lists in one step (`osd_backfill_scan_max`).
+const LONG_SCAN: usize = 512;
+
 macro_rules! bounds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $often:literal;)*) => {
         /// Bounds, and what happens beyond them.
@@ -81,6 +90,18 @@ bounds! {
     Pieces = "pieces", true;
     /// A message waited for others to leave its machine.
     Bandwidth = "bandwidth", false;
+    /// An object of 64 MiB or more was sent to a member whole, in pieces.
+    LongPush = "long-push", false;
+    /// A piece of an object brought as many omap entries as one may.
+    OmapPiece = "omap-piece", false;
+    /// A page of a listed omap had as many entries as one may, and others followed.
+    OmapPage = "omap-page", false;
+    /// An omap has 900 000 entries or more (copies at the end).
+    LongOmap = "long-omap", false;
+    /// A member that is backfilled listed as many objects in one step as production does.
+    LongScan = "long-scan", false;
+    /// A page of a listed pool had as many names as one may.
+    LongPage = "long-page", false;
 }
 
 impl fmt::Display for Bound {
@@ -131,6 +152,15 @@ impl Bounds {
         match message {
             PeerMsg::CatchUp { backfill: true, .. } => Some(Bound::Backfill),
             PeerMsg::Scan { from: Some(_), .. } => Some(Bound::ScanGoesOn),
+            PeerMsg::ScanReply { objects, end: false, .. } if objects.len() >= LONG_SCAN => {
+                Some(Bound::LongScan)
+            }
+            PeerMsg::Push { piece: Some(piece), .. } if piece.next.is_none() && piece.size >= LONG_DATA => {
+                Some(Bound::LongPush)
+            }
+            PeerMsg::Push { piece: Some(piece), .. } if piece.omap.len() >= OMAP_PIECE => {
+                Some(Bound::OmapPiece)
+            }
             PeerMsg::Push { piece: Some(piece), .. } | PeerMsg::TailObject { piece: Some(piece), .. } => {
                 (!piece.first).then_some(Bound::Pieces)
             }

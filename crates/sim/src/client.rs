@@ -7,10 +7,12 @@
 //! goes to the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; now and then
 //! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
 
+pub mod batches;
 mod reading;
 pub mod requests;
 mod watches;
 
+use crate::bounds::Bound;
 use crate::history::{
     Action, Asker, Broken, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
 };
@@ -18,8 +20,9 @@ use crate::listing::Listing;
 use crate::network::Node;
 use crate::random::Random;
 use crate::schedule::{MILLI, Nanos};
+use batches::BatchListing;
 use nacre_engine::Error;
-use nacre_exec::Copied;
+use nacre_exec::{Copied, Limits};
 use nacre_objecter::{Answer, Attempt, Objecter, Sent, Sink, Submission, Watches, newest_map};
 use nacre_shard::copy::CopyReader;
 use nacre_types::errno::Errno;
@@ -41,8 +44,6 @@ const IMPATIENT: u64 = 16;
 const FLAGGED: u64 = 6;
 /// One in so many objects that are read is copied.
 const COPIED: u64 = 10;
-/// Data of one piece of a copy, in bytes: few, so that copies have several.
-const PIECE_BYTES: u64 = 16;
 
 /// What a client wants done to its connections.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub enum ClientOut {
     Stale(Nanos),
     /// It was told that there is no space for an object (ENOSPC), of a request that was asked at this time.
     NoSpace(ObjectId, Nanos),
+    /// A bound was reached.
+    Reached(Bound),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
     /// A rule does not hold.
@@ -76,6 +79,8 @@ enum Token {
     Notify(u64),
     /// A page of the listing.
     Page,
+    /// A page of the listing of an omap.
+    Batches,
     /// A piece of a copy, by its number.
     Piece(u64),
     /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
@@ -164,6 +169,10 @@ pub struct Client {
     seen: BTreeMap<ObjectId, (u64, Value)>,
     /// The listing that is under way.
     listing: Option<Listing>,
+    /// The listing of an omap that is under way.
+    batches: Option<BatchListing>,
+    /// Bytes of the data of a token.
+    token_bytes: usize,
     /// Sources that are read for copies.
     reading: BTreeMap<u64, CopyReader>,
     /// Objects that could not be read when it last changed them: it does not change them until they can be.
@@ -194,10 +203,17 @@ impl Client {
             answers: BTreeMap::new(),
             seen: BTreeMap::new(),
             listing: None,
+            batches: None,
+            token_bytes: requests::TOKEN_BYTES,
             reading: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             wake: None,
         }
+    }
+
+    /// The same, with so many bytes of data for each token.
+    pub fn with_token_bytes(self, token_bytes: usize) -> Client {
+        Client { token_bytes, ..self }
     }
 
     /// Lets the objecter take a step, and takes in what that completed.
@@ -219,6 +235,7 @@ impl Client {
                     Token::Step(attempt) => self.on_step(now, history, attempt, &result, out),
                     Token::Notify(number) => self.on_notified(now, history, number, result),
                     Token::Page => self.on_page(now, history, result, out),
+                    Token::Batches => self.on_batches(now, history, result, out),
                     Token::Piece(number) => {
                         self.on_piece(now, number, result, out);
                         Ok(())
@@ -280,7 +297,9 @@ impl Client {
             .map(|(number, asked)| format!("{}:{number} {:?} on {}", self.node, asked.action, asked.object));
         let notifies = self.notifying.iter().filter(|(_, notifying)| !hopeless(&notifying.object));
         let notifies = notifies.map(|(number, notifying)| format!("{}:{number} {notifying:?}", self.node));
-        let mut lines: Vec<String> = asked.chain(notifies).collect();
+        let batches = self.batches.iter().filter(|listing| listing.patient);
+        let batches = batches.map(|listing| format!("{}: {listing:?}", self.node));
+        let mut lines: Vec<String> = asked.chain(notifies).chain(batches).collect();
         if !lines.is_empty() {
             lines
                 .extend(self.objecter.describe().iter().map(|request| format!("{}: {request:?}", self.node)));
@@ -296,6 +315,11 @@ impl Client {
     /// Its map's generation and epoch.
     pub fn stamp(&self) -> Stamp {
         self.map().map_or((0, Epoch(0)), |map| (map.generation, map.epoch))
+    }
+
+    /// Who asks, and what it knows.
+    fn asker(&self) -> Asker {
+        Asker { client: self.node, session: self.session(), map: self.stamp() }
     }
 
     /// A token that nobody else writes.
@@ -316,11 +340,10 @@ impl Client {
         let waits = self.unreadable.contains(&object) && action != Action::Remove;
         let action = if waits { Action::Read } else { action };
         let flags = self.flags(&action);
-        let ops = requests::ops(&action);
+        let ops = requests::ops(&action, self.token_bytes);
         self.last_number += 1;
         let number = self.last_number;
-        let asker = Asker { client: self.node, session: self.session(), map: self.stamp() };
-        let entry = history.begin(now, asker, number, &object, action.clone());
+        let entry = history.begin(now, self.asker(), number, &object, action.clone());
         let impatient = !patient && self.random.range(0, IMPATIENT) == 0;
         let deadline_ms = impatient.then(|| millis(now) + self.random.range(1, 5_000));
         let submission = submission(now, object.clone(), ops, flags, deadline_ms);
@@ -394,6 +417,9 @@ impl Client {
                 detail: format!("of a listing: {:?}", answer.reply),
             });
         };
+        if page.next.is_some() && page.objects.len() as u64 == Limits::default().max_pgls {
+            out.push(ClientOut::Reached(Bound::LongPage));
+        }
         if let Some(listing) = &mut self.listing {
             listing.add(page)?;
         }
@@ -517,7 +543,7 @@ impl Client {
             self.unreadable.insert(object);
             return Ok(());
         }
-        let (outcome, version) = requests::outcome(&action, &reply)
+        let (outcome, version) = requests::outcome(&action, &reply, self.token_bytes)
             .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
         if let (Outcome::Saw(Some(value)), Some(version)) = (&outcome, version) {
             self.seen.insert(object.clone(), (version, value.clone()));
@@ -591,6 +617,7 @@ impl Client {
     ) {
         self.answers.clear();
         self.listing = None;
+        self.batches = None;
         self.reading.clear();
         for cookie in std::mem::take(&mut self.cookies) {
             history.watching.ended((self.objecter.client(), cookie));

@@ -8,7 +8,6 @@ use nacre_pg::log::{EntryKind, LogEntry};
 use nacre_types::op::{OI_ATTR, ObjectInfo};
 use nacre_types::{Eversion, ObjectId, OsdId, PgId, PoolId, encoding};
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Digests of all versions that ever were durable.
 #[derive(Debug, Default)]
@@ -36,9 +35,7 @@ impl Contents {
         }
         let unreadable = |error| ("an object without a version", format!("{oid}: {error}"));
         let version = version_of(object).map_err(unreadable)?;
-        let mut hasher = DefaultHasher::new();
-        (&object.data, &object.attrs, &object.omap, &object.header).hash(&mut hasher);
-        let mine = (hasher.finish(), osd);
+        let mine = (object.digest(), osd);
         let versions = self.digests.entry((pg, oid.clone())).or_default();
         let known = *versions.entry(version).or_insert(mine);
         if known.0 == mine.0 {
@@ -100,7 +97,7 @@ mod tests {
 
     fn object(number: u64, data: &[u8]) -> Object {
         let info = ObjectInfo { version: version(number), ..ObjectInfo::default() };
-        let mut object = Object { data: data.to_vec(), ..Object::default() };
+        let mut object = Object { data: data.into(), ..Object::default() };
         object.attrs.insert(OI_ATTR.into(), encoding::encode(&info).into());
         object
     }

@@ -7,35 +7,50 @@
 //! Objects may be damaged: their data, or their whole record, can't be read until something replaces it, and a transaction
 //! that would need it is refused.
 
+mod data;
+mod omap;
+
+pub use data::Data;
+pub use omap::Omap;
+
 use bytes::Bytes;
 use nacre_objectstore::{ObjectStat, Page, ReadStore, Result, StoreError};
 use nacre_types::txn::{Transaction, TxnOp};
 use nacre_types::{Eversion, ObjectId, PgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
+
+/// Objects with more data or more omap entries are kept once where two images have them.
+const LARGE_BYTES: usize = 1 << 20;
+/// See [`LARGE_BYTES`].
+const LARGE_OMAP: usize = 4_096;
 
 /// An object's contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Object {
     /// Its data.
-    pub data: Vec<u8>,
+    pub data: Data,
     /// Its attributes.
     pub attrs: BTreeMap<String, Bytes>,
     /// Its omap entries.
-    pub omap: BTreeMap<Bytes, Bytes>,
+    pub omap: Omap,
     /// Its omap header.
     pub header: Bytes,
 }
 
 impl Object {
-    /// A part of the data, which grows as needed.
-    fn range(&mut self, offset: u64, len: usize) -> &mut [u8] {
-        let (start, end) = (offset as usize, offset as usize + len);
-        if self.data.len() < end {
-            self.data.resize(end, 0);
-        }
-        &mut self.data[start..end]
+    /// Whether it is worth sharing between images.
+    fn is_large(&self) -> bool {
+        self.data.len() > LARGE_BYTES || self.omap.len() > LARGE_OMAP
+    }
+
+    /// What tells its contents from others'.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.data, &self.attrs, self.omap.digest(), &self.header).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// A user's attribute.
@@ -159,6 +174,21 @@ impl Disk {
             let objects = transaction.ops.iter().flat_map(objects_of).flatten();
             self.touched.extend(objects.map(|oid| (transaction.collection, oid.clone())));
             self.durable.apply(&transaction).expect("invariant: it applied to the same contents before");
+        }
+        if self.unflushed.is_empty() {
+            self.share_large();
+        }
+    }
+
+    /// All is flushed: both images have the same objects, and the large ones that were touched are kept once.
+    fn share_large(&mut self) {
+        for (pg, oid) in &self.touched {
+            let of = |image: &mut Image| image.collections.get(pg)?.objects.get(oid).cloned();
+            if let Some(object) = of(&mut self.seen).filter(|object| object.is_large())
+                && let Some(collection) = self.durable.collections.get_mut(pg)
+            {
+                collection.objects.insert(oid.clone(), object);
+            }
         }
     }
 
@@ -348,9 +378,7 @@ impl ReadStore for Image {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let data = &self.object(coll, oid)?.data;
         self.readable(coll, oid, Damage::Data)?;
-        let start = offset.min(data.len() as u64);
-        let end = start.saturating_add(len).min(data.len() as u64);
-        Ok(Bytes::copy_from_slice(&data[start as usize..end as usize]))
+        Ok(data.read(offset, len))
     }
 
     fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
@@ -450,17 +478,19 @@ fn pairs(values: &BTreeMap<String, Bytes>) -> Vec<(String, Bytes)> {
 }
 
 fn omap_page<T>(
-    omap: &BTreeMap<Bytes, Bytes>,
+    omap: &Omap,
     start_after: Option<&[u8]>,
     prefix: &[u8],
     max: usize,
     max_bytes: usize,
     make: impl Fn(&Bytes, &Bytes) -> (T, usize),
 ) -> Page<T> {
-    let wanted = |key: &Bytes| key.starts_with(prefix) && start_after.is_none_or(|after| &key[..] > after);
+    let from = start_after.unwrap_or_default().max(prefix);
+    let is_before = |key: &Bytes| start_after.is_some_and(|after| &key[..] <= after);
+    let wanted = omap.at_or_above(from).skip_while(|(key, _)| is_before(key));
     let mut page = Page { entries: Vec::new(), more: false };
     let mut bytes = 0;
-    for (key, value) in omap.iter().filter(|(key, _)| wanted(key)) {
+    for (key, value) in wanted.take_while(|(key, _)| key.starts_with(prefix)) {
         let (entry, entry_bytes) = make(key, value);
         if page.entries.len() >= max || (!page.entries.is_empty() && bytes + entry_bytes > max_bytes) {
             page.more = true;
@@ -488,18 +518,12 @@ impl Collection {
                 self.object(oid);
             }
             TxnOp::Write { oid, offset, data } => {
-                let object = self.object(oid);
-                if !data.is_empty() {
-                    object.range(*offset, data.len()).copy_from_slice(data);
-                }
+                self.object(oid).data.write(*offset, data);
             }
             TxnOp::Zero { oid, offset, len } => {
-                let object = self.object(oid);
-                if *len > 0 {
-                    object.range(*offset, *len as usize).fill(0);
-                }
+                self.object(oid).data.zero(*offset, *len);
             }
-            TxnOp::Truncate { oid, size } => self.object(oid).data.resize(*size as usize, 0),
+            TxnOp::Truncate { oid, size } => self.object(oid).data.resize(*size as usize),
             TxnOp::Remove(oid) => {
                 self.objects.remove(oid);
             }
@@ -514,15 +538,15 @@ impl Collection {
                     object.attrs.clear();
                 }
             }
-            TxnOp::OmapSet { oid, entries } => self.object(oid).omap.extend(entries.iter().cloned()),
+            TxnOp::OmapSet { oid, entries } => self.object(oid).omap.set(entries),
             TxnOp::OmapRm { oid, keys } => {
                 if let Some(object) = self.existing(oid) {
-                    object.omap.retain(|key, _| !keys.contains(key));
+                    object.omap.remove(keys);
                 }
             }
             TxnOp::OmapRmRange { oid, first, last } => {
                 if let Some(object) = self.existing(oid) {
-                    object.omap.retain(|key, _| key < first || key >= last);
+                    object.omap.remove_range(first, last);
                 }
             }
             TxnOp::OmapClear(oid) => {
@@ -538,12 +562,8 @@ impl Collection {
             }
             TxnOp::CloneRange { from, to, from_offset, len, to_offset } => {
                 let source = self.objects.get(from).cloned().ok_or("clone of an absent object")?;
-                let end = source.data.len().min(from_offset.saturating_add(*len) as usize);
-                let taken = source.data.get(*from_offset as usize..end).unwrap_or_default();
-                let object = self.object(to);
-                if !taken.is_empty() {
-                    object.range(*to_offset, taken.len()).copy_from_slice(taken);
-                }
+                let taken = source.data.read(*from_offset, *len);
+                self.object(to).data.write(*to_offset, &taken);
             }
             TxnOp::Rename { from, to } => {
                 let source = self.objects.remove(from).ok_or("rename of an absent object")?;
@@ -592,8 +612,8 @@ mod tests {
         txn
     }
 
-    fn data(disk: &Disk) -> &[u8] {
-        &disk.collection(pg()).unwrap().objects.values().next().unwrap().data
+    fn data(disk: &Disk) -> Vec<u8> {
+        disk.collection(pg()).unwrap().objects.values().next().unwrap().data.to_vec()
     }
 
     #[test]
@@ -603,10 +623,10 @@ mod tests {
             disk.apply(write(text)).unwrap();
         }
         disk.flush(1);
-        assert_eq!((data(&disk), disk.unflushed()), (&b"four"[..], 3));
+        assert_eq!((data(&disk), disk.unflushed()), (b"four".to_vec(), 3));
         let mut other = disk.clone();
         disk.crash(1);
-        assert_eq!((data(&disk), disk.unflushed()), (&b"two"[..], 0));
+        assert_eq!((data(&disk), disk.unflushed()), (b"two".to_vec(), 0));
         other.crash(0);
         assert_eq!(data(&other), b"one");
         other.wipe();

@@ -10,6 +10,7 @@
 //! value, a resend is answered as the first attempt was. After the run: the whole history of each object is
 //! linearizable ([`crate::linearize`]).
 
+use crate::client::batches::is_part;
 use crate::listing::Listing;
 use crate::network::Node;
 use crate::schedule::Nanos;
@@ -64,6 +65,8 @@ pub enum Action {
     Truncate(u8),
     /// Removes the object.
     Remove,
+    /// Removes the entries of a batch ([`crate::client::batches`]); succeeds where there are none.
+    Clear,
     /// Makes the object, empty, where there is none; succeeds without a change where there is one.
     Ensure,
     /// Sets the mark where it is as expected (0: there is none).
@@ -119,7 +122,7 @@ impl Action {
             | AppendTelling { token, .. }
             | AppendAfter { token, .. }
             | Replace { token, .. } => Some(*token),
-            Read | Truncate(_) | Remove | Ensure | Unmark | Count | Copy(_) => None,
+            Read | Truncate(_) | Remove | Clear | Ensure | Unmark | Count | Copy(_) => None,
         }
     }
 
@@ -164,6 +167,7 @@ impl Action {
             Action::Truncate(_) if state.is_none() => kept(Outcome::Done),
             Action::Truncate(len) => changed(&|v| v.tokens.resize(usize::from(*len), 0)),
             Action::Remove if state.is_some() => (None, Outcome::Done),
+            Action::Clear => (None, Outcome::Done),
             Action::Replace { .. } if state.is_none() => kept(Outcome::Refused),
             Action::Remove | Action::Swap { .. } | Action::Unmark if state.is_none() => kept(Outcome::Absent),
             Action::Ensure => changed(&|_| {}),
@@ -389,7 +393,7 @@ impl History {
         }
         let of = self.objects.get_mut(&id.object).expect("invariant: begun before");
         let entry = &mut of.entries[id.index];
-        let version = version.filter(|_| !is_copy(&id.object));
+        let version = version.filter(|_| !is_copy(&id.object) && !is_part(&id.object));
         (entry.reply, entry.outcome, entry.version) = (Some(now), outcome, version);
         let Some(version) = version else { return Ok(()) };
         let entry = &of.entries[id.index];
@@ -417,6 +421,22 @@ impl History {
         Ok(())
     }
 
+    /// A batch was seen in a page that was asked for and came in this span.
+    pub fn saw(
+        &mut self,
+        asker: Asker,
+        object: &ObjectId,
+        (call, reply): (Nanos, Nanos),
+        value: Option<Value>,
+    ) {
+        if self.given_up.contains(&object.pool()) {
+            return;
+        }
+        let entry = Entry::of(asker, 0, call, Action::Read);
+        let entry = Entry { reply: Some(reply), outcome: Outcome::Saw(value), ..entry };
+        self.objects.entry(object.clone()).or_default().entries.push(entry);
+    }
+
     /// A map puts a session on the blocklist.
     pub fn fence(&mut self, session: ClientId, map: Stamp) {
         if let btree_map::Entry::Vacant(vacant) = self.fenced.entry(session) {
@@ -442,7 +462,13 @@ impl History {
         if self.given_up.contains(&listing.pool) {
             return Ok(());
         }
-        listing.judge(now, self.objects().filter(|(object, _)| object.pool() == listing.pool))
+        let is_listed = |object: &ObjectId| object.pool() == listing.pool && !is_part(object);
+        listing.judge(now, self.objects().filter(|(object, _)| is_listed(object)))
+    }
+
+    /// Whether anything was asked of an object.
+    pub fn knows(&self, object: &ObjectId) -> bool {
+        self.objects.contains_key(object)
     }
 
     /// Each object's entries, in the order in which they were asked.

@@ -291,7 +291,7 @@ mod tests {
         for version in versions {
             collection.log.insert(Eversion::new(Interval(1), *version), Bytes::new());
         }
-        let object = Object { data: data.to_vec(), ..Object::default() };
+        let object = Object { data: data.into(), ..Object::default() };
         collection.objects.insert(ObjectId::new(PoolId(1), "", "", "o"), Arc::new(object));
         collection
     }

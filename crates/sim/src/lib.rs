@@ -58,6 +58,7 @@ pub mod network;
 pub mod notice;
 pub mod osd;
 pub mod packet;
+pub mod pattern;
 pub mod profile;
 pub mod random;
 pub mod scenario;

@@ -9,7 +9,7 @@ mod sessions;
 
 pub use sessions::{MessageKey, SessionKey, SessionSettings, SessionTrouble};
 
-use crate::bounds::{Bound, Bounds};
+use crate::bounds::{Bound, Bounds, LONG_OMAP};
 use crate::disk::{Disk, Image};
 use crate::network::Node;
 use crate::packet::Packet;
@@ -328,6 +328,8 @@ impl Osd {
             reached.add(Bound::DupRetained, has(RECORD_PREFIX));
             reached.add(Bound::DupDropped, has(FLOOR_PREFIX));
             reached.add(Bound::ClientsForgotten, has(FORGOTTEN_KEY));
+            let has_long_omap = collection.objects.values().any(|object| object.omap.len() >= LONG_OMAP);
+            reached.add(Bound::LongOmap, u64::from(has_long_omap));
         }
         reached
     }

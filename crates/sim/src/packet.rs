@@ -4,14 +4,19 @@ use bytes::Bytes;
 use nacre_mon::logic;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_session::{Confirm, Ready};
+use nacre_types::crc32c::crc32c;
 use nacre_types::encoding;
 use nacre_types::msg::{MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
 use nacre_types::{OsdId, PgId};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
+
+/// Longer bytes of a socket are not shown in full.
+const SHOWN_BYTES: usize = 64 << 10;
 
 /// A map with what everybody computes from it, computed once.
 #[derive(Debug)]
@@ -47,7 +52,7 @@ impl MapView {
 }
 
 /// What a socket carries, or what becomes of it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum SocketEvent {
     /// A process connects, for this session. The handshake counts as one message.
     Connect(Confirm),
@@ -57,6 +62,20 @@ pub enum SocketEvent {
     Bytes(Bytes),
     /// The sender's end is closed.
     Closed,
+}
+
+impl fmt::Debug for SocketEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SocketEvent::Connect(confirm) => f.debug_tuple("Connect").field(confirm).finish(),
+            SocketEvent::Ready(ready) => f.debug_tuple("Ready").field(ready).finish(),
+            SocketEvent::Bytes(bytes) if bytes.len() > SHOWN_BYTES => {
+                write!(f, "Bytes({} bytes with a sum of {:08x})", bytes.len(), crc32c(bytes))
+            }
+            SocketEvent::Bytes(bytes) => f.debug_tuple("Bytes").field(bytes).finish(),
+            SocketEvent::Closed => f.write_str("Closed"),
+        }
+    }
 }
 
 /// A message.

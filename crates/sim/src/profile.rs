@@ -43,9 +43,11 @@ profiles! {
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
     /// Trouble for minutes.
-    Long = "long", 0, 40;
+    Long = "long", 0, 36;
     /// Many objects in many pieces, on a slow network.
-    Large = "large", 0, 30;
+    Large = "large", 0, 25;
+    /// Objects, omaps or pools of real sizes, under production's bounds.
+    Huge = "huge", 0, 9;
 }
 
 impl fmt::Display for Profile {
@@ -94,6 +96,7 @@ impl Profile {
             Profile::Wide => wide(&mut shaped, &mut random),
             Profile::Long => long(&mut shaped, &mut random),
             Profile::Large => large(&mut shaped, &mut random),
+            Profile::Huge => huge(&mut shaped, &mut random),
         }
         shaped
     }
@@ -169,6 +172,62 @@ fn large(scenario: &mut Scenario, random: &mut Random) {
     scenario.push_bytes = random.range(8, 20) as usize;
     scenario.scan_objects = random.range(2, 20) as usize;
     scenario.bandwidth = random.range(50, 400) * 1_000;
+}
+
+/// Kinds of fault that the sizes leave out: disks fill up by a few bytes, and pools must stay what they are.
+const NOT_HUGE: &[Fault] = &[Fault::Full, Fault::PoolCreate, Fault::PoolDelete];
+
+/// Copies are made whole and in pieces: disks are lost, processes die, and what is under way is cut off.
+fn huge(scenario: &mut Scenario, random: &mut Random) {
+    let size = random.range(2, 4) as u32;
+    scenario.osds = scenario.osds.clamp(size + 1, 5);
+    scenario.pools =
+        vec![PoolSpec { size, min_size: random.range(1, 3) as u32, pg_num: random.range(1, 3) as u32 }];
+    scenario.faults.retain(|fault| !NOT_HUGE.contains(fault));
+    scenario.faults.extend([Fault::Crash, Fault::Partition, Fault::Reset]);
+    scenario.faults.extend(random.pick(&[Fault::Wipe, Fault::Replace]));
+    scenario.faults.extend(random.pick(&[Fault::Blackout, Fault::Restart, Fault::Pause]));
+    scenario.fault_rate = random.range(60, 150) as u32;
+    scenario.real_bounds = true;
+    scenario.peer_queue_bytes = 256 << 20;
+    scenario.peer_throttle_bytes = 100 << 20;
+    scenario.bandwidth = random.range(200, 2_000) * 1_000_000;
+    scenario.log_entries = random.range(20, 250) as usize;
+    scenario.trouble = random.range(20, 40) * SECOND;
+    scenario.patience = 400 * SECOND;
+    match random.range(0, 3) {
+        0 => huge_data(scenario, random),
+        1 => huge_omap(scenario, random),
+        _ => huge_pool(scenario, random),
+    }
+}
+
+/// Objects of 64 MiB and more.
+fn huge_data(scenario: &mut Scenario, random: &mut Random) {
+    scenario.token_bytes = random.range(1 << 20, 3 << 19) as usize * 8;
+    scenario.clients = 2;
+    scenario.objects = 2;
+    scenario.outstanding = 2;
+    scenario.requests = 100;
+    scenario.think = random.range(200, 600) * MILLI;
+}
+
+/// An omap of a million entries.
+fn huge_omap(scenario: &mut Scenario, random: &mut Random) {
+    scenario.batches = 210;
+    scenario.clients = random.range(2, 4) as u32;
+    scenario.outstanding = random.range(1, 4) as usize;
+    scenario.requests = 340;
+    scenario.think = random.range(60, 120) * MILLI;
+}
+
+/// Many thousand objects.
+fn huge_pool(scenario: &mut Scenario, random: &mut Random) {
+    scenario.objects = random.range(6_000, 8_000) as u32;
+    scenario.clients = random.range(3, 5) as u32;
+    scenario.outstanding = random.range(8, 30) as usize;
+    scenario.requests = 11_000;
+    scenario.think = random.range(3, 8) * MILLI;
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A scenario is plain data, drawn from the seed, so that a failing one can be taken apart: [`Scenario::without`] takes a
 //! kind of fault away and leaves everything else as it was.
 
+use crate::client::requests::TOKEN_BYTES;
 use crate::monitor::Publishing;
 use crate::mutation::Mutation;
 use crate::osd::{OsdSettings, SHARDS, SessionSettings};
@@ -16,6 +17,7 @@ use nacre_pg::heartbeat::HeartbeatSettings;
 use nacre_pg::lease::LeaseSettings;
 use nacre_pg::log::DupLimits;
 use nacre_session::Rules;
+use nacre_session::receive::FrameLimits;
 use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
@@ -211,6 +213,12 @@ pub struct Scenario {
     pub map_at_hand: u32,
     /// Bytes that leave a machine in a second; 0 for no limit.
     pub bandwidth: u64,
+    /// Bytes of the data of a token.
+    pub token_bytes: usize,
+    /// Batches of omap entries that one object gets ([`crate::client::batches`]).
+    pub batches: u32,
+    /// Whether messages, pieces and scans have production's bounds.
+    pub real_bounds: bool,
 }
 
 /// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
@@ -219,6 +227,10 @@ const LATER: Fault = Fault::MapGap;
 const LATER_SHARE: u32 = 250;
 /// Bytes that may wait for a peer where the queue is not meant to fill.
 const WIDE_QUEUE: usize = 1 << 20;
+/// The longest frames between OSDs.
+const LIMITS: FrameLimits = FrameLimits { meta_bytes: 1 << 20, data_bytes: 1 << 20 };
+/// The same as production has it (`ms_max_frame_meta_bytes`, `ms_max_frame_data_bytes`).
+const REAL_LIMITS: FrameLimits = FrameLimits { meta_bytes: 32 << 20, data_bytes: 256 << 20 };
 
 impl Scenario {
     /// The scenario of a seed in the common profile.
@@ -269,12 +281,24 @@ impl Scenario {
             map_batch: 3,
             map_at_hand: 30,
             bandwidth: 0,
+            token_bytes: TOKEN_BYTES,
+            batches: 0,
+            real_bounds: false,
         }
     }
 
     /// What an OSD's machines obey.
     pub fn settings(&self, osd: OsdId, mutation: Option<Mutation>) -> OsdSettings {
-        let pg = Settings {
+        let config = ConfigBuilder::new(EntityName::osd(osd))
+            .set("osd_op_num_shards", SHARDS.to_string())
+            .set("osd_max_backfills", "2")
+            .set("osd_recovery_max_active", "2")
+            .set("osd_beacon_report_interval", "2")
+            .set("osd_heartbeat_min_peers", "3")
+            .set("crush_location", format!("root=default host=host{}", osd.0))
+            .build();
+        let config = config.expect("invariant: these options have these values");
+        let mut pg = Settings {
             min_log_entries: self.log_entries,
             max_log_entries: 4 * self.log_entries,
             max_waiting_ops: self.max_waiting,
@@ -289,6 +313,17 @@ impl Scenario {
             dups: self.dups,
             mutation: mutation.map_or(nacre_pg::Mutation::None, Mutation::of_pg),
         };
+        if self.real_bounds {
+            let real = ShardSettings::of(&config.snapshot()).pg;
+            pg = Settings {
+                push_bytes: real.push_bytes,
+                scan_objects: real.scan_objects,
+                max_waiting_ops: real.max_waiting_ops,
+                max_waiting_inactive: real.max_waiting_inactive,
+                max_inflight_writes: real.max_inflight_writes,
+                ..pg
+            };
+        }
         let shards = ShardSettings {
             pg,
             heartbeat: HeartbeatSettings {
@@ -298,23 +333,16 @@ impl Scenario {
             },
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
         };
-        let config = ConfigBuilder::new(EntityName::osd(osd))
-            .set("osd_op_num_shards", SHARDS.to_string())
-            .set("osd_max_backfills", "2")
-            .set("osd_recovery_max_active", "2")
-            .set("osd_beacon_report_interval", "2")
-            .set("osd_heartbeat_min_peers", "3")
-            .set("crush_location", format!("root=default host=host{}", osd.0))
-            .build();
         let sessions = SessionSettings {
             queue_bytes: self.peer_queue_bytes,
+            limits: if self.real_bounds { REAL_LIMITS } else { LIMITS },
             full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
             timeout: self.peer_timeout,
             rules: Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) },
             trace: false,
         };
-        OsdSettings { shards, sessions, config: config.expect("invariant: these options have these values") }
+        OsdSettings { shards, sessions, config }
     }
 
     /// What the map authority obeys.

@@ -134,6 +134,8 @@ pub struct World {
     /// When each OSD's sessions are woken next.
     session_wakes: Vec<Option<Nanos>>,
     asked: u32,
+    /// Batches of omap entries that were written first.
+    batches: u32,
     /// Clients go on while the cluster heals.
     busy: bool,
     next_session: u64,
@@ -170,6 +172,7 @@ impl World {
             .map(|n| {
                 let random = Random::new(seed, Stream::Client(n));
                 Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
+                    .with_token_bytes(scenario.token_bytes)
             })
             .collect();
         let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning(), scenario.publishing());
@@ -202,6 +205,7 @@ impl World {
             sockets: Sockets::new(seed),
             session_wakes: vec![None; count],
             asked: 0,
+            batches: 0,
             busy: scenario.busy,
             next_session: u64::from(scenario.clients + scenario.osds) + 1,
             ending: Ending::Trouble,
@@ -286,6 +290,7 @@ impl World {
     /// Ends the run with a failure; the first counts.
     pub(crate) fn fail(&mut self, rule: &str, detail: String) {
         if self.failure.is_none() {
+            let detail = shorten(detail);
             self.failure = Some(Failure { rule: rule.to_owned(), detail, at: self.schedule.now() });
         }
     }
@@ -531,6 +536,7 @@ impl World {
                 }
                 ClientOut::Stale(asked) => self.judge_stale(number, asked),
                 ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
+                ClientOut::Reached(bound) => self.reached.add(bound, 1),
                 ClientOut::Copied(copy, copied) => self.schedule.after(0, Happening::Copied(copy, copied)),
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
@@ -795,6 +801,17 @@ impl World {
             self.due(Some(due));
         }
     }
+}
+
+/// The beginning of a detail that has large objects in it.
+fn shorten(mut detail: String) -> String {
+    const MAX: usize = 1 << 18;
+    if detail.len() > MAX {
+        let end = (0..MAX).rev().find(|end| detail.is_char_boundary(*end)).unwrap_or(0);
+        detail.truncate(end);
+        detail += " ...";
+    }
+    detail
 }
 
 /// Hashes a text.

@@ -554,8 +554,9 @@ impl World {
         let pool = self.index.cluster().engine().pool_id(pool).unwrap();
         let objects = self.cluster.objects(pool).into_iter().filter(|object| object.namespace() == namespace);
         let entries = |object: nacre_types::ObjectId| {
-            let omap = self.cluster.object(&object).map(|found| found.omap.clone()).unwrap_or_default();
-            (object.name().to_owned(), omap)
+            let found = self.cluster.object(&object);
+            let entries = found.iter().flat_map(|found| found.omap.iter());
+            (object.name().to_owned(), entries.map(|(key, value)| (key.clone(), value.clone())).collect())
         };
         objects.map(entries).collect()
     }

@@ -1,6 +1,7 @@
 //! The session of an OSD by which it reads the sources of copies.
 
-use super::{Client, ClientOut, PIECE_BYTES, Token};
+use super::requests::TOKEN_BYTES;
+use super::{Client, ClientOut, Token};
 use crate::history::History;
 use crate::schedule::Nanos;
 use nacre_engine::Error;
@@ -9,8 +10,10 @@ use nacre_shard::copy::CopyReader;
 use nacre_types::errno::Errno;
 use nacre_types::op::Op;
 
-/// The largest object that is copied, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+/// The largest object that is copied, in bytes, and the data of one piece: little, so that copies have several.
+const LIMITS: (u64, u64) = (1 << 20, 16);
+/// The same as production has it.
+const REAL_LIMITS: (u64, u64) = (128 << 20, 8 << 20);
 
 impl Client {
     /// Reads the source of a copy-from op, for the request of this number.
@@ -21,7 +24,8 @@ impl Client {
         (number, op): (u64, &Op),
         out: &mut Vec<ClientOut>,
     ) {
-        let Some(reader) = CopyReader::new(op, MAX_BYTES, PIECE_BYTES) else { return };
+        let (max_bytes, piece_bytes) = if self.token_bytes > TOKEN_BYTES { REAL_LIMITS } else { LIMITS };
+        let Some(reader) = CopyReader::new(op, max_bytes, piece_bytes) else { return };
         self.reading.insert(number, reader);
         self.next_piece(now, number, out);
         self.step(now, history, out, |_, _| {});

@@ -1,6 +1,7 @@
 //! What clients' actions are as requests, and what the answers mean.
 
 use crate::history::{Action, Outcome, Token, Value};
+use crate::pattern;
 use bytes::Bytes;
 use nacre_types::ceph::Encoder;
 use nacre_types::encoding;
@@ -9,6 +10,7 @@ use nacre_types::msg::OsdReply;
 use nacre_types::op::{
     CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, cmpext_index, op_flag, request_flag,
 };
+use nacre_types::payload::Payload;
 
 /// The attribute that holds an object's mark.
 pub const MARK: &str = "mark";
@@ -17,6 +19,10 @@ pub const MARK_KEY: &[u8] = b"mark";
 /// The omap key that a class counts up.
 pub const COUNT_KEY: &[u8] = b"count";
 
+/// Bytes of a token's data, where it is not more.
+pub const TOKEN_BYTES: usize = size_of::<Token>();
+
+/// A token alone.
 fn token_bytes(token: Token) -> Bytes {
     Bytes::copy_from_slice(&token.to_le_bytes())
 }
@@ -43,10 +49,11 @@ fn count_up() -> Bytes {
     input.finish()
 }
 
-/// The request that does `action`.
-pub fn ops(action: &Action) -> Vec<OsdOp> {
-    let append = |token: Token| Op::Append { data: token_bytes(token).into() };
-    let write_full = |token: Token| Op::WriteFull { data: token_bytes(token).into() };
+/// The request that does `action`, where a token has so many bytes of data.
+pub fn ops(action: &Action, size: usize) -> Vec<OsdOp> {
+    let data = |token: Token| Payload::from(pattern::of_token(token, size));
+    let append = |token: Token| Op::Append { data: data(token) };
+    let write_full = |token: Token| Op::WriteFull { data: data(token) };
     let ops = match action {
         Action::Read => vec![
             Op::Read { offset: 0, len: 0 },
@@ -56,10 +63,12 @@ pub fn ops(action: &Action) -> Vec<OsdOp> {
         Action::WriteFull(token) => vec![write_full(*token)],
         Action::Append(token) => vec![append(*token)],
         Action::WriteAt(at, token) => {
-            vec![Op::Write { offset: 8 * u64::from(*at), data: token_bytes(*token).into() }]
+            vec![Op::Write { offset: size as u64 * u64::from(*at), data: data(*token) }]
         }
-        Action::Truncate(len) => vec![Op::Truncate { size: 8 * u64::from(*len) }],
+        Action::Truncate(len) => vec![Op::Truncate { size: size as u64 * u64::from(*len) }],
         Action::Remove => vec![Op::Remove],
+        // Batches have requests of their own.
+        Action::Clear => Vec::new(),
         Action::Ensure => return vec![fail_ok(Op::Create { exclusive: true })],
         Action::Swap { expect, set } => vec![
             Op::AssertExists,
@@ -101,15 +110,15 @@ pub fn flags(action: &Action) -> u32 {
     if matches!(action, Action::AppendTelling { .. }) { request_flag::RETURNVEC } else { 0 }
 }
 
-/// What an answer means, and its version where that means something.
-pub fn outcome(action: &Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), String> {
+/// What an answer means, and its version where that means something. A token has `size` bytes of data.
+pub fn outcome(action: &Action, reply: &OsdReply, size: usize) -> Result<(Outcome, Option<u64>), String> {
     let version = Some(reply.user_version);
     if reply.result >= 0 {
         return Ok(match action {
-            Action::Read => (Outcome::Saw(Some(value(&reply.ops)?)), version),
+            Action::Read => (Outcome::Saw(Some(value(&reply.ops, size)?)), version),
             Action::AppendTelling { .. } => (Outcome::Told(told(&reply.ops)?), version),
             // A removal's is the version before; where the others changed nothing, it is that of another write.
-            Action::Ensure | Action::Truncate(_) | Action::Remove => (Outcome::Done, None),
+            Action::Ensure | Action::Truncate(_) | Action::Remove | Action::Clear => (Outcome::Done, None),
             _ => (Outcome::Done, version),
         });
     }
@@ -122,7 +131,10 @@ pub fn outcome(action: &Action, reply: &OsdReply) -> Result<(Outcome, Option<u64
         Errno::ENOENT | Errno::ERANGE | Errno::EOVERFLOW if matches!(action, Action::Copy(_)) => {
             Ok((Outcome::Refused, None))
         }
+        Errno::ENOENT if *action == Action::Clear => Ok((Outcome::Done, None)),
         Errno::ENOENT => Ok((Outcome::Absent, None)),
+        // Large objects may reach the greatest size.
+        Errno::EFBIG if size > TOKEN_BYTES => Ok((Outcome::Refused, None)),
         Errno::EEXIST if matches!(action, Action::Create(_)) => Ok((Outcome::Exists, None)),
         Errno::ECANCELED => Ok((Outcome::Mismatch, None)),
         Errno::ERANGE | Errno::EOVERFLOW if matches!(action, Action::Replace { .. }) => {
@@ -148,7 +160,7 @@ fn told(results: &[OpResult]) -> Result<bool, String> {
 }
 
 /// What a read returned.
-fn value(results: &[OpResult]) -> Result<Value, String> {
+fn value(results: &[OpResult], size: usize) -> Result<Value, String> {
     let [data, attrs, omap] = results else { return Err(format!("{} results of a read", results.len())) };
     let token = |bytes: &[u8]| match bytes {
         [] => Ok(0),
@@ -172,12 +184,13 @@ fn value(results: &[OpResult]) -> Result<Value, String> {
         std::str::from_utf8(&count).ok().and_then(|n| n.parse().ok())
     };
     let count = number.ok_or_else(|| format!("a count of {count:?}"))?;
-    let words = data.output.chunks_exact(8);
-    if !words.remainder().is_empty() {
+    let parts = data.output.chunks_exact(size);
+    if !parts.remainder().is_empty() {
         return Err(format!("torn data of {} bytes", data.output.len()));
     }
-    let tokens =
-        words.map(|w| Token::from_le_bytes(w.try_into().expect("invariant: chunks of eight"))).collect();
+    let torn = |index: usize| format!("torn data in part {index} of {}", data.output.len().div_ceil(size));
+    let tokens = parts.enumerate().map(|(index, part)| pattern::token_of(part).ok_or_else(|| torn(index)));
+    let tokens = tokens.collect::<Result<_, _>>()?;
     Ok(Value { tokens, mark, count })
 }
 
@@ -221,6 +234,10 @@ mod tests {
 
     #[test]
     fn requests_do_to_a_disk_what_the_model_says() {
+        [TOKEN_BYTES, 150_008].into_iter().for_each(run);
+    }
+
+    fn run(size: usize) {
         let object = ObjectId::new(PoolId(1), "", "", "o");
         let mut disk = Disk::default();
         let mut create = Transaction::new(PG);
@@ -259,18 +276,18 @@ mod tests {
                 flags: flags(action),
                 snap: SNAP_HEAD,
                 snap_context: None,
-                ops: ops(action),
+                ops: ops(action, size),
             };
             let (reply, change) = execute(&disk, &request(&action), token);
             let (next, expected) = action.apply(&model);
             model = next;
-            assert_eq!(outcome(&action, &reply).unwrap().0, expected, "{action:?}");
+            assert_eq!(outcome(&action, &reply, size).unwrap().0, expected, "{action:?}");
             if let Some(change) = change {
                 assert_eq!(change.context.exists, model.is_some(), "{action:?}");
                 disk.apply(change.transaction).unwrap();
             }
             let (reply, _) = execute(&disk, &request(&Action::Read), token);
-            let (saw, version) = outcome(&Action::Read, &reply).unwrap();
+            let (saw, version) = outcome(&Action::Read, &reply, size).unwrap();
             seen_version = version.unwrap_or(token);
             assert_eq!(saw, Outcome::Saw(model.clone()), "{action:?}");
         }

@@ -110,7 +110,7 @@ impl Client {
 
     /// Watches, notifies, or ends a watch of an object, as it falls out.
     pub fn attend(&mut self, now: Nanos, history: &mut History, object: ObjectId, out: &mut Vec<ClientOut>) {
-        let ensured = history.objects().any(|(known, _)| *known == object);
+        let ensured = history.knows(&object);
         if !ensured {
             return self.ask(now, history, (object, Action::Ensure), true, out);
         }

@@ -31,7 +31,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const LIMITS: FrameLimits = FrameLimits { meta_bytes: 1 << 20, data_bytes: 1 << 20 };
 const BACKOFF: Backoff = Backoff { initial: 200 * MILLI, max: 2 * SECOND };
 const KEEPALIVE_INTERVAL: Nanos = 2 * SECOND;
 const KEEPALIVE_TIMEOUT: Nanos = 6 * SECOND;
@@ -43,6 +42,8 @@ const READY_TIMEOUT: Nanos = 3 * SECOND;
 pub struct SessionSettings {
     /// Bytes that may wait for one peer.
     pub queue_bytes: usize,
+    /// The longest frames that are taken.
+    pub limits: FrameLimits,
     /// One message of so many finds its queue full whatever is in it; 0 for none.
     pub full_one_in: u64,
     /// Bytes and messages of peers that may be worked on at a time.
@@ -239,7 +240,7 @@ impl Sessions {
             number,
             up,
             deadline: now + READY_TIMEOUT,
-            reader: Reader::new(Policy::Lossless, LIMITS, self.settings.rules),
+            reader: Reader::new(Policy::Lossless, self.settings.limits, self.settings.rules),
             keepalive: Keepalive::new(now, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT),
             bytes: BytesMut::new(),
             pending: None,

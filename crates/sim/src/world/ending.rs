@@ -1,8 +1,10 @@
 //! The end of a run: faults stop, the cluster must become whole by itself, every object is read once more, and copies are
 //! compared.
 
+use super::workload::BATCHES_POOL;
 use super::{World, describe_map};
 use crate::client::Client;
+use crate::client::batches::{is_part, object};
 use crate::history::Action;
 use crate::network::Node;
 use crate::osd::Osd;
@@ -113,11 +115,18 @@ impl World {
             .history
             .objects()
             .map(|(object, _)| object.clone())
+            .filter(|o| !is_part(o))
             .filter(|o| map.pools.get(&o.pool()).is_some_and(|pool| !lost.contains(&pool.pg_of(o))))
             .collect();
         for object in objects {
             self.with_client(number, |client, history, out| {
                 client.ask(now, history, (object, Action::Read), true, out);
+            });
+        }
+        if self.has_batches(&map) && !lost.contains(&map.pools[&BATCHES_POOL].pg_of(&object(BATCHES_POOL))) {
+            let batches = (BATCHES_POOL, self.scenario.batches);
+            self.with_client(number, |client, history, out| {
+                client.list_batches(now, history, batches, true, out);
             });
         }
     }

@@ -2,6 +2,7 @@
 
 use super::ending::Ending;
 use super::{Happening, World};
+use crate::client::requests::TOKEN_BYTES;
 use crate::history::Action;
 use crate::osd::Osd;
 use crate::packet::MapView;
@@ -11,11 +12,19 @@ use nacre_pg::log::DupLimits;
 use nacre_shard::session::Arrival;
 use nacre_types::errno::Errno;
 use nacre_types::op::Op;
+use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, ObjectId, PoolId};
 
 /// How long the map may say that an OSD is full whose disk has room again: statistics come every few seconds, and only by way
 /// of a map authority that lives.
 const FULL_MAY_LAST: Nanos = 30 * SECOND;
+
+/// The pool that has the object with batches.
+pub(super) const BATCHES_POOL: PoolId = PoolId(1);
+/// How many of a thousand requests are about batches, where there are any.
+const BATCHES_SHARE: u32 = 800;
+/// More objects than this are listed in long pages.
+const MANY: u32 = 1_000;
 
 /// Requests over all clients while the cluster heals, where they go on.
 const HEALING_REQUESTS: u32 = 150;
@@ -41,8 +50,12 @@ impl World {
             return;
         }
         let Some(map) = self.clients[number as usize].map().cloned() else { return };
+        if self.has_batches(&map) && self.workload.chance(BATCHES_SHARE) {
+            return self.ask_batch(number);
+        }
         let pools: Vec<_> = map.pools.keys().copied().collect();
         let Some(pool) = self.workload.pick(&pools).copied() else { return };
+        let is_large = self.scenario.token_bytes > TOKEN_BYTES;
         let object = self.object(pool, self.workload.clone().range(0, u64::from(self.scenario.objects)));
         self.workload.bits();
         let client = &mut self.clients[number as usize];
@@ -51,6 +64,7 @@ impl World {
         let first = seen.tokens.first().copied().unwrap_or(0);
         let action = match self.workload.range(0, 100) {
             0..34 => Action::Read,
+            36..45 if is_large => Action::WriteAt(self.workload.range(0, 8) as u8, token),
             34..45 => Action::WriteFull(token),
             45..59 => Action::Append(token),
             59..65 => Action::WriteAt(self.workload.range(0, 6) as u8, token),
@@ -70,6 +84,36 @@ impl World {
         let now = self.schedule.now();
         self.with_client(number, |client, history, out| {
             client.ask(now, history, (object, action), false, out);
+        });
+    }
+
+    /// Whether there is an object with batches of omap entries, or can be.
+    pub(super) fn has_batches(&self, map: &OsdMap) -> bool {
+        self.scenario.batches > 0 && map.pools.contains_key(&BATCHES_POOL)
+    }
+
+    /// A client writes the next batch, or writes one again, removes one, or lists them all.
+    fn ask_batch(&mut self, number: u32) {
+        self.asked += 1;
+        let (now, all) = (self.schedule.now(), self.scenario.batches);
+        let draw = self.workload.range(0, 100);
+        let known = self.workload.range(0, u64::from(self.batches.max(1))) as u32;
+        let token = self.clients[number as usize].next_token();
+        let (batch, action) = match draw {
+            0..88 if self.batches < all => {
+                self.batches += 1;
+                (self.batches - 1, Action::WriteFull(token))
+            }
+            0..95 if self.batches < all || draw < 60 => (known, Action::WriteFull(token)),
+            95..97 => (known, Action::Clear),
+            _ => {
+                return self.with_client(number, |client, history, out| {
+                    client.list_batches(now, history, (BATCHES_POOL, all), false, out);
+                });
+            }
+        };
+        self.with_client(number, |client, history, out| {
+            client.ask_batch(now, history, (BATCHES_POOL, batch), action, out);
         });
     }
 
@@ -112,7 +156,8 @@ impl World {
             return;
         }
         if draws[0] % 3 == 0 {
-            let page = 1 + draws[1] % 4;
+            // Many objects are listed in pages as long as may be.
+            let page = if self.scenario.objects > MANY { u64::MAX } else { 1 + draws[1] % 4 };
             return self
                 .with_client(number, |client, history, out| client.list(now, history, pool, page, out));
         }

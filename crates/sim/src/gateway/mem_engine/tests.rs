@@ -57,7 +57,7 @@ impl World {
 
     fn data(&self, client: &Client, name: &str) -> Option<Vec<u8>> {
         let object = client.pool.object(name).expect("the name is valid");
-        self.cluster.object(&object).map(|object| object.data.clone())
+        self.cluster.object(&object).map(|object| object.data.to_vec())
     }
 }
 
@@ -101,7 +101,7 @@ fn count(seed: u64, faults: Faults, rounds: u64) -> (u64, u64, Figures) {
         world.run(client, task).unwrap().unwrap();
     }
     let object = clients[0].pool.object("o").unwrap();
-    let stored = world.cluster.object(&object).unwrap().omap[&bytes("n")].clone();
+    let stored = world.cluster.object(&object).unwrap().omap.get(b"n").unwrap().clone();
     let value = std::str::from_utf8(&stored).unwrap().parse().unwrap();
     (value, world.executor.hash(), world.cluster.figures())
 }
