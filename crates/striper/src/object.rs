@@ -3,14 +3,15 @@
 //! What is remembered is never trusted without a guard: every request that relies on it names the epoch, and fails where
 //! that has passed. It only saves the round trip that would ask first.
 
+use super::clock::Clock;
 use super::meta::Meta;
 use super::pieces::Lane;
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// After this time without a confirmation an object is asked for anew before it is written: a write that relies on what
@@ -20,9 +21,9 @@ const TRUST: Duration = Duration::from_secs(1);
 const MARKED_PIECES: usize = 4096;
 
 /// A striped object in use by one handle.
-#[derive(Debug)]
 pub(super) struct Object {
     pub(super) name: String,
+    clock: Arc<dyn Clock>,
     users: Mutex<Users>,
     /// Writes start one after the other; they do not wait for one another's ends.
     pub(super) order: tokio::sync::Mutex<()>,
@@ -44,7 +45,7 @@ pub(super) struct State {
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
     /// Writes in flight by the position of their pieces in a stripe, the first piece aside.
-    pub(super) lanes: HashMap<u64, Lane>,
+    pub(super) lanes: BTreeMap<u64, Lane>,
     /// Pieces that were made in an epoch which may have passed before their data arrived.
     unconfirmed: Vec<UnconfirmedPiece>,
 }
@@ -55,7 +56,7 @@ struct UnconfirmedPiece {
     /// The object as the write knew it.
     meta: Meta,
     piece: u64,
-    written: Instant,
+    written: Duration,
 }
 
 /// Writes that share a confirmation.
@@ -77,14 +78,15 @@ pub(super) struct Known {
     pub(super) tail: Option<u64>,
     /// More pieces are being announced.
     pub(super) announcing: bool,
-    confirmed: Instant,
+    confirmed: Duration,
     marked: BTreeSet<u64>,
 }
 
 impl Object {
-    pub(super) fn new(name: &str) -> Object {
+    pub(super) fn new(name: &str, clock: Arc<dyn Clock>) -> Object {
         Object {
             name: name.to_owned(),
+            clock,
             users: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             sending: Mutex::default(),
@@ -94,7 +96,9 @@ impl Object {
 
     /// What is known, if it was confirmed of late and may be written.
     pub(super) fn trusted(&self) -> Option<Known> {
-        let writable = |known: &&Known| known.meta.unfinished.is_none() && known.confirmed.elapsed() < TRUST;
+        let now = self.clock.now();
+        let is_recent = |known: &Known| now.saturating_sub(known.confirmed) < TRUST;
+        let writable = |known: &&Known| known.meta.unfinished.is_none() && is_recent(known);
         self.state.lock().known.as_ref().filter(writable).cloned()
     }
 
@@ -104,7 +108,7 @@ impl Object {
     }
 
     /// Takes in what the object said of itself when it was asked at `asked_at`.
-    pub(super) fn learn(&self, meta: Meta, asked_at: Instant) {
+    pub(super) fn learn(&self, meta: Meta, asked_at: Duration) {
         let mut state = self.state.lock();
         match &mut state.known {
             Some(known) if known.meta.epoch == meta.epoch && known.meta.layout == meta.layout => {
@@ -147,7 +151,7 @@ impl Object {
 
     /// Pieces were made as part of `meta`, whose epoch held before they were.
     pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
-        let written = Instant::now();
+        let written = self.clock.now();
         let made = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
         let mut state = self.state.lock();
         // What fails again and again counts once.
@@ -156,7 +160,7 @@ impl Object {
     }
 
     /// `epoch` still held when it was asked for at `asked_at`: what was made before that is found by whoever ends it.
-    pub(super) fn held(&self, epoch: u64, asked_at: Instant) {
+    pub(super) fn held(&self, epoch: u64, asked_at: Duration) {
         let settled = |unconfirmed: &UnconfirmedPiece| {
             unconfirmed.meta.epoch == epoch && unconfirmed.written <= asked_at
         };
@@ -200,7 +204,7 @@ impl Object {
 
 impl Known {
     /// Size and epoch held when they were asked for at `asked_at`.
-    pub(super) fn confirm(&mut self, size: u64, asked_at: Instant) {
+    pub(super) fn confirm(&mut self, size: u64, asked_at: Duration) {
         self.meta.size = self.meta.size.max(size);
         self.confirmed = self.confirmed.max(asked_at);
     }
@@ -220,7 +224,6 @@ impl Known {
 }
 
 /// A write's use of an object.
-#[derive(Debug)]
 pub(super) struct Writing(pub(super) Arc<Object>);
 
 impl Drop for Writing {
@@ -230,7 +233,6 @@ impl Drop for Writing {
 }
 
 /// A removal's or truncation's use of an object.
-#[derive(Debug)]
 pub(super) struct Excluding(pub(super) Arc<Object>);
 
 impl Drop for Excluding {
