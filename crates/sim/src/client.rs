@@ -7,6 +7,7 @@
 //! goes to the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; now and then
 //! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
 
+mod processes;
 mod reading;
 pub mod requests;
 mod watches;
@@ -61,6 +62,8 @@ pub enum ClientOut {
     NoSpace(ObjectId, Nanos),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
+    /// The outcome of a request of its process, by the number that it was given.
+    Answered(u64, Box<Result<Answer, Error>>),
     /// A rule does not hold.
     Broken(Broken),
 }
@@ -78,6 +81,8 @@ enum Token {
     Page,
     /// A piece of a copy, by its number.
     Piece(u64),
+    /// Asked by its process, by its number.
+    Process(u64),
     /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
     Silent,
 }
@@ -221,6 +226,10 @@ impl Client {
                     Token::Page => self.on_page(now, history, result, out),
                     Token::Piece(number) => {
                         self.on_piece(now, number, result, out);
+                        Ok(())
+                    }
+                    Token::Process(number) => {
+                        out.push(ClientOut::Answered(number, Box::new(result)));
                         Ok(())
                     }
                     Token::Silent => Ok(()),

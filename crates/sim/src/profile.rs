@@ -43,9 +43,13 @@ profiles! {
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
     /// Trouble for minutes.
-    Long = "long", 0, 40;
+    Long = "long", 0, 35;
     /// Many objects in many pieces, on a slow network.
-    Large = "large", 0, 30;
+    Large = "large", 0, 25;
+    /// Processes with striped objects ([`crate::program::striper`]).
+    Striper = "striper", 0, 10;
+    /// Processes of whoever runs the scenario, as gateways are: requests of usual sizes. Alone the simulator has none.
+    Gateway = "gateway", 0, 0;
 }
 
 impl fmt::Display for Profile {
@@ -94,6 +98,8 @@ impl Profile {
             Profile::Wide => wide(&mut shaped, &mut random),
             Profile::Long => long(&mut shaped, &mut random),
             Profile::Large => large(&mut shaped, &mut random),
+            Profile::Striper => striper(&mut shaped, &mut random),
+            Profile::Gateway => gateway(&mut shaped, &mut random),
         }
         shaped
     }
@@ -170,6 +176,39 @@ fn large(scenario: &mut Scenario, random: &mut Random) {
     scenario.scan_objects = random.range(2, 20) as usize;
     scenario.bandwidth = random.range(50, 400) * 1_000;
     scenario.patience = 400 * SECOND;
+}
+
+/// Processes that are clients, beside a few requests of others: what ends, delays or refuses them is frequent. What loses data
+/// that was acknowledged, by an operator's will or beyond the fault model, is left out.
+fn processes(scenario: &mut Scenario, random: &mut Random) {
+    scenario.processes = random.range(2, 4) as u32;
+    scenario.clients = random.range(1, 3) as u32;
+    scenario.requests = 60;
+    for pool in &mut scenario.pools {
+        pool.pg_num = random.range(2, 9) as u32;
+    }
+    for left_out in [Fault::Damage, Fault::PoolDelete] {
+        scenario.faults.remove(&left_out);
+    }
+    let own = [Fault::ClientStop, Fault::ClientPause, Fault::Fence, Fault::Ghost];
+    scenario.faults.extend(own.into_iter().filter(|_| random.chance(600)));
+}
+
+fn gateway(scenario: &mut Scenario, random: &mut Random) {
+    processes(scenario, random);
+    // A restored map store forgets who is shut out, and leaves that to its operator.
+    scenario.faults.remove(&Fault::Restore);
+    scenario.push_bytes = random.range(1, 17) as usize * 1024;
+    scenario.peer_throttle_bytes = 1 << 20;
+    scenario.patience = 400 * SECOND;
+}
+
+fn striper(scenario: &mut Scenario, random: &mut Random) {
+    processes(scenario, random);
+    // Pieces are of real sizes.
+    scenario.push_bytes = random.range(16, 65) as usize * 1024;
+    scenario.peer_queue_bytes = if random.chance(300) { 512 << 10 } else { 4 << 20 };
+    scenario.peer_throttle_bytes = 1 << 20;
 }
 
 #[cfg(test)]

@@ -213,6 +213,8 @@ pub struct Scenario {
     pub map_at_hand: u32,
     /// Bytes that leave a machine in a second; 0 for no limit.
     pub bandwidth: u64,
+    /// Processes that are clients, of the profile's program.
+    pub processes: u32,
 }
 
 /// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
@@ -272,6 +274,7 @@ impl Scenario {
             map_batch: 3,
             map_at_hand: 30,
             bandwidth: 0,
+            processes: 0,
         }
     }
 
