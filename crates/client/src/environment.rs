@@ -1,6 +1,11 @@
-//! The production environment of asynchronous code above the engine: a tokio runtime.
+//! The production environment of code above the engine: a tokio runtime for what is asynchronous, the system's clocks.
 
+use crate::native::now_ns;
+use nacre_engine::IoCtx;
+use nacre_striper::{Clock, Striper};
 use nacre_task::{BoxedTask, Env, Environment, Instant};
+use nacre_types::errno::Errno;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 
@@ -42,6 +47,31 @@ impl Environment for TokioEnvironment {
 
     fn fill_random(&self, out: &mut [u8]) -> nacre_task::Result<()> {
         getrandom::fill(out).map_err(|error| nacre_task::Error::NoRandomNumbers(error.to_string()))
+    }
+}
+
+/// A handle on the striped objects of a pool, in the context's namespace, with the system's clocks and random numbers.
+pub fn striper(pool: IoCtx) -> Striper {
+    Striper::new(pool, Arc::new(SystemClock { origin: std::time::Instant::now() }))
+}
+
+struct SystemClock {
+    origin: std::time::Instant,
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn wall_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn random_u64(&self) -> nacre_engine::Result<u64> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|_| Errno::EIO)?;
+        Ok(u64::from_le_bytes(bytes))
     }
 }
 

@@ -40,7 +40,7 @@ impl StripedIo {
             && striper.1 == flags;
         if !same {
             let layout = striper.0.layout();
-            *striper = (Striper::new(place.with_flags(flags)), flags);
+            *striper = (nacre_client::striper(place.with_flags(flags)), flags);
             striper.0.set_layout(layout);
         }
         Ok(striper.0.clone())
@@ -69,7 +69,7 @@ exports! {
     fn rados_striper_create(ioctx: Handle, striper: Out<Handle>) -> c_int {
         let (io, striper) = (POOLS.get(ioctx)?, striper.required()?);
         let flags = io.flags();
-        let on = Striper::new(io.place.read().with_flags(flags));
+        let on = nacre_client::striper(io.place.read().with_flags(flags));
         striper.set(STRIPERS.insert(StripedIo { io, striper: Mutex::new((on, flags)), writes: Writes::default() }));
         Ok(0)
     }

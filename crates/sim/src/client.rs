@@ -8,6 +8,7 @@
 //! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
 
 pub mod batches;
+mod processes;
 mod reading;
 pub mod requests;
 mod watches;
@@ -64,6 +65,8 @@ pub enum ClientOut {
     Reached(Bound),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
+    /// The outcome of a request of its process, by the number that it was given.
+    Answered(u64, Box<Result<Answer, Error>>),
     /// A rule does not hold.
     Broken(Broken),
 }
@@ -83,6 +86,8 @@ enum Token {
     Batches,
     /// A piece of a copy, by its number.
     Piece(u64),
+    /// Asked by its process, by its number.
+    Process(u64),
     /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
     Silent,
 }
@@ -238,6 +243,10 @@ impl Client {
                     Token::Batches => self.on_batches(now, history, result, out),
                     Token::Piece(number) => {
                         self.on_piece(now, number, result, out);
+                        Ok(())
+                    }
+                    Token::Process(number) => {
+                        out.push(ClientOut::Answered(number, Box::new(result)));
                         Ok(())
                     }
                     Token::Silent => Ok(()),

@@ -60,6 +60,7 @@ pub mod osd;
 pub mod packet;
 pub mod pattern;
 pub mod profile;
+pub mod program;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
@@ -71,6 +72,7 @@ pub mod world;
 use bounds::Bounds;
 use mutation::Mutation;
 use osd::SessionTrouble;
+use program::Program;
 use scenario::{Fault, Scenario};
 use schedule::Nanos;
 use std::collections::BTreeMap;
@@ -129,7 +131,12 @@ fn take_breaches() -> u64 {
 ///
 /// A machine that panics has broken its own invariant: that is a failure like any other, and replays.
 pub fn run(scenario: &Scenario, options: &Options) -> Report {
-    let run = || world::World::new(scenario, options).run();
+    run_program(scenario, options, program::of(scenario))
+}
+
+/// Runs a scenario with this program in its processes.
+pub fn run_program(scenario: &Scenario, options: &Options, program: Option<Box<dyn Program>>) -> Report {
+    let run = || world::World::new(scenario, options, program).run();
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no text");

@@ -16,7 +16,7 @@ use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
 use nacre_types::osdmap::{PgMembership, WEIGHT_ONE};
 use nacre_types::pool::Pool;
-use nacre_types::{Epoch, ObjectId, OsdId, PgId, PoolId};
+use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
 use processes::{StopOrder, Stopped};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -330,12 +330,8 @@ impl World {
                 if self.nemesis.is_silent(client) {
                     return false;
                 }
-                self.nemesis.paused.insert(client);
-                for link in self.links_of(Node::Client(client)) {
-                    self.part(link);
-                }
                 let long = if random.chance(300) { 60 } else { 8 };
-                self.later(random.range(SECOND, long * SECOND), FaultEvent::Resume(client));
+                self.pause_client(client, random.range(SECOND, long * SECOND));
             }
             Fault::ClientStop => {
                 let client = random.index(self.scenario.clients as usize) as u32;
@@ -356,10 +352,7 @@ impl World {
             Fault::Damage => return self.damage(osd, random),
             Fault::Fence => {
                 let client = random.index(self.scenario.clients as usize);
-                let session = self.clients[client].session();
-                self.operate(|state, now| {
-                    state.add_to_blocklist(now, format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
-                });
+                self.shut_out(self.clients[client].session());
                 return self.monitor.is_running();
             }
             // These two count where they hit something.
@@ -382,6 +375,22 @@ impl World {
             }
         }
         true
+    }
+
+    /// A client hears and says nothing for a while.
+    pub(crate) fn pause_client(&mut self, client: u32, wait: Nanos) {
+        self.nemesis.paused.insert(client);
+        for link in self.links_of(Node::Client(client)) {
+            self.part(link);
+        }
+        self.later(wait, FaultEvent::Resume(client));
+    }
+
+    /// A session is put on the blocklist.
+    pub(crate) fn shut_out(&mut self, session: ClientId) {
+        self.operate(|state, now| {
+            state.add_to_blocklist(now, format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
+        });
     }
 
     fn links_of(&self, node: Node) -> Vec<Link> {
@@ -434,7 +443,7 @@ impl World {
 
     fn partition(&mut self, random: &mut Random, one_way: bool) -> bool {
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
-        let clients = (0..self.scenario.clients).map(Node::Client);
+        let clients = (0..self.scenario.clients).chain(self.process_clients()).map(Node::Client);
         let nodes: Vec<Node> = osds.chain(clients).chain([Node::Mon]).collect();
         let side: BTreeSet<Node> = nodes.iter().copied().filter(|_| random.chance(350)).collect();
         let links = nodes

@@ -43,11 +43,15 @@ profiles! {
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
     /// Trouble for minutes.
-    Long = "long", 0, 36;
+    Long = "long", 0, 32;
     /// Many objects in many pieces, on a slow network.
-    Large = "large", 0, 25;
+    Large = "large", 0, 20;
     /// Objects, omaps or pools of real sizes, under production's bounds.
     Huge = "huge", 0, 9;
+    /// Processes with striped objects ([`crate::program::striper`]).
+    Striper = "striper", 0, 9;
+    /// Processes of whoever runs the scenario, as gateways are: requests of usual sizes. Alone the simulator has none.
+    Gateway = "gateway", 0, 0;
 }
 
 impl fmt::Display for Profile {
@@ -97,6 +101,8 @@ impl Profile {
             Profile::Long => long(&mut shaped, &mut random),
             Profile::Large => large(&mut shaped, &mut random),
             Profile::Huge => huge(&mut shaped, &mut random),
+            Profile::Striper => striper(&mut shaped, &mut random),
+            Profile::Gateway => gateway(&mut shaped, &mut random),
         }
         shaped
     }
@@ -194,7 +200,6 @@ fn huge(scenario: &mut Scenario, random: &mut Random) {
     scenario.bandwidth = random.range(200, 2_000) * 1_000_000;
     scenario.log_entries = random.range(20, 250) as usize;
     scenario.trouble = random.range(20, 40) * SECOND;
-    scenario.patience = 400 * SECOND;
     match random.range(0, 3) {
         0 => huge_data(scenario, random),
         1 => huge_omap(scenario, random),
@@ -228,6 +233,38 @@ fn huge_pool(scenario: &mut Scenario, random: &mut Random) {
     scenario.outstanding = random.range(8, 30) as usize;
     scenario.requests = 11_000;
     scenario.think = random.range(3, 8) * MILLI;
+}
+
+/// Processes that are clients, beside a few requests of others: what ends, delays or refuses them is frequent. What loses data
+/// that was acknowledged, by an operator's will or beyond the fault model, is left out.
+fn processes(scenario: &mut Scenario, random: &mut Random) {
+    scenario.processes = random.range(2, 4) as u32;
+    scenario.clients = random.range(1, 3) as u32;
+    scenario.requests = 60;
+    for pool in &mut scenario.pools {
+        pool.pg_num = random.range(2, 9) as u32;
+    }
+    for left_out in [Fault::Damage, Fault::PoolDelete] {
+        scenario.faults.remove(&left_out);
+    }
+    let own = [Fault::ClientStop, Fault::ClientPause, Fault::Fence, Fault::Ghost];
+    scenario.faults.extend(own.into_iter().filter(|_| random.chance(600)));
+}
+
+fn gateway(scenario: &mut Scenario, random: &mut Random) {
+    processes(scenario, random);
+    // A restored map store forgets who is shut out, and leaves that to its operator.
+    scenario.faults.remove(&Fault::Restore);
+    scenario.push_bytes = random.range(1, 17) as usize * 1024;
+    scenario.peer_throttle_bytes = 1 << 20;
+}
+
+fn striper(scenario: &mut Scenario, random: &mut Random) {
+    processes(scenario, random);
+    // Pieces are of real sizes.
+    scenario.push_bytes = random.range(16, 65) as usize * 1024;
+    scenario.peer_queue_bytes = if random.chance(300) { 512 << 10 } else { 4 << 20 };
+    scenario.peer_throttle_bytes = 1 << 20;
 }
 
 #[cfg(test)]

@@ -39,6 +39,10 @@ pub enum Stream {
     Client(u32),
     /// When clients list pools, read and remove copies, and which.
     Chores,
+    /// When processes that are clients end, are paused or shut out.
+    Processes,
+    /// What processes that are clients do.
+    Program,
 }
 
 /// A deterministic source for one [`Stream`].
@@ -62,6 +66,8 @@ impl Random {
             Stream::Sockets => 9,
             Stream::Profile => 10,
             Stream::LaterFaults => 11,
+            Stream::Processes => 30,
+            Stream::Program => 31,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

@@ -219,6 +219,8 @@ pub struct Scenario {
     pub batches: u32,
     /// Whether messages, pieces and scans have production's bounds.
     pub real_bounds: bool,
+    /// Processes that are clients, of the profile's program.
+    pub processes: u32,
 }
 
 /// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
@@ -284,6 +286,7 @@ impl Scenario {
             token_bytes: TOKEN_BYTES,
             batches: 0,
             real_bounds: false,
+            processes: 0,
         }
     }
 

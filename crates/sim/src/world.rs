@@ -5,11 +5,13 @@
 //! answered and every object was read once more, or with the first invariant that does not hold.
 
 mod ending;
+mod processes;
 mod sockets;
 mod workload;
 
 use crate::bounds::{Bound, Bounds};
 use crate::client::{Client, ClientOut};
+use crate::gateway::executor::ProcessId;
 use crate::history::History;
 use crate::invariants::Invariants;
 use crate::linearize;
@@ -18,6 +20,7 @@ use crate::nemesis::{FaultEvent, Nemesis};
 use crate::network::{Channel, Delays, Due, Link, Network, Node};
 use crate::osd::{Osd, Out, SHARDS, show_membership};
 use crate::packet::{MapView, Packet};
+use crate::program::Program;
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
@@ -29,6 +32,7 @@ use nacre_shard::session::Arrival;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
 use nacre_types::{ClientId, Epoch, OsdId, PoolId};
+use processes::Processes;
 use sockets::Sockets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,6 +82,16 @@ pub enum Happening {
     NewSession(u32),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
+    /// A step of processes' tasks.
+    Tasks,
+    /// It is looked whether what processes wait for has come.
+    Errands,
+    /// A process that is a client starts, by its place.
+    ProcessStart(usize),
+    /// A process that is a client ends, if it is still this one.
+    ProcessEnd(usize, ProcessId),
+    /// Something befalls a process that is a client.
+    ProcessFault(usize),
     /// Trouble.
     FaultEvent(FaultEvent),
     /// No more trouble from here on.
@@ -133,6 +147,8 @@ pub struct World {
     sockets: Sockets,
     /// When each OSD's sessions are woken next.
     session_wakes: Vec<Option<Nanos>>,
+    /// Processes that are clients.
+    processes: Option<Processes>,
     asked: u32,
     /// Batches of omap entries that were written first.
     batches: u32,
@@ -154,8 +170,8 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a scenario at its beginning.
-    pub fn new(scenario: &Scenario, options: &Options) -> World {
+    /// The world of a scenario at its beginning, with the program that its processes run, if it has some.
+    pub fn new(scenario: &Scenario, options: &Options, program: Option<Box<dyn Program>>) -> World {
         let seed = scenario.seed;
         let mut clock_random = Random::new(seed, Stream::Clock);
         let mutation = options.mutation;
@@ -168,7 +184,7 @@ impl World {
             })
             .collect();
         // OSDs have sessions of their own to read the sources of copies.
-        let clients = (0..scenario.clients + scenario.osds)
+        let clients = (0..scenario.clients + scenario.osds + scenario.processes)
             .map(|n| {
                 let random = Random::new(seed, Stream::Client(n));
                 Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
@@ -204,10 +220,11 @@ impl World {
             broken: BTreeSet::new(),
             sockets: Sockets::new(seed),
             session_wakes: vec![None; count],
+            processes: program.map(|program| Processes::of(scenario, program)),
             asked: 0,
             batches: 0,
             busy: scenario.busy,
-            next_session: u64::from(scenario.clients + scenario.osds) + 1,
+            next_session: u64::from(scenario.clients + scenario.osds + scenario.processes) + 1,
             ending: Ending::Trouble,
             whole_by: 0,
             deleted: BTreeSet::new(),
@@ -237,6 +254,7 @@ impl World {
             self.schedule.at(3 * SECOND + wait, Happening::Attend(client));
             self.schedule.at(4 * SECOND + wait, Happening::Chore(client));
         }
+        self.begin_processes();
         self.schedule.at(0, Happening::MonTick(self.monitor.life));
         for (at, fault_event) in self.nemesis.first(3 * SECOND) {
             self.schedule.at(at, Happening::FaultEvent(fault_event));
@@ -270,6 +288,9 @@ impl World {
             for osd in &self.osds {
                 absorb(&mut self.hash, format_args!("{:?}", *osd.disk()));
             }
+        }
+        if let Some(processes) = &self.processes {
+            processes.hash().hash(&mut self.hash);
         }
         for osd in &mut self.osds {
             self.reached.merge(&osd.reached());
@@ -305,6 +326,8 @@ impl World {
                     | Happening::OsdTick(..)
                     | Happening::SessionTime(..)
                     | Happening::MonTick(_)
+                    | Happening::Tasks
+                    | Happening::Errands
             )
         {
             self.say(format_args!("{happening:?}"));
@@ -398,6 +421,11 @@ impl World {
                 });
             }
             Happening::Copied(copy, copied) => self.copied(copy, *copied),
+            Happening::Tasks => self.run_tasks(),
+            Happening::Errands => self.run_errands(),
+            Happening::ProcessStart(place) => self.start_process(place),
+            Happening::ProcessEnd(place, process) => self.end_process(place, process),
+            Happening::ProcessFault(place) => self.strike_process(place),
             Happening::FaultEvent(fault_event) => self.strike(fault_event),
             Happening::Calm => self.calm(),
             Happening::Look => self.look(),
@@ -538,9 +566,11 @@ impl World {
                 ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
                 ClientOut::Reached(bound) => self.reached.add(bound, 1),
                 ClientOut::Copied(copy, copied) => self.schedule.after(0, Happening::Copied(copy, copied)),
+                ClientOut::Answered(request, result) => self.answer_process(number, request, *result),
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
         }
+        self.after_client(number);
         if let Some(at) = self.clients[number as usize].sooner_wake(now) {
             self.schedule.at(at, Happening::ClientTime(number));
         }

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use args::{Args, Command};
 pub(super) use args::{is_json, size};
 use catalog::{Catalog, Damaged, Segment};
-use nacre_client::{IoCtx, Striper, block_on};
+use nacre_client::{IoCtx, block_on};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;
@@ -65,7 +65,7 @@ fn carry_out(pool: &IoCtx, args: &Args) -> Result<()> {
             if !Catalog::exists(pool, volume)? {
                 bail!("there is no volume {volume} in pool {}", pool.pool_name());
             }
-            match Striper::new(pool.clone()).remove(volume).wait() {
+            match nacre_client::striper(pool.clone()).remove(volume).wait() {
                 // A removal that was interrupted.
                 Err(error) if error.is_not_found() => {}
                 removed => removed.with_context(|| format!("can't remove {volume}"))?,
@@ -124,7 +124,7 @@ fn described(volume: &str, found: &Catalog) -> serde_json::Value {
 
 fn info(pool: &IoCtx, volume: &str, as_json: bool) -> Result<()> {
     let found = Catalog::load(pool, volume)?;
-    let layout = match Striper::new(pool.clone()).stat(volume).wait() {
+    let layout = match nacre_client::striper(pool.clone()).stat(volume).wait() {
         Ok(stat) => Some(stat.layout),
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error).with_context(|| format!("can't look at {volume}")),

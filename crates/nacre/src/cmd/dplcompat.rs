@@ -143,7 +143,7 @@ impl Store {
             .with_context(|| format!("can't open pool {}", device.pool))?
             .with_namespace(&device.namespace)
             .with_full_try();
-        let striper = Striper::new(pool.clone());
+        let striper = nacre_client::striper(pool.clone());
         striper.set_layout(device.layout);
         Ok((cluster, Store { pool, striper }))
     }

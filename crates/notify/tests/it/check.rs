@@ -36,6 +36,10 @@ pub(crate) struct Check {
     /// The first promise that was broken.
     pub(crate) broken: Option<String>,
     pub(crate) scenes: Scenes,
+    /// Operations are not observed: of changes that is known what gateways say of them.
+    pub(crate) unobserved: bool,
+    /// Events of changes of which no gateway has said what became of them.
+    undecided: BTreeSet<Which>,
     /// The pool of heads.
     pub(crate) data: Option<PoolId>,
     /// The most bytes of events that a topic may hold.
@@ -72,7 +76,23 @@ impl Check {
 
     /// A change is about to be prepared, which has these events if it takes effect.
     pub(crate) fn begin(&mut self, tag: &str, events: Vec<Which>) {
+        self.undecided.extend(events.iter().filter(|_| self.unobserved).cloned());
         self.pending.insert(tag.to_owned(), events);
+    }
+
+    /// A gateway knows whether a change took effect.
+    pub(crate) fn decided(&mut self, tag: &str, is_committed: bool) {
+        if !self.unobserved {
+            return;
+        }
+        for event in self.pending.remove(tag).unwrap_or_default() {
+            self.undecided.remove(&event);
+            if is_committed {
+                self.produced.insert(event);
+            } else if self.delivered.contains(&event) {
+                self.broken(format!("{event:?} is delivered of a change that did not take effect"));
+            }
+        }
     }
 
     /// An operation was carried out; `wall_ns` is the right time of day.
@@ -247,7 +267,7 @@ impl Check {
     /// A push of an event arrives at the consumer of a topic.
     pub(crate) fn arrived(&mut self, topic: &str, event: &Event, is_replayed: bool) {
         let which = (topic.to_owned(), event.id());
-        if !self.produced.contains(&which) {
+        if !self.produced.contains(&which) && !self.undecided.contains(&which) {
             self.broken(format!("{which:?} was never produced"));
         }
         let sequencer = event.object.sequencer.clone();

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The attribute that makes a head an object.
-const OBJECT: &str = "object";
+pub(crate) const OBJECT: &str = "object";
 /// What the key of the omap entry begins with whose absence a commit demands, so that whoever sees it knows the change.
 const BY: &str = "by ";
 /// Between two looks at a bucket whose index moves, and how many of them a change waits.
@@ -64,6 +64,9 @@ pub(crate) struct Change {
     pub(crate) events: PendingEvents,
 }
 
+/// Called with what a gateway could not do.
+pub(crate) type OnError = Arc<dyn Fn(String, &nacre_engine::Error) + Send + Sync>;
+
 /// A change that is prepared.
 struct Prepared {
     at: Incarnation,
@@ -88,6 +91,7 @@ pub(crate) struct S3 {
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) mutation: Mutation,
+    pub(crate) on_error: OnError,
     /// Sessions that this gateway has blocklisted.
     pub(crate) fenced: Mutex<BTreeSet<u64>>,
 }
@@ -103,35 +107,36 @@ pub(crate) fn tag_of(ops: &[OsdOp]) -> Option<String> {
 }
 
 impl S3 {
-    /// Carries out a request, and finishes what it changed.
-    pub(crate) async fn carry_out(self: Arc<S3>, change: Change) {
-        if let Err(error) = self.try_to(&change).await {
-            self.unexpected(&format!("{:?} of {}", change.request, change.key), &error);
-        }
+    /// Carries out a request, and finishes what it changed; tells whether it changed something, if that is known.
+    pub(crate) async fn carry_out(self: Arc<S3>, change: &Change) -> Option<bool> {
+        let done = self.try_to(change).await;
+        done.inspect_err(|error| self.failed(&format!("{:?} of {}", change.request, change.key), error)).ok()
     }
 
-    /// An error that nothing explains: requests do not time out here, and who runs is not blocklisted.
-    fn unexpected(&self, what: &str, error: &nacre_engine::Error) {
-        self.shared.check.lock().broken(format!("client.{}: {what}: {error}", self.session));
+    /// Something could not be done.
+    pub(crate) fn failed(&self, what: &str, error: &nacre_engine::Error) {
+        (self.on_error)(format!("client.{}: {what}", self.session), error);
     }
 
-    async fn try_to(&self, change: &Change) -> Result<()> {
+    async fn try_to(&self, change: &Change) -> Result<bool> {
         let Some(admitted) = self.admit(change).await else {
             self.shared.note(Scene::Refused, 1);
-            return Ok(());
+            return Ok(false);
         };
         let events = change.events.complete(&change.tag, &change.key, &ObjectInfo::default());
         self.shared.check.lock().begin(&change.tag, names(&events));
-        let Some(prepared) = self.prepare(change).await? else { return Ok(()) };
+        let Some(prepared) = self.prepare(change).await? else { return Ok(false) };
         let outcome = self.commit(change, &prepared).await?;
-        if matches!(outcome, Outcome::Committed(_)) {
+        let is_committed = matches!(outcome, Outcome::Committed(_));
+        self.shared.check.lock().decided(&change.tag, is_committed);
+        if is_committed {
             for (ordinal, admitted) in admitted {
                 if let Some(one) = events.iter().find(|one| one.event.ordinal == ordinal) {
                     admitted.commit(&change.tag, ordinal, encoding::encode(&one.event).len() as u64);
                 }
             }
         }
-        self.settle(change, outcome).await
+        self.settle(change, outcome).await.map(|()| is_committed)
     }
 
     /// Asks topics that may refuse; `None` for SlowDown.
@@ -142,6 +147,10 @@ impl S3 {
             let bytes = encoding::encode(&event.event).len() as u64;
             match self.notifier.admit(&event.topic, event.topic_id, bytes).await {
                 Ok(one) => admitted.push((event.event.ordinal, one?)),
+                Err(nacre_notify::Error::Rados(error)) => {
+                    self.failed("an admission", &error);
+                    return None;
+                }
                 Err(error) => {
                     self.shared.check.lock().broken(format!("an admission fails: {error}"));
                     return None;
@@ -347,10 +356,10 @@ impl S3 {
             self.env.sleep(MAINTENANCE + self.env.jitter(MAINTENANCE)).await;
             for bucket in (0..BUCKETS).map(id) {
                 if let Err(error) = self.recover(&bucket).await {
-                    self.unexpected("recovery", &error);
+                    self.failed("recovery", &error);
                 }
                 if let Err(error) = self.reshard(&bucket).await {
-                    self.unexpected("a reshard", &error);
+                    self.failed("a reshard", &error);
                 }
             }
         }
@@ -406,6 +415,6 @@ impl S3 {
 }
 
 /// The RADOS object of the head of a key.
-fn head_name(bucket: &str, key: &str) -> String {
+pub(crate) fn head_name(bucket: &str, key: &str) -> String {
     format!("{bucket}_{key}")
 }

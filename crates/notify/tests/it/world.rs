@@ -70,7 +70,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new() -> Shared {
+    pub(crate) fn new() -> Shared {
         Shared {
             check: Mutex::default(),
             running: Mutex::default(),
@@ -101,10 +101,10 @@ impl Shared {
 }
 
 /// A consumer for each topic. A push takes a while until it arrives, and a while until its sender hears of it.
-struct Consumers {
-    shared: Arc<Shared>,
-    env: Env,
-    mutation: Mutation,
+pub(crate) struct Consumers {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) env: Env,
+    pub(crate) mutation: Mutation,
 }
 
 impl Pusher for Consumers {
@@ -319,6 +319,7 @@ impl World {
         self.shared.running.lock().push(session);
         self.started += 1;
         self.set_bounds();
+        let broken = Arc::clone(&self.shared);
         let s3 = Arc::new(S3 {
             env: env.clone(),
             cluster,
@@ -329,6 +330,8 @@ impl World {
             notifier: Arc::clone(&notifier),
             shared: Arc::clone(&self.shared),
             mutation: self.mutation,
+            // Nothing explains it: requests do not time out here, and who runs is not blocklisted.
+            on_error: Arc::new(move |what, error| broken.check.lock().broken(format!("{what}: {error}"))),
             fenced: Mutex::default(),
         });
         drop(env.spawn(Arc::clone(&s3).maintain()));
@@ -413,20 +416,8 @@ impl World {
 
     /// The events of a change in a bucket: one for each topic.
     fn events(&self, bucket: u64, event: EventType) -> PendingEvents {
-        let candidate = |(at, topic): (usize, &Topic)| PendingEvent {
-            topic_id: topic.id,
-            topic: topic.arn.clone(),
-            configuration: format!("c{at}"),
-            event,
-            filter: AttributeFilter::default(),
-        };
         // The clocks of gateways that take requests are right; those of deliverers jump.
-        let time_ns = self.executor.scheduler().wall_ns();
-        PendingEvents {
-            request: RequestInfo { time_ns, ..RequestInfo::default() },
-            bucket: BucketInfo { name: format!("b{bucket}"), ..BucketInfo::default() },
-            candidates: self.topics.iter().enumerate().map(candidate).collect(),
-        }
+        events(&self.topics, bucket, event, self.executor.scheduler().wall_ns())
     }
 
     /// The tag of a change, whose events endpoints refuse, perhaps.
@@ -452,7 +443,7 @@ impl World {
         let at = self.random.index(self.gateways.len());
         let (s3, busy) = (Arc::clone(&self.gateways[at].s3), Arc::clone(&self.shared.busy));
         drop(self.executor.env(self.gateways[at].process).spawn(async move {
-            s3.carry_out(change).await;
+            s3.carry_out(&change).await;
             drop(busy);
         }));
     }
@@ -667,4 +658,20 @@ fn run<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
     executor.run(process, LIMIT, future).expect("the future completes")
+}
+
+/// The events of a change in a bucket that begins at `time_ns`: one for each topic.
+pub(crate) fn events(topics: &[Topic], bucket: u64, event: EventType, time_ns: u64) -> PendingEvents {
+    let candidate = |(at, topic): (usize, &Topic)| PendingEvent {
+        topic_id: topic.id,
+        topic: topic.arn.clone(),
+        configuration: format!("c{at}"),
+        event,
+        filter: AttributeFilter::default(),
+    };
+    PendingEvents {
+        request: RequestInfo { time_ns, ..RequestInfo::default() },
+        bucket: BucketInfo { name: format!("b{bucket}"), ..BucketInfo::default() },
+        candidates: topics.iter().enumerate().map(candidate).collect(),
+    }
 }

@@ -337,6 +337,18 @@ impl Executor {
         self.scheduler.shared.state.lock().trace.clone()
     }
 
+    /// When the next step happens: now where a task is ready.
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.scheduler.next_at()
+    }
+
+    /// Lets time go on to `now`, where it is not later already: the executor follows another clock. Nothing may be due before.
+    pub fn follow(&self, now: Nanos) {
+        let mut state = self.scheduler.shared.state.lock();
+        let left = now.saturating_sub(state.schedule.now());
+        state.schedule.advance(left);
+    }
+
     /// Takes one step; `false` where nothing is ready and nothing is to come.
     pub fn step(&self) -> bool {
         let action = self.scheduler.shared.state.lock().choose();

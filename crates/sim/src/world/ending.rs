@@ -67,7 +67,8 @@ impl World {
         }
         // It must become clean while clients go on.
         self.busy &= !unclean.is_empty();
-        if !whole {
+        self.finish_processes();
+        if !whole || !self.processes_are_done() {
             if now > self.whole_by {
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);
@@ -79,10 +80,12 @@ impl World {
             Ending::Healing => {
                 self.ending = Ending::LastReads;
                 self.last_reads();
+                self.last_process_looks();
                 self.schedule.after(LOOK, Happening::Look);
             }
             _ => {
                 self.ending = Ending::Over;
+                self.say_of_program();
                 let lost = self.lost_pgs();
                 let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);
                 self.check(checked);
@@ -191,6 +194,9 @@ impl World {
         }
         for line in self.unanswered() {
             text += &format!("\n  unanswered: {line}");
+        }
+        for line in self.describe_processes() {
+            text += &format!("\n  {line}");
         }
         text
     }

@@ -4,7 +4,7 @@ use super::args::Args;
 use super::catalog::Catalog;
 use super::{Transfer, damaged};
 use anyhow::{Context as _, Result, bail};
-use nacre_client::{IoCtx, Striper};
+use nacre_client::IoCtx;
 use nacre_types::crc32c::append;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub(super) fn cat(pool: &IoCtx, args: &Args) -> Result<()> {
 pub(super) fn verify(pool: &IoCtx, args: &Args) -> Result<()> {
     let catalog = Catalog::load(pool, &args.volume)?;
     let segments = chosen(&catalog, args)?;
-    let size = Striper::new(pool.clone())
+    let size = nacre_client::striper(pool.clone())
         .stat(&args.volume)
         .wait()
         .with_context(|| format!("can't look at {}", args.volume))?
@@ -65,7 +65,7 @@ fn copy(
     write: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let volume = args.volume.as_str();
-    let striper = Striper::new(pool.clone());
+    let striper = nacre_client::striper(pool.clone());
     let total = segments.clone().map(|n| catalog.segments[n].bytes).sum();
     let mut progress = Transfer::new(volume, Some(total));
     let mut digests = Vec::new();

@@ -21,7 +21,7 @@ const BLOCKS_PER_ENTRY_WRITE: usize = 16;
 pub(super) fn store(pool: &IoCtx, args: &Args) -> Result<()> {
     let volume = args.volume.as_str();
     let (mut input, total) = open(args.file.as_deref())?;
-    let striper = Striper::new(pool.clone());
+    let striper = nacre_client::striper(pool.clone());
     striper.set_layout(args.layout);
     let (catalog, n) = prepare(pool, &striper, args)?;
     let mut stream = Stream {

@@ -35,7 +35,7 @@ pub(super) fn command(verb: &str) -> Option<Command> {
 
 /// The pool's striped objects, new ones in the layout that the options say.
 fn striper(context: &Context<'_>) -> Result<Striper, Failure> {
-    let (args, striper) = (context.args, Striper::new(context.pool().clone()));
+    let (args, striper) = (context.args, nacre_client::striper(context.pool().clone()));
     let part = |what: &str, value: Option<u64>, default: u64| {
         u32::try_from(value.unwrap_or(default)).map_err(|_| {
             Failure::invalid(format!("a {what} of {} bytes is too large", value.unwrap_or(default)))
@@ -63,7 +63,7 @@ fn list(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let listing = |e| Failure::new(format!("error writing the listing: {e}"));
     let mut lister = match context.args.all {
         true => Striper::list_all(pool),
-        false => Striper::new(pool.clone()).list(),
+        false => nacre_client::striper(pool.clone()).list(),
     };
     let mut entries = Vec::new();
     while let Some((name, first)) = block_on(lister.next_object())

@@ -13,6 +13,7 @@ use nacre_types::ceph::SessionAddr;
 use nacre_types::op::{CmpValue, Op, OpResult, Pairs, StatReply};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{PoolId, encoding};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const UNIT: u64 = MIN_STRIPE_UNIT as u64;
@@ -45,8 +46,33 @@ impl Queued {
     }
 }
 
+/// A clock that goes on by a microsecond at each look.
+#[derive(Default)]
+pub(crate) struct Looks(AtomicU64);
+
+impl Looks {
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl Clock for Looks {
+    fn now(&self) -> Duration {
+        Duration::from_micros(self.next())
+    }
+
+    fn wall_ns(&self) -> u64 {
+        1_700_000_000_000_000_000 + self.next() * 1_000
+    }
+
+    fn random_u64(&self) -> Result<u64> {
+        Ok(self.next().wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
 #[derive(Default)]
 struct World {
+    clock: Arc<Looks>,
     objects: BTreeMap<String, Stored>,
     /// Requests that are on their way; with `held` they stay so until a test carries them out.
     queue: Vec<Queued>,
@@ -248,7 +274,7 @@ impl World {
 impl Cluster {
     fn striper(&self, id: usize) -> Striper {
         let engine = Arc::new(Client { cluster: self.clone(), id });
-        let striper = Striper::new(IoCtx::new(engine, PoolId(1), "p"));
+        let striper = Striper::new(IoCtx::new(engine, PoolId(1), "p"), self.0.lock().clock.clone());
         striper.set_layout(Layout::new(UNIT as u32, 2, 2 * UNIT as u32).unwrap());
         striper
     }

@@ -17,7 +17,7 @@ use nacre_types::errno::Errno;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Requests in flight for one lane before further writes share the next one.
@@ -179,7 +179,8 @@ struct Sent {
     data: Bytes,
     /// The piece was known to carry the epoch.
     marked: bool,
-    at: Instant,
+    /// When it was sent.
+    at: Duration,
 }
 
 /// How a write is sent: by itself, or in a request that it shares.
@@ -230,7 +231,7 @@ impl Inner {
     fn request(&self, object: &Object, at: Place, data: Bytes) -> Sent {
         let marked = object.is_marked(at.stamp.epoch, at.piece);
         let op = parts::piece(at.stamp, marked, at.offset, data.clone());
-        let sent_at = Instant::now();
+        let sent_at = self.clock.now();
         Sent {
             pending: self.pool.operate(&piece_name(&object.name, at.piece), op),
             data,

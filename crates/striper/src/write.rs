@@ -9,14 +9,12 @@ use super::object::{Batch, Known, Object};
 use super::parts::{self, Verdict, verdict};
 use super::pieces::{both, in_parts};
 use super::{ATTEMPTS, check_range};
-use crate::native::now_ns;
 use bytes::{Bytes, BytesMut};
 use futures::future::{join, join_all};
 use nacre_engine::{Error, OpReply, Pending, Result, WriteOp};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Pieces announced ahead of those written, at most; at least as many as there are, so that small objects stay small.
@@ -85,7 +83,7 @@ impl Inner {
             return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() });
         }
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
-        let (made, sent) = (unmarked(&known, &extents), Instant::now());
+        let (made, sent) = (unmarked(&known, &extents), self.clock.now());
         let extents = in_parts(object, extents);
         // One request's data takes the size along.
         let reach = if first.is_none() && extents.len() == 1 { end } else { 0 };
@@ -133,7 +131,7 @@ impl Inner {
             let first = extents.remove(0);
             claim.write(first.offset, gather(data, &first));
         }
-        let sent = Instant::now();
+        let sent = self.clock.now();
         let mut claimed = self.pool.operate(&piece_name(&object.name, 0), claim);
         // The next append's claim follows this one's on its way and holds if this one does.
         let polled = futures::poll!(&mut claimed);
@@ -179,7 +177,7 @@ impl Inner {
 
     /// Asks the object for its state anew.
     async fn refresh(&self, object: &Object) -> Result<()> {
-        let asked_at = Instant::now();
+        let asked_at = self.clock.now();
         if let Some(loaded) = self.load(&object.name).await? {
             object.learn(loaded.meta, asked_at);
         }
@@ -193,7 +191,7 @@ impl Inner {
             if let Some(known) = object.trusted() {
                 return Ok(Opened::Known(known));
             }
-            let asked_at = Instant::now();
+            let asked_at = self.clock.now();
             match self.load(&object.name).await? {
                 Some(loaded) if loaded.meta.unfinished.is_some() => {
                     epoch = epoch.max(loaded.meta.epoch + 2);
@@ -206,7 +204,7 @@ impl Inner {
                 None => {
                     self.take_back_unsure(object, None).await?;
                     // Microseconds since 1970: later than epochs of objects of this name that are gone, if clocks are right.
-                    epoch = epoch.max(now_ns() / 1000);
+                    epoch = epoch.max(self.clock.wall_ns() / 1000);
                     if self.create(object, epoch, offset, data).await? {
                         return Ok(Opened::Written);
                     }
@@ -226,8 +224,9 @@ impl Inner {
             _ => (0, None),
         };
         let pieces = extents.last().map_or(1, |last| last.piece + 1);
-        let born = random_id()?;
-        let sent = Instant::now();
+        // No other object has it, and it is not 0.
+        let born = self.clock.random_u64()?.max(1);
+        let sent = self.clock.now();
         let mut op = WriteOp::new();
         op.create(true);
         for (name, value) in [
@@ -374,7 +373,7 @@ impl Inner {
         let mut grows = true;
         object.update(epoch, |known| grows = end > known.asked);
         for _ in 0..CONFIRM_ATTEMPTS {
-            let sent = Instant::now();
+            let sent = self.clock.now();
             object.update(epoch, |known| known.asked = known.asked.max(end));
             let (pending, carries_data) = request(grows);
             match verdict(pending.await)? {
@@ -476,13 +475,6 @@ impl Inner {
         });
         join_all(back).await.into_iter().collect()
     }
-}
-
-/// A number that no other object has, and that is not 0.
-fn random_id() -> Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|_| Error::from(Errno::EIO))?;
-    Ok(u64::from_le_bytes(bytes).max(1))
 }
 
 /// Who waits for the next confirmation, one having ended.

@@ -3,14 +3,15 @@
 //! What is remembered is never trusted without a guard: every request that relies on it names the epoch, and fails where
 //! that has passed. It only saves the round trip that would ask first.
 
+use super::clock::Clock;
 use super::meta::Meta;
 use super::pieces::Lane;
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// An object's state is read again before a write when it was last confirmed longer ago than this: a write that relies on
@@ -23,9 +24,9 @@ const MARKED_PIECES: usize = 4096;
 const UNANSWERED_PIECES: usize = 4096;
 
 /// A striped object in use by one handle.
-#[derive(Debug)]
 pub(super) struct Object {
     pub(super) name: String,
+    clock: Arc<dyn Clock>,
     users: Mutex<Users>,
     /// Writes start one after the other; they do not wait for one another's ends.
     pub(super) order: tokio::sync::Mutex<()>,
@@ -47,12 +48,12 @@ pub(super) struct State {
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
     /// Writes in flight by the position of their pieces in a stripe, the first piece aside.
-    pub(super) lanes: HashMap<u64, Lane>,
+    pub(super) lanes: BTreeMap<u64, Lane>,
     /// Pieces that were made in an epoch which may have passed before their data arrived.
     unconfirmed: Vec<UnconfirmedPiece>,
     /// By epoch and piece: when a request that may make the piece ended without an answer. It may be carried out at any time
     /// until a request that was sent to the piece after that is answered.
-    unanswered: BTreeMap<(u64, u64), Instant>,
+    unanswered: BTreeMap<(u64, u64), Duration>,
 }
 
 /// A piece that a write made.
@@ -61,7 +62,7 @@ struct UnconfirmedPiece {
     /// The object as the write knew it.
     meta: Meta,
     piece: u64,
-    written: Instant,
+    written: Duration,
 }
 
 /// Writes that share a confirmation.
@@ -83,14 +84,15 @@ pub(super) struct Known {
     pub(super) tail: Option<u64>,
     /// More pieces are being announced.
     pub(super) announcing: bool,
-    confirmed: Instant,
+    confirmed: Duration,
     marked: BTreeSet<u64>,
 }
 
 impl Object {
-    pub(super) fn new(name: &str) -> Object {
+    pub(super) fn new(name: &str, clock: Arc<dyn Clock>) -> Object {
         Object {
             name: name.to_owned(),
+            clock,
             users: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             sending: Mutex::default(),
@@ -100,7 +102,9 @@ impl Object {
 
     /// The known state, if it was confirmed within [`TRUST`] and the object may be written.
     pub(super) fn trusted(&self) -> Option<Known> {
-        let writable = |known: &&Known| known.meta.unfinished.is_none() && known.confirmed.elapsed() < TRUST;
+        let now = self.clock.now();
+        let is_recent = |known: &Known| now.saturating_sub(known.confirmed) < TRUST;
+        let writable = |known: &&Known| known.meta.unfinished.is_none() && is_recent(known);
         self.state.lock().known.as_ref().filter(writable).cloned()
     }
 
@@ -110,7 +114,7 @@ impl Object {
     }
 
     /// Takes in what the object said of itself when it was asked at `asked_at`.
-    pub(super) fn learn(&self, meta: Meta, asked_at: Instant) {
+    pub(super) fn learn(&self, meta: Meta, asked_at: Duration) {
         let mut state = self.state.lock();
         match &mut state.known {
             Some(known) if known.meta.epoch == meta.epoch && known.meta.layout == meta.layout => {
@@ -153,7 +157,7 @@ impl Object {
 
     /// Pieces were made as part of `meta`, whose epoch held before they were.
     pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
-        let written = Instant::now();
+        let written = self.clock.now();
         let made = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
         let mut state = self.state.lock();
         // What fails again and again counts once.
@@ -163,8 +167,9 @@ impl Object {
 
     /// A request that may make `piece` in `epoch` ended without an answer.
     pub(super) fn unanswered(&self, epoch: u64, piece: u64) {
+        let now = self.clock.now();
         let mut state = self.state.lock();
-        state.unanswered.insert((epoch, piece), Instant::now());
+        state.unanswered.insert((epoch, piece), now);
         if state.unanswered.len() > UNANSWERED_PIECES {
             state.unanswered.pop_first();
         }
@@ -172,7 +177,7 @@ impl Object {
 
     /// A request to `piece` that was sent at `sent_at` in `epoch` was answered: none that was sent before is carried out any
     /// more.
-    pub(super) fn answered(&self, epoch: u64, piece: u64, sent_at: Instant) {
+    pub(super) fn answered(&self, epoch: u64, piece: u64, sent_at: Duration) {
         let mut state = self.state.lock();
         if state.unanswered.get(&(epoch, piece)).is_some_and(|ended| *ended <= sent_at) {
             state.unanswered.remove(&(epoch, piece));
@@ -181,7 +186,7 @@ impl Object {
 
     /// `epoch` still held when it was asked for at `asked_at`: whoever ends it finds what was made before that. What a request
     /// without an answer makes may come later.
-    pub(super) fn held(&self, epoch: u64, asked_at: Instant) {
+    pub(super) fn held(&self, epoch: u64, asked_at: Duration) {
         let State { unconfirmed, unanswered, .. } = &mut *self.state.lock();
         unconfirmed.retain(|made| {
             made.meta.epoch != epoch
@@ -228,7 +233,7 @@ impl Object {
 
 impl Known {
     /// Size and epoch held when they were asked for at `asked_at`.
-    pub(super) fn confirm(&mut self, size: u64, asked_at: Instant) {
+    pub(super) fn confirm(&mut self, size: u64, asked_at: Duration) {
         self.meta.size = self.meta.size.max(size);
         self.confirmed = self.confirmed.max(asked_at);
     }
@@ -248,7 +253,6 @@ impl Known {
 }
 
 /// A write's use of an object.
-#[derive(Debug)]
 pub(super) struct Writing(pub(super) Arc<Object>);
 
 impl Drop for Writing {
@@ -258,7 +262,6 @@ impl Drop for Writing {
 }
 
 /// A removal's or truncation's use of an object.
-#[derive(Debug)]
 pub(super) struct Excluding(pub(super) Arc<Object>);
 
 impl Drop for Excluding {
@@ -270,31 +273,32 @@ impl Drop for Excluding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::striper::layout::Layout;
+    use crate::layout::Layout;
+    use crate::tests::Looks;
 
     #[test]
     fn pieces_of_requests_without_an_answer_stay_unconfirmed_until_a_later_one_is_answered() {
-        let object = Object::new("o");
+        let object = Object::new("o", Arc::new(Looks::default()));
         let layout = Layout::default();
         let meta = Meta { layout, size: 0, epoch: 2, born: 1, cut: None, pieces: 9, unfinished: None };
         let unconfirmed =
             || object.state.lock().unconfirmed.iter().map(|made| made.piece).collect::<Vec<_>>();
-        let before = Instant::now();
+        let before = object.clock.now();
         object.unanswered(2, 3);
         object.made(meta, &[3, 4]);
-        object.held(2, Instant::now());
+        object.held(2, object.clock.now());
         assert_eq!(unconfirmed(), [3]);
         object.answered(2, 3, before);
-        object.held(2, Instant::now());
+        object.held(2, object.clock.now());
         assert_eq!(unconfirmed(), [3], "that was sent before");
-        object.answered(2, 3, Instant::now());
-        object.held(2, Instant::now());
+        object.answered(2, 3, object.clock.now());
+        object.held(2, object.clock.now());
         assert!(unconfirmed().is_empty());
     }
 
     #[test]
     fn requests_without_an_answer_are_bounded() {
-        let object = Object::new("o");
+        let object = Object::new("o", Arc::new(Looks::default()));
         (0..2 * UNANSWERED_PIECES as u64).for_each(|piece| object.unanswered(2, piece));
         assert_eq!(object.state.lock().unanswered.len(), UNANSWERED_PIECES);
         assert!(object.take_unsure(4).is_empty());

@@ -9,7 +9,6 @@ use futures::future::{join, join_all};
 use nacre_engine::{Error, ReadOp, Result};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What holes are read as.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -30,7 +29,7 @@ impl Inner {
         let mut known = object.known();
         for _ in 0..ATTEMPTS {
             let Some(before) = known else {
-                let asked_at = Instant::now();
+                let asked_at = self.clock.now();
                 let meta = self.load(&name).await?.and_then(readable).ok_or(Errno::ENOENT)?;
                 object.learn(meta, asked_at);
                 known = Some(meta);
@@ -40,7 +39,7 @@ impl Inner {
             let (mut runs, mut at, mut trusted) = (Vec::new(), offset, before.size);
             let again = loop {
                 let upto = end.min(trusted).max(at);
-                let asked_at = Instant::now();
+                let asked_at = self.clock.now();
                 let (read, mut meta) = self.read_with_state(&name, &before.layout, at, upto).await?;
                 if read.holes && meta.is_some() {
                     // Pieces that a removal takes away meanwhile are absent too: the object must still be what it was.

@@ -48,7 +48,18 @@
 //! It reads the pieces and, at the same time, the first piece's attributes. An epoch that is not the expected one makes it
 //! start again; what is absent reads as zeros up to the size, if the epoch holds still. Data is taken only from reads that were sent after a size
 //! that covers it was known: what a write has returned is never seen as a hole.
+//!
+//! # What it must not know
+//!
+//! Which engine it stands on, sockets, threads, and clocks but for the [`Clock`] that it is given: all of it runs in the simulator as
+//! it is.
 
+/// Counts for tests that damage what is decoded.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
+
+mod clock;
 mod layout;
 mod meta;
 mod object;
@@ -60,6 +71,7 @@ mod remove;
 mod tests;
 mod write;
 
+pub use clock::Clock;
 pub use layout::{Layout, MIN_STRIPE_UNIT, PieceExtent};
 
 use bytes::Bytes;
@@ -70,7 +82,7 @@ use nacre_types::errno::Errno;
 use object::Object;
 use parking_lot::Mutex;
 use parts::Verdict;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -89,8 +101,9 @@ pub struct Striper {
 
 struct Inner {
     pool: IoCtx,
+    clock: Arc<dyn Clock>,
     layout: Mutex<Layout>,
-    objects: Mutex<HashMap<String, Arc<Object>>>,
+    objects: Mutex<BTreeMap<String, Arc<Object>>>,
 }
 
 /// What a first piece says.
@@ -114,9 +127,9 @@ pub struct StripedStat {
 
 impl Striper {
     /// A handle on the striped objects of a pool, in the context's namespace, with the default layout for new ones.
-    pub fn new(pool: IoCtx) -> Striper {
+    pub fn new(pool: IoCtx, clock: Arc<dyn Clock>) -> Striper {
         let (layout, objects) = (Mutex::default(), Mutex::default());
-        Striper { inner: Arc::new(Inner { pool, layout, objects }) }
+        Striper { inner: Arc::new(Inner { pool, clock, layout, objects }) }
     }
 
     /// The pool.
@@ -320,7 +333,7 @@ impl Inner {
             // All that is not in use: what was known is asked for again.
             objects.retain(|_, object| Arc::strong_count(object) > 1);
         }
-        let object = Arc::new(Object::new(name));
+        let object = Arc::new(Object::new(name, self.clock.clone()));
         objects.insert(name.to_owned(), object.clone());
         Ok(object)
     }

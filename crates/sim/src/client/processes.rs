@@ -1,0 +1,31 @@
+//! Requests of a process that speaks to the cluster by this client ([`crate::gateway::cluster_engine`]).
+
+use super::{Client, ClientOut, Token, millis};
+use crate::history::History;
+use crate::schedule::Nanos;
+use nacre_engine::engine::ObjectRequest;
+use nacre_objecter::Submission;
+
+impl Client {
+    /// Sends a request of its process. The answer is told by this number.
+    pub fn ask_for_process(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        (number, request): (u64, ObjectRequest),
+        out: &mut Vec<ClientOut>,
+    ) {
+        let ObjectRequest { object, ops, flags, snap, snap_context, mtime_ns } = request;
+        let mtime_ns = mtime_ns.unwrap_or(now);
+        let submission = Submission { object, ops, flags, snap, snap_context, mtime_ns, deadline_ms: None };
+        self.step(now, history, out, |objecter, sink| {
+            objecter.submit(submission, Token::Process(number), millis(now), sink);
+        });
+    }
+
+    /// Its requests without an answer, one line each.
+    pub fn describe_requests(&self) -> impl Iterator<Item = String> {
+        let node = self.node;
+        self.objecter.describe().into_iter().map(move |request| format!("{node}: {request:?}"))
+    }
+}

@@ -1,0 +1,422 @@
+//! Processes that are clients: the program of a scenario ([`crate::program`]) on the world's clock.
+//!
+//! The executor takes one step for each [`Happening::Tasks`]. What a process asked for in it is sent at once; answers, and whatever
+//! else wakes a task, let the next step happen. A process that ended starts again with another session.
+
+use super::ending::Ending;
+use super::{Happening, World};
+use crate::gateway::cluster_engine::{OnAnswer, Port, Want, Wanted};
+use crate::gateway::executor::{Executor, ProcessId, Settings};
+use crate::history::Stamp;
+use crate::network::Node;
+use crate::program::{Program, Start};
+use crate::random::{Random, Stream};
+use crate::scenario::{Fault, Scenario};
+use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use nacre_engine::{Cluster, CommandReply, Completer, Error, Result};
+use nacre_objecter::Answer;
+use nacre_types::errno::Errno;
+use nacre_types::{ClientId, ObjectId, PoolId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The pool that programs use.
+const POOL: PoolId = PoolId(1);
+
+/// How often it is looked whether what processes wait for has come.
+const ERRANDS: Nanos = 50 * MILLI;
+
+/// Mean time between two faults of one process.
+const FAULT_INTERVAL: Nanos = 12 * SECOND;
+
+/// A process, or where one will start.
+#[derive(Default)]
+struct Place {
+    process: Option<ProcessId>,
+    /// How often a process started here.
+    lives: u32,
+    /// What it does is done.
+    finished: Arc<AtomicBool>,
+}
+
+/// A request without an answer.
+struct Waiting {
+    process: ProcessId,
+    object: ObjectId,
+    asked: Nanos,
+    done: OnAnswer,
+}
+
+/// What a process waits for beside answers of OSDs.
+enum Errand {
+    /// A session is on the blocklist of the published map.
+    Fence(u64, Completer<CommandReply>),
+    /// A client has the map of this stamp or a later one.
+    NewestMap(u32, Stamp, Completer<()>),
+}
+
+/// The processes of a scenario's program.
+pub(super) struct Processes {
+    program: Box<dyn Program>,
+    executor: Executor,
+    port: Port,
+    places: Vec<Place>,
+    /// The client of the first place.
+    first_client: u32,
+    waiting: BTreeMap<u64, Waiting>,
+    last_request: u64,
+    errands: Vec<(ProcessId, Errand)>,
+    /// When the next step is to happen.
+    wake: Option<Nanos>,
+    random: Random,
+    /// The last looks have begun.
+    looks: bool,
+    /// Requests are being sent.
+    sending: bool,
+}
+
+impl Processes {
+    pub(super) fn of(scenario: &Scenario, program: Box<dyn Program>) -> Processes {
+        let settings = Settings { drift_ppm: scenario.drift_ppm, ..Settings::default() };
+        Processes {
+            program,
+            executor: Executor::new(scenario.seed, settings),
+            port: Port::default(),
+            places: (0..scenario.processes).map(|_| Place::default()).collect(),
+            first_client: scenario.clients + scenario.osds,
+            waiting: BTreeMap::new(),
+            last_request: 0,
+            errands: Vec::new(),
+            wake: None,
+            random: Random::new(scenario.seed, Stream::Processes),
+            looks: false,
+            sending: false,
+        }
+    }
+
+    fn client(&self, place: usize) -> u32 {
+        self.first_client + place as u32
+    }
+
+    fn place_of(&self, client: u32) -> Option<usize> {
+        client.checked_sub(self.first_client).map(|place| place as usize)
+    }
+
+    /// Everything that was to be done is done.
+    fn is_done(&self) -> bool {
+        let is_done = |place: &Place| place.process.is_some() && place.finished.load(Ordering::Relaxed);
+        if self.looks { is_done(&self.places[0]) } else { self.places.iter().all(is_done) }
+    }
+
+    /// A hash of what tasks did.
+    pub(super) fn hash(&self) -> u64 {
+        self.executor.hash()
+    }
+}
+
+/// Whether an answer says that the session is over: the process ends, as it would where its caller gives up.
+fn ends_session(result: &Result<Answer>) -> bool {
+    match result {
+        Ok(answer) => [Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated).contains(&answer.reply.result),
+        Err(error) => matches!(error, Error::Blocklisted),
+    }
+}
+
+impl World {
+    /// Clients by which processes speak to the cluster.
+    pub(crate) fn process_clients(&self) -> impl Iterator<Item = u32> + use<> {
+        let first = self.scenario.clients + self.scenario.osds;
+        first..first + self.scenario.processes
+    }
+
+    pub(super) fn begin_processes(&mut self) {
+        let Some(processes) = &mut self.processes else { return };
+        for place in 0..processes.places.len() {
+            let wait = processes.random.range(0, SECOND);
+            self.schedule.at(2 * SECOND + wait, Happening::ProcessStart(place));
+            let wait = processes.random.wait(FAULT_INTERVAL);
+            self.schedule.at(4 * SECOND + wait, Happening::ProcessFault(place));
+        }
+    }
+
+    /// One step of the tasks.
+    pub(super) fn run_tasks(&mut self) {
+        let now = self.schedule.now();
+        let Some(processes) = &mut self.processes else { return };
+        if processes.wake.take_if(|at| *at <= now).is_none() {
+            return;
+        }
+        processes.executor.follow(now);
+        processes.executor.step();
+        let scheduler = processes.executor.scheduler();
+        let gone = |(at, place): (usize, &Place)| {
+            let process = place.process.filter(|process| !scheduler.is_alive(*process))?;
+            Some((at, process))
+        };
+        // One that gives up ends itself.
+        let gone = processes.places.iter().enumerate().find_map(gone);
+        let broken = processes.program.broken();
+        if let Some((place, process)) = gone {
+            self.end_process(place, process);
+        }
+        if let Some(broken) = broken {
+            self.fail(broken.rule, broken.detail);
+        }
+        self.after_tasks();
+    }
+
+    /// Sends what processes asked for, and sees to the next step.
+    pub(super) fn after_tasks(&mut self) {
+        let now = self.schedule.now();
+        let Some(processes) = self.processes.as_mut().filter(|processes| !processes.sending) else { return };
+        processes.sending = true;
+        while let Some(wanted) = self.processes.as_ref().and_then(|processes| processes.port.take()) {
+            self.take_up(now, wanted);
+        }
+        let Some(processes) = &mut self.processes else { return };
+        processes.sending = false;
+        if let Some(at) = processes.executor.next_at().map(|at| at.max(now))
+            && processes.wake.is_none_or(|known| at < known)
+        {
+            processes.wake = Some(at);
+            self.schedule.at(at, Happening::Tasks);
+        }
+    }
+
+    /// Does what a process asked for.
+    fn take_up(&mut self, now: Nanos, Wanted { client, process, want }: Wanted) {
+        let (view, Some(processes)) = (self.monitor.view(), &mut self.processes) else { return };
+        let errand = match want {
+            Want::Request(request, done) => {
+                processes.last_request += 1;
+                let number = processes.last_request;
+                let waiting = Waiting { process, object: request.object.clone(), asked: now, done };
+                processes.waiting.insert(number, waiting);
+                return self.with_client(client, |client, history, out| {
+                    client.ask_for_process(now, history, (number, request), out);
+                });
+            }
+            Want::Fence(session, done) => Errand::Fence(session, done),
+            Want::NewestMap(done) => Errand::NewestMap(client, (view.map.generation, view.map.epoch), done),
+        };
+        if processes.errands.is_empty() {
+            self.schedule.after(ERRANDS, Happening::Errands);
+        }
+        processes.errands.push((process, errand));
+    }
+
+    /// Looks whether what processes wait for has come; what the map authority may have forgotten is asked for again.
+    pub(super) fn run_errands(&mut self) {
+        let Some(processes) = &mut self.processes else { return };
+        let (map, mut again) = (self.monitor.view().map.clone(), Vec::new());
+        let scheduler = processes.executor.scheduler().clone();
+        for (process, errand) in std::mem::take(&mut processes.errands) {
+            match errand {
+                Errand::Fence(session, done) if map.blocklist.contains_key(&format!("client.{session}")) => {
+                    let reply = CommandReply::default();
+                    scheduler.deliver_after(process, 0, move || done.complete(Ok(reply)));
+                }
+                Errand::NewestMap(client, stamp, done) if self.clients[client as usize].stamp() >= stamp => {
+                    scheduler.deliver_after(process, 0, move || done.complete(Ok(())));
+                }
+                errand if scheduler.is_alive(process) => again.push((process, errand)),
+                _ => {}
+            }
+        }
+        let fences: Vec<u64> = again
+            .iter()
+            .filter_map(|(_, errand)| match errand {
+                Errand::Fence(session, _) => Some(*session),
+                Errand::NewestMap(..) => None,
+            })
+            .collect();
+        if !again.is_empty() {
+            self.schedule.after(ERRANDS, Happening::Errands);
+        }
+        processes.errands = again;
+        for session in fences {
+            self.shut_out(ClientId(session));
+        }
+        self.after_tasks();
+    }
+
+    /// A client that may be a process's acted: its map may be another one, tasks may be ready.
+    pub(super) fn after_client(&mut self, client: u32) {
+        let Some(processes) = &self.processes else { return };
+        if processes.place_of(client).is_none() {
+            return;
+        }
+        if let Some(map) = self.clients[client as usize].map() {
+            processes.port.set_map(client, map);
+        }
+        self.after_tasks();
+    }
+
+    /// A process gets the outcome of a request.
+    pub(super) fn answer_process(&mut self, client: u32, number: u64, result: Result<Answer>) {
+        let Some(processes) = &mut self.processes else { return };
+        // Its process may have ended.
+        let Some(waiting) = processes.waiting.remove(&number) else { return };
+        let ends = ends_session(&result);
+        if let (true, Some(place)) = (ends, processes.place_of(client)) {
+            self.schedule.after(MICRO, Happening::ProcessEnd(place, waiting.process));
+        }
+        let errno = result.as_ref().map_or(0, |answer| answer.reply.result);
+        let Waiting { process, object, asked, done } = waiting;
+        let scheduler = processes.executor.scheduler();
+        scheduler.deliver_after(process, 0, move || done(result));
+        if errno == Errno::ENOSPC.negated() {
+            self.judge_no_space(&object, asked);
+        }
+        if errno == Errno::ESTALE.negated() {
+            self.judge_stale(client, asked);
+        }
+    }
+
+    /// A process starts, where there is none.
+    pub(super) fn start_process(&mut self, place: usize) {
+        let Some(processes) = &mut self.processes else { return };
+        if processes.places[place].process.is_some() || processes.looks {
+            return;
+        }
+        self.launch(place, |program, start| program.start(start));
+    }
+
+    fn launch(&mut self, place: usize, task: impl FnOnce(&mut dyn Program, Start) -> nacre_task::BoxedTask) {
+        let now = self.schedule.now();
+        let Some(client) = self.processes.as_ref().map(|processes| processes.client(place)) else { return };
+        self.handle(Happening::NewSession(client));
+        let session = self.clients[client as usize].session();
+        let Some(processes) = &mut self.processes else { return };
+        processes.executor.follow(now);
+        let process = processes.executor.start_process();
+        let scheduler = processes.executor.scheduler().clone();
+        let engine = processes.port.session(&scheduler, (client, process), session.0);
+        let env = processes.executor.env(process);
+        let start = Start {
+            place,
+            process,
+            env: env.clone(),
+            scheduler: scheduler.clone(),
+            cluster: Cluster::of(Arc::new(engine)),
+        };
+        let work = task(&mut *processes.program, start);
+        let finished = Arc::new(AtomicBool::new(false));
+        let here = &mut processes.places[place];
+        *here = Place { process: Some(process), lives: here.lives + 1, finished: finished.clone() };
+        scheduler.spawn(
+            process,
+            Box::pin(async move {
+                work.await;
+                finished.store(true, Ordering::Relaxed);
+            }),
+        );
+        self.say(format_args!("process {place} starts as client.{session}"));
+        self.after_tasks();
+    }
+
+    /// A process ends where it is, if it is still that one, and starts again after a while.
+    pub(super) fn end_process(&mut self, place: usize, process: ProcessId) {
+        let Some(processes) = &mut self.processes else { return };
+        if processes.places[place].process != Some(process) || processes.looks {
+            return;
+        }
+        let client = processes.client(place);
+        processes.executor.crash(process);
+        processes.places[place].process = None;
+        processes.waiting.retain(|_, waiting| waiting.process != process);
+        processes.program.ended(place);
+        let falls_silent = processes.random.chance(500);
+        let calm = self.ending != Ending::Trouble;
+        let wait = processes.random.range(20 * MILLI, if calm { SECOND } else { 8 * SECOND });
+        self.say(format_args!("process {place} ends"));
+        // What it has sent may be on its way for long; its connections end now or when the next process starts.
+        if falls_silent {
+            self.handle(Happening::NewSession(client));
+        }
+        self.schedule.after(wait, Happening::ProcessStart(place));
+    }
+
+    /// Something befalls a process.
+    pub(super) fn strike_process(&mut self, place: usize) {
+        if self.ending != Ending::Trouble {
+            return;
+        }
+        let kinds = [Fault::ClientStop, Fault::ClientPause, Fault::Fence];
+        let kinds: Vec<Fault> =
+            kinds.into_iter().filter(|kind| self.scenario.faults.contains(kind)).collect();
+        let Some(processes) = &mut self.processes else { return };
+        let wait = processes.random.wait(FAULT_INTERVAL);
+        self.schedule.after(wait, Happening::ProcessFault(place));
+        let draws = [0; 2].map(|_| processes.random.bits());
+        let Some(kind) = kinds.get(draws[0] as usize % kinds.len().max(1)) else { return };
+        let (client, Some(process)) = (processes.client(place), processes.places[place].process) else {
+            return;
+        };
+        match kind {
+            Fault::ClientStop => self.end_process(place, process),
+            Fault::ClientPause => {
+                let wait = MILLI + draws[1] % if draws[1] & 7 == 0 { 40 * SECOND } else { 5 * SECOND };
+                processes.executor.pause(process, wait);
+                self.say(format_args!("process {place} is paused for {wait} ns"));
+                self.pause_client(client, wait);
+            }
+            _ => {
+                let session = self.clients[client as usize].session();
+                self.say(format_args!("process {place} is shut out"));
+                self.shut_out(session);
+            }
+        }
+        self.after_tasks();
+    }
+
+    /// No more trouble; processes finish where clients do not go on.
+    pub(super) fn finish_processes(&mut self) {
+        if let Some(processes) = &mut self.processes
+            && !self.busy
+        {
+            processes.program.finish();
+        }
+    }
+
+    /// Whether processes have nothing more to do. Where the pool has lost PGs, some may wait for ever.
+    pub(super) fn processes_are_done(&self) -> bool {
+        let Some(processes) = &self.processes else { return true };
+        processes.is_done() || self.lost_pgs().iter().any(|pg| pg.pool == POOL)
+    }
+
+    /// One process looks at everything once more.
+    pub(super) fn last_process_looks(&mut self) {
+        let is_lost = self.lost_pgs().iter().any(|pg| pg.pool == POOL);
+        let Some(processes) = self.processes.as_mut().filter(|_| !is_lost) else { return };
+        processes.looks = true;
+        if let Some(before) = processes.places[0].process.take() {
+            processes.executor.crash(before);
+            processes.waiting.retain(|_, waiting| waiting.process != before);
+        }
+        self.launch(0, |program, start| program.last_looks(start));
+    }
+
+    pub(super) fn say_of_program(&self) {
+        if let Some(processes) = &self.processes {
+            self.say(format_args!("{}", processes.program.describe()));
+        }
+    }
+
+    /// What processes wait for, for reports.
+    pub(super) fn describe_processes(&self) -> Vec<String> {
+        let Some(processes) = self.processes.as_ref().filter(|_| !self.processes_are_done()) else {
+            return Vec::new();
+        };
+        let mut lines = vec![processes.program.describe()];
+        for (at, place) in processes.places.iter().enumerate() {
+            let done = place.finished.load(Ordering::Relaxed);
+            lines.push(format!("process {at}: {:?}, {} lives, done: {done}", place.process, place.lives));
+            let client = &self.clients[processes.client(at) as usize];
+            debug_assert_eq!(client.node, Node::Client(processes.client(at)));
+            lines.extend(client.describe_requests());
+        }
+        lines
+    }
+}
