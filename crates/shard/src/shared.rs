@@ -1,5 +1,6 @@
 //! What the shards of one OSD and its control share.
 
+use crate::copy::COPIES_BYTES;
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
@@ -91,6 +92,8 @@ pub struct Shared {
     pub(crate) early: Throttle,
     /// Requests that copy, or wait for a copy of their object: as many as one inactive PG may have waiting.
     pub(crate) copying: Throttle,
+    /// Bytes of copies that PGs have.
+    pub(crate) copies: Throttle,
     /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
     /// The options changed since the map authority was told of them.
@@ -134,6 +137,7 @@ impl Shared {
                 store,
                 world,
                 copying: Throttle::new(u64::MAX, settings.pg.max_waiting_inactive as u64),
+                copies: Throttle::new(COPIES_BYTES, 0),
                 early: early_throttle(&options, settings.pg.max_waiting_inactive),
                 settings: Arc::new(settings.pg.clone()),
                 limits: ArcSwap::from_pointee(limits_of(&options)),

@@ -474,7 +474,7 @@ impl Osd {
         out: &mut Vec<Out>,
     ) {
         self.act(now, out, |process| {
-            let fetched = Fetched { copies: vec![copied], rooms: Vec::new() };
+            let fetched = Fetched { copy: copied.map(Box::new), share: None };
             process.shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
         });
     }
