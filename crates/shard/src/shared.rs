@@ -1,5 +1,6 @@
 //! What the shards of one OSD and its control share.
 
+use crate::control::shows_up;
 use crate::copy::COPIES_BYTES;
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
@@ -18,7 +19,7 @@ use nacre_pg::heartbeat::{HbEnvelope, HbMsg, HeartbeatSettings};
 use nacre_pg::lease::LeaseSettings;
 use nacre_pg::reserve::{Reservation, Reserver};
 use nacre_types::ids::{OsdId, PgId};
-use nacre_types::msg::{Encoded, Message};
+use nacre_types::msg::{Encoded, Message, OsdMarkMeDown};
 use nacre_types::osdmap::{Member, OsdMap};
 use nacre_types::pool::Pool;
 use parking_lot::Mutex;
@@ -236,6 +237,22 @@ impl Shared {
                 self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
             }
         }
+    }
+
+    /// Whether the newest map here shows this very process as up.
+    pub fn is_shown_up(&self) -> bool {
+        self.map.load().as_ref().is_some_and(|map| shows_up(map, self))
+    }
+
+    /// The OSD stops: tells the map authority where the map shows this process as up. Returns whether it does, so that the map
+    /// that shows it down can be awaited.
+    pub fn begin_to_stop(&self) -> bool {
+        self.state.send_replace(RunState::Stopping);
+        let is_up = self.is_shown_up();
+        if is_up {
+            self.to_mon(&OsdMarkMeDown { boot_nonce: self.boot_nonce });
+        }
+        is_up
     }
 
     /// As [`World::to_mon`].
