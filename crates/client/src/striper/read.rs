@@ -11,7 +11,7 @@ use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What holes are read as.
+/// Zeros, which holes are read as.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What a read brought, in the order of the object.

@@ -15,13 +15,13 @@ use nacre_types::{ClientId, Eversion, ReqId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the keys of all stored dup records begin with.
+/// Prefix of the keys of everything that is stored about dups.
 pub const DUP_META_PREFIX: &str = "dup.";
-/// What those of dup records begin with.
+/// Prefix of the keys of dup records.
 pub const RECORD_PREFIX: &str = "dup.r.";
-/// What those of floors begin with: below, dup records were dropped.
+/// Prefix of the keys of floors: dup records of tids below a floor were dropped.
 pub const FLOOR_PREFIX: &str = "dup.f.";
-/// The key that tells which clients were forgotten altogether.
+/// Key of the newest client whose session was forgotten.
 pub const FORGOTTEN_KEY: &str = "dup.z";
 
 /// The time under which a session is listed whose term has not begun.
@@ -88,7 +88,7 @@ impl Versioned for Forgotten {
     const NAME: &'static str = "forgotten clients";
 }
 
-/// All that is remembered of trimmed requests, whole: for a backfill target or a split's children.
+/// Everything that is remembered of trimmed requests, for a backfill target or a split's children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DupSnapshot {
     /// Retained dups by version.
@@ -144,7 +144,7 @@ struct Retained {
 struct Session {
     /// Requests below it that have no record are refused.
     floor: u64,
-    /// What the client said it still waits for: dups below are not retained.
+    /// The client waits for no request below this tid: their dups are not retained.
     oldest: u64,
     /// tid to update counter, for the entries in the log.
     in_log: BTreeMap<u64, u64>,
@@ -222,7 +222,7 @@ pub(super) struct Dups {
     dirty: BTreeSet<MetaKey>,
 }
 
-/// The OSD's own updates, for which nobody waits.
+/// Whether an update is the OSD's own: no client waits for its answer.
 fn is_internal(reqid: ReqId) -> bool {
     reqid.client == ClientId(0)
 }
