@@ -105,7 +105,7 @@ impl ContextCache {
         self.index.insert(oid.clone(), at as u32);
     }
 
-    /// Forgets one object, whose state is not known any more.
+    /// Drops the entry of one object, whose state may have changed.
     pub fn forget(&mut self, oid: &ObjectId) {
         if let Some(at) = self.index.get(oid) {
             // Generations begin at 1, so nothing asks for 0; the slot goes when the hand comes round.

@@ -114,7 +114,7 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
     if flags & !copy_from_flag::ALL != 0 {
         return Err(Errno::EINVAL);
     }
-    let copied = object.next_copy().ok_or(Errno::EINVAL)?.as_ref().map_err(|errno| *errno)?;
+    let copied = object.source_copy().ok_or(Errno::EINVAL)??;
     if copied.head.size > object.limits().max_object_size_bytes {
         return Err(Errno::EFBIG);
     }

@@ -74,8 +74,8 @@ pub struct Environment<'a> {
     pub fresh_uuid: &'a dyn Fn() -> Uuid,
     /// How many watches the OSD has: who asks, and all.
     pub watches: &'a dyn Fn(ClientId) -> (usize, usize),
-    /// What was read for the request's copy-from ops, in their order.
-    pub copied: &'a [Result<Copied, Errno>],
+    /// The source of the request's copy-from op, or why it could not be read; `None` where the request copies nothing.
+    pub copied: Option<Result<&'a Copied, Errno>>,
     /// Clients' requests that changed an object of late, newest first, with the user version that each left.
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
     /// Objects from one to before another that exist and that the store has no copy of, or one that can't be read, as far as is

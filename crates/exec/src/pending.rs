@@ -35,9 +35,7 @@ pub(crate) struct Pending<'a> {
     effects: Vec<Effect>,
     /// Whether something of the object could not be read.
     damaged: Cell<bool>,
-    /// Copies that were taken over, of those in the environment.
-    copies: usize,
-    /// The user version of the last one.
+    /// The user version of the copy that the object has become.
     copied_version: Option<u64>,
 }
 
@@ -59,7 +57,6 @@ impl<'a> Pending<'a> {
             info_changed: false,
             effects: Vec::new(),
             damaged: Cell::new(false),
-            copies: 0,
             copied_version: None,
         }
     }
@@ -113,10 +110,9 @@ impl<'a> Pending<'a> {
         !self.steps.is_empty() || self.info_changed
     }
 
-    /// The copy that was read for the next copy-from of the request.
-    pub(crate) fn next_copy(&mut self) -> Option<&'a Result<Copied, Errno>> {
-        self.copies += 1;
-        self.env.copied.get(self.copies - 1)
+    /// The copy that was read for the request's copy-from op.
+    pub(crate) fn source_copy(&self) -> Option<Result<&'a Copied, Errno>> {
+        self.env.copied
     }
 
     /// The user version of the copy that the object has become, where it has.
@@ -225,7 +221,7 @@ impl Pending<'_> {
     }
 
     pub(crate) fn remove(&mut self) {
-        // What was done to the object before does not matter any more.
+        // The removal supersedes the request's earlier changes of the object.
         self.steps.clear();
         self.info_changed = false;
         self.copied_version = None;

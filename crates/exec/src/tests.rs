@@ -26,7 +26,7 @@ pub(crate) struct Bench {
     pub(crate) client: ClientId,
     /// Watches on the OSD, of who asks and all.
     pub(crate) watches: (usize, usize),
-    copied: Vec<Result<Copied, Errno>>,
+    copied: Option<Result<Copied, Errno>>,
     /// Objects that the store has no copy of, or none that can be read.
     pub(crate) missing: Vec<ObjectId>,
 }
@@ -70,7 +70,7 @@ impl Bench {
             cache: ContextCache::new(4),
             client: ClientId(4),
             watches: (0, 0),
-            copied: Vec::new(),
+            copied: None,
             missing: Vec::new(),
         }
     }
@@ -104,7 +104,7 @@ impl Bench {
             wall_ns: &now,
             fresh_uuid: &Uuid::new_v4,
             watches: &|_| self.watches,
-            copied: &self.copied,
+            copied: self.copied.as_ref().map(|copy| copy.as_ref().map_err(|errno| *errno)),
             recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],
             missing: &|first, end| {
                 let within = |object: &&ObjectId| *object >= first && end.is_none_or(|end| *object < end);

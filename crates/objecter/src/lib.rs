@@ -49,7 +49,7 @@ pub trait Sink<T> {
     fn complete(&mut self, token: T, result: Result<Answer, Error>);
 }
 
-/// What became of a request handed to [`Sink::send`].
+/// Outcome of handing a request to [`Sink::send`].
 #[derive(Debug)]
 pub enum Sent {
     /// It is on its way, or its connection's reset will be reported.

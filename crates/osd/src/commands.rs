@@ -19,8 +19,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// For how long a dump of ops waits for a shard to end its turn.
+const SHARD_PATIENCE: Duration = Duration::from_secs(1);
 /// Free extents that are listed.
 const MAX_EXTENTS: usize = 65_536;
 
@@ -155,16 +157,42 @@ impl Ops<'_> {
 
     fn in_flight(&self, call: &Call<'_>, blocked: bool) -> Value {
         let filters = call.texts("filterstr");
-        let dump = |shard: &Shard| shard.tracker().dump_in_flight(Self::clocks(), &filters, blocked);
-        let mut ops: Vec<_> = self.cells.iter().flat_map(|cell| cell.inspect(dump)).collect();
+        let (mut ops, busy) =
+            self.gather(|shard| shard.tracker().dump_in_flight(Self::clocks(), &filters, blocked));
         ops.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
         let ops: Vec<Value> = ops.into_iter().map(|(_, op)| op).collect();
         let count = ops.len();
-        if !blocked {
-            return json!({ "ops": ops, "num_ops": count });
-        }
         let complaint = self.shared.config.get().osd.osd_op_complaint_time;
-        json!({ "ops": ops, "complaint_time": complaint.as_secs_f64(), "num_blocked_ops": count })
+        let mut shown = match blocked {
+            false => json!({ "ops": ops, "num_ops": count }),
+            true => {
+                json!({ "ops": ops, "complaint_time": complaint.as_secs_f64(), "num_blocked_ops": count })
+            }
+        };
+        if !busy.is_empty() {
+            shown["busy_shards"] = busy.into();
+        }
+        shown
+    }
+
+    /// What each shard that ends its turn in time has, and the shards that do not: their ops can't be seen.
+    fn gather<T>(&self, dump: impl Fn(&Shard) -> Vec<T>) -> (Vec<T>, Vec<Value>) {
+        let (mut found, mut busy) = (Vec::new(), Vec::new());
+        for (number, cell) in self.cells.iter().enumerate() {
+            match cell.try_with(SHARD_PATIENCE, |shard| dump(shard)) {
+                Some(of_shard) => found.extend(of_shard),
+                None => busy.push(self.busy_shard(number)),
+            }
+        }
+        (found, busy)
+    }
+
+    /// A shard that does not answer, and since when.
+    fn busy_shard(&self, number: usize) -> Value {
+        let Clocks { now_ns, wall_ns } = Self::clocks();
+        let since_ns = self.shared.progress.turn_since_ns(number).unwrap_or(now_ns);
+        let age_ns = now_ns.saturating_sub(since_ns);
+        json!({ "shard": number, "since": stamp(wall_ns.saturating_sub(age_ns)), "age": age_ns as f64 / 1e9 })
     }
 
     fn historic(&self, call: &Call<'_>, by_duration: bool) -> Value {
@@ -196,8 +224,7 @@ impl Ops<'_> {
 
     fn finished(&self, call: &Call<'_>, slow: bool) -> Vec<(u64, (u64, Value))> {
         let filters = call.texts("filterstr");
-        let dump = |shard: &Shard| shard.tracker().dump_history(Self::clocks(), &filters, slow);
-        self.cells.iter().flat_map(|cell| cell.inspect(dump)).collect()
+        self.gather(|shard| shard.tracker().dump_history(Self::clocks(), &filters, slow)).0
     }
 }
 

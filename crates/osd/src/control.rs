@@ -12,11 +12,11 @@ use nacre_common::auth::{Credential, Credentials, ServiceKeys, Ticket};
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
-use nacre_shard::control::{self, shows_up};
+use nacre_shard::control;
 use nacre_shard::heartbeats;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::shard::ShardCell;
-use nacre_types::msg::{Message, OsdMarkMeDown};
+use nacre_types::msg::Message;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,17 +105,16 @@ impl Control {
 
     /// Whether the map shows this very process as up.
     pub(crate) fn is_up(&self) -> bool {
-        self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
+        self.shared.is_shown_up()
     }
 
-    /// Tells the map authority that this OSD stops, and waits until the map says so or the time is over.
+    /// Begins to stop: tells the map authority, and waits until the map shows this process down or the time is over.
     pub(crate) async fn go_down(&self) {
         let limit = self.shared.config.get().osd.osd_mon_shutdown_timeout;
         let deadline = tokio::time::Instant::now() + limit;
-        if !self.is_up() {
+        if !self.shared.begin_to_stop() {
             return;
         }
-        self.shared.to_mon(&OsdMarkMeDown { boot_nonce: self.shared.boot_nonce });
         while self.is_up() && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

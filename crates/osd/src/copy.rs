@@ -6,7 +6,7 @@
 use nacre_client::{Cluster, IoCtx, ReadOp};
 use nacre_common::config::Config;
 use nacre_exec::Copied;
-use nacre_shard::copy::{CopyReader, Fetched};
+use nacre_shard::copy::{COPIES_BYTES, CopyReader, Fetched};
 use nacre_types::errno::Errno;
 use nacre_types::op::{OsdOp, copy_from_flag, request_flag};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PIECE_BYTES: u64 = 8 << 20;
 /// shards.
 const MAX_READS: usize = 16;
 /// Room for what follows the first pieces, in KiB.
-const ROOM_KIB: u32 = 256 << 10;
+const ROOM_KIB: u32 = (COPIES_BYTES >> 10) as u32;
 
 /// See the module's documentation.
 pub(crate) struct Copier {
@@ -44,16 +44,15 @@ impl Copier {
         }
     }
 
-    /// Reads the sources of the copy-from ops among `ops`, each of at most `max_bytes`.
+    /// Reads the source of the copy-from op among `ops`, of at most `max_bytes`.
     pub(crate) async fn fetch(&self, ops: &[OsdOp], max_bytes: u64) -> Fetched {
-        let mut fetched = Fetched::default();
-        for mut reader in ops.iter().filter_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES)) {
-            let mut room = None;
-            let copied = self.read(&mut reader, &mut room).await;
-            fetched.copies.push(copied);
-            fetched.rooms.extend(room);
-        }
-        fetched
+        let Some(mut reader) = ops.iter().find_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES))
+        else {
+            return Fetched { copy: Err(Errno::EINVAL), share: None };
+        };
+        let mut share = None;
+        let copy = self.read(&mut reader, &mut share).await;
+        Fetched { copy: copy.map(Box::new), share }
     }
 
     async fn read(

@@ -164,7 +164,6 @@ impl Osd {
     pub async fn stop(mut self) -> Result<(), OsdError> {
         let failed = matches!(&*self.shared.state.borrow(), RunState::Failed(_));
         if !failed {
-            self.shared.state.send_replace(RunState::Stopping);
             self.control.go_down().await;
         }
         for messenger in &self.messengers {

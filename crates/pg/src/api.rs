@@ -57,7 +57,7 @@ pub enum Mutation {
     JoinWithMissing,
     /// R10: nothing is fetched or sent for a damaged object.
     SkipMending,
-    /// R1: a refused proposal does not count any more, though an earlier copy of it may be under way.
+    /// R1: a refused proposal is forgotten, although an earlier copy of it may still be accepted.
     ForgetRefused,
     /// R2: an OSD that runs another store counts as the member that it was.
     IgnoreIncarnation,
@@ -418,7 +418,7 @@ pub enum Command {
         /// Why.
         reason: DropReason,
     },
-    /// Refuse for good: what became of the request is not known any more (R6).
+    /// Refuse the request permanently: its outcome was forgotten (R6).
     Refuse {
         /// The request.
         token: u64,
@@ -475,7 +475,7 @@ pub enum Command {
         /// The object; `None` means all of the PG's.
         object: Option<ObjectId>,
     },
-    /// This copy is not wanted any more: remove it in the background, then forget the PG.
+    /// The OSD no longer needs its copy of the PG: remove it in the background, then forget the PG.
     RemovePg,
 }
 

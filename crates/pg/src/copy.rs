@@ -33,7 +33,7 @@ pub(crate) struct CopyRecord {
     pub(crate) promised: Interval,
     /// The MapStore generation under which `highest` was last confirmed (R7).
     pub(crate) generation: u64,
-    /// The last interval in which this OSD, as primary, knew that nobody's older lease is valid (R4).
+    /// The last interval in which this OSD was primary and knew that all leases of earlier primaries had expired (R4).
     pub(crate) activated: Interval,
     /// Primaries since then: they may still hold leases of this OSD (R4).
     pub(crate) lease_holders: Vec<OsdId>,

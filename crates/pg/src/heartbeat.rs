@@ -143,7 +143,7 @@ pub enum HbEvent {
     },
     /// The connection to the map authority was lost: reports may not have arrived, or be forgotten there.
     MonReset,
-    /// A connection to the address of this process was refused: nobody listens there.
+    /// A connection to the address of this process was refused: no process listens there.
     Refused {
         /// Whose.
         target: OsdId,
@@ -301,7 +301,7 @@ impl Heartbeat {
         }
     }
 
-    /// When to send [`HbEvent::Tick`] at the latest; `None` while there is nobody to ping.
+    /// When to send [`HbEvent::Tick`] at the latest; `None` while there is no peer to ping.
     pub fn next_wake(&self, leases: &LeaseTable) -> Option<u64> {
         let every_ns = self.ping_every_ns(leases);
         self.peers
@@ -441,7 +441,7 @@ impl Heartbeat {
     fn tick(&mut self, now_ns: u64, leases: &mut LeaseTable, out: &mut Vec<HbCommand>) {
         let last_tick_ns = self.last_tick_ns.replace(now_ns).unwrap_or(now_ns);
         if now_ns.saturating_sub(last_tick_ns) > self.settings.grace_ns / 2 {
-            // This OSD did not run: answers may wait unread, so the count begins anew.
+            // This OSD did not run: answers may wait unread, so silence is counted from now on.
             for peer in self.peers.values_mut() {
                 peer.unanswered_since_ns = peer.unanswered_since_ns.map(|_| now_ns);
             }

@@ -103,7 +103,7 @@ pub enum Admission {
     Execute,
     /// It was: answer with this.
     Duplicate(Dup),
-    /// It may have been, and nobody remembers the outcome: refuse it.
+    /// It may have been executed, and its outcome was forgotten: refuse it.
     Refused,
 }
 

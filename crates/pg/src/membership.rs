@@ -154,7 +154,7 @@ impl Pg {
         self.persist(txn, Durable::Record, out);
     }
 
-    /// Somebody who may be granted leases as this PG's primary, and its store where that is known.
+    /// Notes an OSD that may hold leases as this PG's primary, and its store where that is known.
     pub(crate) fn note_lease_holder(&mut self, osd: OsdId, store: Option<Incarnation>) {
         if !self.copy.lease_holders.contains(&osd) {
             self.copy.lease_holders.push(osd);
@@ -286,7 +286,7 @@ impl Pg {
         Some(since + before * BID_PATIENCE * self.settings.retry_ns)
     }
 
-    /// Where CRUSH wants the OSD; last where it does not.
+    /// The OSD's position in the up set; `usize::MAX` for an OSD that is not in it.
     pub(crate) fn place(&self, osd: OsdId) -> usize {
         self.up.iter().position(|wanted| *wanted == osd).unwrap_or(usize::MAX)
     }

@@ -116,7 +116,7 @@ impl Pg {
         }
         primary.peering.asked_at = now;
         if primary.peering.adopting.is_some() || !primary.peering.behind.is_empty() {
-            // A lost connection may have swallowed part of a tail: begin anew.
+            // Part of a tail may have been lost with the connection: peering starts over.
             self.start_peering(out);
         } else {
             self.ask_peers(out);
@@ -224,7 +224,7 @@ impl Pg {
         found
     }
 
-    /// Fetches the tail of the longest log; returns whether there is still something to wait for.
+    /// Fetches the tail of the longest log; returns whether an answer is still awaited.
     fn adopt_longest(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
         let (head, interval) = (self.log.head(), self.interval());
         let Some(primary) = &mut self.primary else { return true };
@@ -243,7 +243,7 @@ impl Pg {
         true
     }
 
-    /// Sends the tail to whoever is behind; returns whether there is still something to wait for.
+    /// Sends the tail to members that lack it; returns whether an answer is still awaited.
     fn level_peers(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
         let head = self.log.head();
         let skips = self.settings.breaks(Mutation::SkipLevelling);
@@ -334,7 +334,7 @@ impl Pg {
         true
     }
 
-    /// Goes on as primary in the next interval: nothing is peered anew, the set alone changes.
+    /// Continues as primary in the next interval, in which only the in-sync set changes: no peering is needed.
     pub(crate) fn continue_primary(&mut self, next: &PgMembership, out: &mut Vec<Command>) {
         let Some(primary) = &mut self.primary else { return };
         // Whatever was proposed for this interval is void, but for the one that took effect.

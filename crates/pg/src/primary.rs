@@ -68,7 +68,7 @@ impl Waiter {
 /// What a PG's primary keeps besides what every member keeps.
 #[derive(Debug)]
 pub(crate) struct Primary {
-    /// Since which interval this OSD is primary without a break.
+    /// The interval since which this OSD has been primary without interruption.
     pub(crate) since: Interval,
     pub(crate) phase: Phase,
     pub(crate) peering: Peering,
@@ -78,7 +78,7 @@ pub(crate) struct Primary {
     pub(crate) outbid: Interval,
     /// The members that did.
     pub(crate) outbidders: BTreeSet<OsdId>,
-    /// Required members in whose place another store runs by now: nothing that comes from there is theirs.
+    /// Required members whose OSD runs another store by now: answers of that OSD do not count for them.
     pub(crate) replaced: Vec<Member>,
     /// Required members that turned out not to have what they must have.
     pub(crate) lacking: BTreeSet<OsdId>,
@@ -98,7 +98,7 @@ pub(crate) struct Primary {
     wait_lease: Vec<Waiter>,
     executing: Option<(ClientOp, Eversion)>,
     pub(crate) proposal: Option<(PgCas, u64)>,
-    /// Proposals that were refused as things stood, but might be accepted yet.
+    /// Proposals that were refused, but of which another copy on its way may still be accepted (R1).
     pub(crate) refused: Vec<PgMembership>,
     pub(crate) refused_at: u64,
     pub(crate) handing_over: bool,
@@ -117,9 +117,9 @@ pub(crate) struct Primary {
     pub(crate) too_full: BTreeSet<OsdId>,
     /// OSDs that became too full for a backfill while it ran.
     pub(crate) backfill_full: BTreeSet<OsdId>,
-    /// By earlier primary, when its leases from before this reign have run out.
+    /// When the leases that each earlier primary holds from before this OSD became primary expire.
     pub(crate) quiet: BTreeMap<OsdId, u64>,
-    /// When the last of those that are waited for runs out.
+    /// When the last of those that this primary waits for expires.
     pub(crate) quiet_at: Option<u64>,
     /// When something that updates wait for was last repeated, or came.
     pub(crate) retried_at: u64,
@@ -325,7 +325,8 @@ impl Pg {
         waits || op.write && self.is_being_copied(&op.object)
     }
 
-    /// Puts operations whose objects have arrived, or of a PG that does not serve any more, before those that came later.
+    /// Moves operations that waited for a copy of their object to the front of `waiting`: those whose copy has arrived, and all
+    /// where the PG no longer serves.
     fn release_copied(&mut self) {
         let Some(primary) = self.primary.as_ref().filter(|p| !p.wait_copy.is_empty()) else { return };
         let all = !self.serves(primary);

@@ -29,7 +29,7 @@ const PRIORITY_RECOVERY: u8 = 180;
 const PRIORITY_DEGRADED_BACKFILL: u8 = 140;
 const PRIORITY_BACKFILL: u8 = 100;
 
-/// A member that leaves so many retries' time without an answer begins anew.
+/// Retry intervals without an answer after which a piece is sent again, and catching up with a member starts over.
 const SILENT_RETRIES: u64 = 3;
 
 /// How far a member is.
@@ -358,7 +358,7 @@ impl Pg {
                     self.send_catch_up(from, None, out);
                 }
             }
-            // It took its slot back. It is asked anew, and the backfill skips what it has.
+            // It took its slot back. It is asked again, and the backfill skips the objects that it has.
             Stage::Log | Stage::Filling if !granted && catching_up.backfill.is_some() && !is_proposed => {
                 primary.backfill_full.insert(from);
                 primary.catching_up.remove(&from);
@@ -663,7 +663,7 @@ impl Pg {
         }
     }
 
-    /// Repeats questions that were not answered; a member that stays silent begins anew.
+    /// Repeats requests that were not answered. A member that stays silent starts over.
     pub(crate) fn retry_recovery(&mut self, out: &mut Vec<Command>) {
         let (now, retry, interval) = (self.now, self.settings.retry_ns, self.interval());
         let (committed_to, head) = (self.committed_to, self.log.head());

@@ -171,7 +171,7 @@ impl Pg {
             return;
         };
         if !self.log.accepts(decoded.version) {
-            // A gap: what was lost comes again when the primary peers anew.
+            // A gap: the primary sends the missing updates again when it peers.
             return;
         }
         let mut txn = Arc::try_unwrap(txn).unwrap_or_else(|shared| (*shared).clone());

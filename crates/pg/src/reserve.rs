@@ -2,7 +2,7 @@
 //!
 //! An OSD has two [`Reserver`]s: a local one for PGs that it is primary of, a remote one for those that other primaries
 //! fill here. Each is pure and deterministic: slots go to the highest priority first and within one priority in order of
-//! arrival, so that nobody starves among equals. Holders are never preempted; they finish or give back.
+//! arrival, so that none of equal priority starves. A holder is never preempted: it keeps its slot until it gives it back.
 //!
 //! Bounded by its keys, of which each waits or holds once.
 
@@ -80,7 +80,7 @@ impl<K: Ord + Clone> Reserver<K> {
         self.grant_all()
     }
 
-    /// Changes the number of slots. Returns those who hold a slot from now on; nobody loses one.
+    /// Changes the number of slots. Returns the keys that are granted one now. Holders keep theirs.
     pub fn set_slots(&mut self, slots: usize) -> Vec<K> {
         self.slots = slots;
         self.grant_all()

@@ -52,13 +52,33 @@ impl Received {
     }
 }
 
-/// The largest frames that are taken.
+/// The largest frames that are sent or taken.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameLimits {
     /// Of the description.
     pub meta_bytes: u64,
     /// Of the data.
     pub data_bytes: u64,
+}
+
+/// A description or data that exceeds [`FrameLimits`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLong {
+    /// Its length.
+    pub bytes: u64,
+    /// The limit.
+    pub limit: u64,
+}
+
+impl FrameLimits {
+    /// Whether a frame with a description and data of these lengths keeps to the limits.
+    pub fn check(&self, meta_bytes: u64, data_bytes: u64) -> Result<(), TooLong> {
+        let parts = [(meta_bytes, self.meta_bytes), (data_bytes, self.data_bytes)];
+        match parts.into_iter().find(|(bytes, limit)| bytes > limit) {
+            Some((bytes, limit)) => Err(TooLong { bytes, limit }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What a header announces.
@@ -120,9 +140,7 @@ impl Reader {
                 _ => Err("unknown control frame".into()),
             };
         }
-        if u64::from(header.meta_len) > self.limits.meta_bytes
-            || u64::from(header.data_len) > self.limits.data_bytes
-        {
+        if self.limits.check(header.meta_len.into(), header.data_len.into()).is_err() {
             return Err("frame exceeds the size limits".into());
         }
         let last = received.last();
@@ -172,6 +190,13 @@ mod tests {
 
     fn header(seq: u64, data_len: u32) -> Header {
         Header { kind: 7, seq, data_len, ..Header::control(0, 0) }
+    }
+
+    #[test]
+    fn what_is_too_long_is_found_before_it_is_sent() {
+        assert_eq!(LIMITS.check(100, 1000), Ok(()));
+        assert_eq!(LIMITS.check(101, 0), Err(TooLong { bytes: 101, limit: 100 }));
+        assert_eq!(LIMITS.check(0, 1001), Err(TooLong { bytes: 1001, limit: 1000 }));
     }
 
     #[test]

@@ -124,12 +124,12 @@ impl Control {
     }
 
     fn is_up(&self) -> bool {
-        self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
+        self.shared.is_shown_up()
     }
 }
 
 /// Whether `map` shows this very process as up.
-pub fn shows_up(map: &OsdMap, shared: &Shared) -> bool {
+pub(crate) fn shows_up(map: &OsdMap, shared: &Shared) -> bool {
     map.osds.get(&shared.whoami).is_some_and(|info| info.up && info.boot_nonce == shared.boot_nonce)
 }
 

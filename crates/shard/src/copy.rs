@@ -1,6 +1,7 @@
-//! What a request's copy-from ops need of other objects.
+//! The source of a request's copy-from op: read in pieces, and what it may take in memory.
 
 use bytes::Bytes;
+use nacre_common::throttle::{Permit, Throttle};
 use nacre_exec::Copied;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
@@ -12,19 +13,45 @@ use tokio::sync::OwnedSemaphorePermit;
 /// How often a copy starts over because its source changed, where no version was asked for.
 const MAX_RESTARTS: usize = 4;
 
-/// The sources of a request's copy-from ops, with their share of the memory.
-#[derive(Default)]
+/// Memory for copies, in bytes: this much for those that are being read, and as much again for those that PGs have.
+pub const COPIES_BYTES: u64 = 256 << 20;
+
+/// The source of a request's copy-from op, with its share of the memory for copies that are being read.
 pub struct Fetched {
-    /// By op: the copy, or why there is none.
-    pub copies: Vec<Result<Copied, Errno>>,
-    /// Shares of the memory; given back when dropped.
-    pub rooms: Vec<OwnedSemaphorePermit>,
+    /// The copy, or why there is none.
+    pub copy: Result<Box<Copied>, Errno>,
+    /// The share; given back when dropped.
+    pub share: Option<OwnedSemaphorePermit>,
 }
 
-impl Fetched {
-    /// Bytes that the copies write.
-    pub fn bytes(&self) -> u64 {
-        self.copies.iter().flatten().map(Copied::bytes).sum()
+/// A copy that a PG has, with its share of the memory for these.
+pub(crate) struct HeldCopy {
+    /// The copy, or why there is none; `None` once the request was executed.
+    copy: Option<Result<Box<Copied>, Errno>>,
+    /// Kept until the request is answered: until then the change holds the data.
+    _share: Permit,
+}
+
+impl HeldCopy {
+    /// Takes the copy's share of `throttle`; `None` where there is no room.
+    pub(crate) fn new(copy: Result<Box<Copied>, Errno>, throttle: &Throttle) -> Option<HeldCopy> {
+        let share = throttle.try_take(copy.as_ref().map_or(0, |copy| copy.bytes()))?;
+        Some(HeldCopy { copy: Some(copy), _share: share })
+    }
+
+    /// The copy, or why there is none.
+    pub(crate) fn get(&self) -> Option<Result<&Copied, Errno>> {
+        self.copy.as_ref().map(|copy| copy.as_deref().map_err(|errno| *errno))
+    }
+
+    /// Bytes that the copy writes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.copy.iter().flatten().map(|copy| copy.bytes()).sum()
+    }
+
+    /// The request was executed: the change has what it needs of the copy.
+    pub(crate) fn executed(&mut self) {
+        self.copy = None;
     }
 }
 

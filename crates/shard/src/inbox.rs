@@ -49,11 +49,11 @@ pub enum ShardMessage {
     Cas(PgCasReply),
     /// A peer was reset.
     PeerReset(OsdId),
-    /// What a request's copy-from ops need was read.
+    /// The source of a request's copy-from op was read.
     Fetched {
         /// The request.
         arrival: Box<Arrival>,
-        /// What was read for it.
+        /// The source.
         fetched: Fetched,
     },
     /// The connection of that id, by which a client watched objects, is gone.
@@ -73,7 +73,7 @@ pub enum ShardMessage {
     },
     /// The lease table changed for the better.
     Leases,
-    /// How ops are followed from now on.
+    /// New limits of the op tracker.
     TrackerLimits(TrackerLimits),
     /// An operator gives up the unfound objects of a PG.
     RemoveUnfound(PgId),
@@ -157,7 +157,7 @@ impl Inbox {
         self.notify.notified().await;
     }
 
-    /// Makes the shard's task look at its timers anew.
+    /// Wakes the shard's task, which then looks at its timers.
     pub fn nudge(&self) {
         self.notify.notify_one();
     }

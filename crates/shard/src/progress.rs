@@ -34,10 +34,10 @@ impl Progress {
         self.shards[shard].commit_since_ns.store(commit_since_ns.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Whether a shard is in a turn.
-    #[cfg(test)]
-    pub fn is_in_turn(&self, shard: usize) -> bool {
-        self.shards[shard].turn_since_ns.load(Ordering::Relaxed) != 0
+    /// When the turn of a shard began; `None` where it is in none.
+    pub fn turn_since_ns(&self, shard: usize) -> Option<u64> {
+        let since_ns = self.shards.get(shard)?.turn_since_ns.load(Ordering::Relaxed);
+        (since_ns != 0).then_some(since_ns)
     }
 
     /// Whether a shard hangs, as far as the watchdog knows: the OSD does not speak for itself then.

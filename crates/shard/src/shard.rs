@@ -165,7 +165,7 @@ pub struct Shard {
 pub struct ShardCell {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
-    /// A panic left the shard's state half changed, or its store refused a change: it must not be used any more.
+    /// The shard must not be used: a panic left its state half changed, or its store refused a change.
     broken: AtomicBool,
     shard: Mutex<Shard>,
 }
@@ -291,7 +291,7 @@ pub struct Turn {
     pub busy: bool,
 }
 
-/// How ops are followed, as the options have it.
+/// The limits of the op tracker that the options set.
 pub fn tracker_limits(options: &Options) -> TrackerLimits {
     let osd = &options.osd;
     TrackerLimits {
@@ -678,7 +678,7 @@ impl Shard {
     }
 }
 
-/// Marks a collection whose removal has begun: what is left of it is no copy of the PG any more.
+/// Marks a collection that is being removed: its remaining objects do not count as a copy of the PG.
 pub const REMOVING_KEY: &str = "removing";
 
 /// Log entries read from the store at a time.

@@ -1,5 +1,7 @@
 //! What the shards of one OSD and its control share.
 
+use crate::control::shows_up;
+use crate::copy::COPIES_BYTES;
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
@@ -17,7 +19,7 @@ use nacre_pg::heartbeat::{HbEnvelope, HbMsg, HeartbeatSettings};
 use nacre_pg::lease::LeaseSettings;
 use nacre_pg::reserve::{Reservation, Reserver};
 use nacre_types::ids::{OsdId, PgId};
-use nacre_types::msg::{Encoded, Message};
+use nacre_types::msg::{Encoded, Message, OsdMarkMeDown};
 use nacre_types::osdmap::{Member, OsdMap};
 use nacre_types::pool::Pool;
 use parking_lot::Mutex;
@@ -91,6 +93,8 @@ pub struct Shared {
     pub(crate) early: Throttle,
     /// Requests that copy, or wait for a copy of their object: as many as one inactive PG may have waiting.
     pub(crate) copying: Throttle,
+    /// Bytes of copies that PGs have.
+    pub(crate) copies: Throttle,
     /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
     /// The options changed since the map authority was told of them.
@@ -134,6 +138,7 @@ impl Shared {
                 store,
                 world,
                 copying: Throttle::new(u64::MAX, settings.pg.max_waiting_inactive as u64),
+                copies: Throttle::new(COPIES_BYTES, 0),
                 early: early_throttle(&options, settings.pg.max_waiting_inactive),
                 settings: Arc::new(settings.pg.clone()),
                 limits: ArcSwap::from_pointee(limits_of(&options)),
@@ -232,6 +237,22 @@ impl Shared {
                 self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
             }
         }
+    }
+
+    /// Whether the newest map here shows this very process as up.
+    pub fn is_shown_up(&self) -> bool {
+        self.map.load().as_ref().is_some_and(|map| shows_up(map, self))
+    }
+
+    /// The OSD stops: tells the map authority where the map shows this process as up. Returns whether it does, so that the map
+    /// that shows it down can be awaited.
+    pub fn begin_to_stop(&self) -> bool {
+        self.state.send_replace(RunState::Stopping);
+        let is_up = self.is_shown_up();
+        if is_up {
+            self.to_mon(&OsdMarkMeDown { boot_nonce: self.boot_nonce });
+        }
+        is_up
     }
 
     /// As [`World::to_mon`].

@@ -189,7 +189,7 @@ impl<C: Clone, N> Watches<C, N> {
             .collect()
     }
 
-    /// Whether nothing is watched and nobody notified.
+    /// Whether there are no watches and no notifies.
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -483,7 +483,7 @@ impl<C: Clone, N> Watches<C, N> {
         // which then has missed nothing.
     }
 
-    /// Nobody waits for a watch any more. Its watcher neither answered nor missed anything, as Ceph has it.
+    /// Notifies no longer wait for a watch. As in Ceph, its watcher counts neither as answering nor as missing.
     fn give_up(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<Action<C, N>>) {
         if let Some(watched) = self.objects.get_mut(object) {
             for notify in &mut watched.notifies {

@@ -58,7 +58,7 @@ pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Ex
         wall_ns: &|| setting.wall_ns,
         fresh_uuid: &fresh_uuid,
         watches: &|_| (0, 0),
-        copied: &[],
+        copied: None,
         recent_requests: setting.recent_requests,
         missing: &|_, _| Vec::new(),
     };

@@ -23,7 +23,7 @@ use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
 use nacre_pg::{KnownOsds, Pg};
-use nacre_shard::control::{Control, shows_up};
+use nacre_shard::control::Control;
 use nacre_shard::copy::Fetched;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
@@ -32,7 +32,7 @@ use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{MapPublish, OsdMarkMeDown, OsdRequest};
+use nacre_types::msg::{MapPublish, OsdRequest};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
@@ -279,10 +279,7 @@ impl Osd {
     /// Its process begins to stop in order: it tells the map authority, and goes on until [`Osd::stop`].
     pub fn begin_to_stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            process.shared.state.send_replace(RunState::Stopping);
-            if process.is_shown_up() {
-                process.shared.to_mon(&OsdMarkMeDown { boot_nonce: process.shared.boot_nonce });
-            }
+            process.shared.begin_to_stop();
         });
     }
 
@@ -476,7 +473,7 @@ impl Osd {
         out: &mut Vec<Out>,
     ) {
         self.act(now, out, |process| {
-            let fetched = Fetched { copies: vec![copied], rooms: Vec::new() };
+            let fetched = Fetched { copy: copied.map(Box::new), share: None };
             process.shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
         });
     }
@@ -585,7 +582,7 @@ impl Process {
     }
 
     fn is_shown_up(&self) -> bool {
-        self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
+        self.shared.is_shown_up()
     }
 
     /// The map authority sends maps.

@@ -10,7 +10,7 @@ use nacre_engine::{Error, ReadOp, Result};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 
-/// What holes are read as.
+/// Zeros, which holes are read as.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What a read brought, in the order of the object.

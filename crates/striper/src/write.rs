@@ -175,7 +175,7 @@ impl Inner {
         Ok(Attempt::Done)
     }
 
-    /// Asks the object for its state anew.
+    /// Reads the object's state again.
     async fn refresh(&self, object: &Object) -> Result<()> {
         let asked_at = self.clock.now();
         if let Some(loaded) = self.load(&object.name).await? {

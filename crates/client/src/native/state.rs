@@ -183,7 +183,7 @@ impl State {
     }
 }
 
-/// Takes the commands that a connection to an OSD will not answer any more.
+/// Takes out the commands whose answers were lost with a connection to an OSD.
 fn lose_commands(commands: &mut HashMap<u64, (OsdId, Command)>, osd: OsdId, batch: &mut Batch) {
     batch.lost_commands.extend(commands.extract_if(|_, (to, _)| *to == osd).map(|(_, lost)| lost));
 }

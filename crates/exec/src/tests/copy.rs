@@ -39,7 +39,7 @@ fn copies_replace_all_but_watches_and_keep_versions_and_requests() {
             );
         }
         b.ok("target", vec![Op::Watch { cookie: 1, timeout_s: 0 }]);
-        b.copied = vec![Ok(copied)];
+        b.copied = Some(Ok(copied));
         let done = b.ok("target", vec![copy_from(0)]);
         assert_eq!(done.user_version, source_version);
         assert_eq!(b.read("target"), "0123456789\0\0");
@@ -67,7 +67,7 @@ fn later_ops_of_a_copying_request_see_the_copy() {
     b.ok("source", vec![full("data"), set("a", "1")]);
     let (copied, _) = fetch(&mut b, "source", 100);
     b.ok("target", vec![full("old contents"), set("b", "2")]);
-    b.copied = vec![Ok(copied)];
+    b.copied = Some(Ok(copied));
     let ops =
         vec![copy_from(0), get("a"), Op::Append { data: bytes("+").into() }, Op::Read { offset: 0, len: 0 }];
     let executed =
@@ -81,7 +81,7 @@ fn truncation_is_the_sources_or_the_requests() {
     let mut b = Bench::new();
     b.ok("source", vec![full("data")]);
     let (copied, _) = fetch(&mut b, "source", 100);
-    b.copied = vec![Ok(copied)];
+    b.copied = Some(Ok(copied));
     let truncation = |b: &Bench| {
         let info = load_context(&b.store, PG, &oid("target")).unwrap().info;
         (info.truncate_seq, info.truncate_size)
@@ -97,11 +97,11 @@ fn copies_that_can_not_be_made_change_nothing() {
     let mut b = Bench::new();
     b.ok("target", vec![full("kept")]);
     b.fails("target", vec![copy_from(0)], Errno::EINVAL);
-    b.copied = vec![Err(Errno::ENOENT)];
+    b.copied = Some(Err(Errno::ENOENT));
     b.fails("target", vec![full("x"), copy_from(0)], Errno::ENOENT);
     b.ok("source", vec![full("data")]);
     let (copied, _) = fetch(&mut b, "source", 100);
-    b.copied = vec![Ok(copied)];
+    b.copied = Some(Ok(copied));
     b.fails("target", vec![copy_from(0x4000)], Errno::EINVAL);
     b.limits.max_object_size_bytes = 3;
     b.fails("target", vec![copy_from(0)], Errno::EFBIG);

@@ -15,14 +15,17 @@ use nacre_types::{ClientId, Eversion, ReqId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the keys of all stored dup records begin with.
+/// Prefix of the keys of everything that is stored about dups.
 pub const DUP_META_PREFIX: &str = "dup.";
-/// What those of dup records begin with.
+/// Prefix of the keys of dup records.
 pub const RECORD_PREFIX: &str = "dup.r.";
-/// What those of floors begin with: below, dup records were dropped.
+/// Prefix of the keys of floors: dup records of tids below a floor were dropped.
 pub const FLOOR_PREFIX: &str = "dup.f.";
-/// The key that tells which clients were forgotten altogether.
+/// Key of the newest client whose session was forgotten.
 pub const FORGOTTEN_KEY: &str = "dup.z";
+
+/// The time under which a session is listed whose term has not begun.
+const NO_CONTACT: u64 = 0;
 
 /// What a retained dup counts for beside its result, in bytes.
 const DUP_OVERHEAD_BYTES: usize = 96;
@@ -85,7 +88,7 @@ impl Versioned for Forgotten {
     const NAME: &'static str = "forgotten clients";
 }
 
-/// All that is remembered of trimmed requests, whole: for a backfill target or a split's children.
+/// Everything that is remembered of trimmed requests, for a backfill target or a split's children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DupSnapshot {
     /// Retained dups by version.
@@ -141,12 +144,14 @@ struct Retained {
 struct Session {
     /// Requests below it that have no record are refused.
     floor: u64,
-    /// What the client said it still waits for: dups below are not retained.
+    /// The client waits for no request below this tid: their dups are not retained.
     oldest: u64,
     /// tid to update counter, for the entries in the log.
     in_log: BTreeMap<u64, u64>,
     retained: BTreeMap<u64, Retained>,
     contact_ns: Option<u64>,
+    /// Its time in [`Dups::by_contact`].
+    listed_ns: Option<u64>,
     expired: bool,
 }
 
@@ -157,6 +162,16 @@ impl Session {
 
     fn raise_floor_above(&mut self, tid: u64) {
         self.floor = self.floor.max(tid.saturating_add(1));
+    }
+
+    /// Refuses resends of all that was executed and has no record in the log.
+    fn expire(&mut self) {
+        self.expired = true;
+        let in_log = self.in_log.last_key_value().map(|(tid, _)| *tid);
+        let retained = self.retained.last_key_value().map(|(tid, _)| *tid);
+        if let Some(newest) = in_log.max(retained) {
+            self.raise_floor_above(newest);
+        }
     }
 }
 
@@ -194,6 +209,8 @@ impl MetaKey {
 pub(super) struct Dups {
     limits: DupLimits,
     clients: BTreeMap<ClientId, Session>,
+    /// The sessions that have not expired, by a time of contact that may be out of date, or [`NO_CONTACT`].
+    by_contact: BTreeSet<(u64, ClientId)>,
     /// Retained dups by update counter, oldest first.
     by_age: BTreeMap<u64, ReqId>,
     retained_bytes: usize,
@@ -205,7 +222,7 @@ pub(super) struct Dups {
     dirty: BTreeSet<MetaKey>,
 }
 
-/// The OSD's own updates, for which nobody waits.
+/// Whether an update is the OSD's own: no client waits for its answer.
 fn is_internal(reqid: ReqId) -> bool {
     reqid.client == ClientId(0)
 }
@@ -219,6 +236,7 @@ impl Dups {
         Dups {
             limits,
             clients: BTreeMap::new(),
+            by_contact: BTreeSet::new(),
             by_age: BTreeMap::new(),
             retained_bytes: 0,
             bare: BTreeSet::new(),
@@ -259,10 +277,12 @@ impl Dups {
         }
         self.not_bare(reqid.client);
         let session = self.session(reqid);
-        if session.expired {
-            (session.expired, session.contact_ns) = (false, None);
+        let previous = session.in_log.insert(reqid.tid, counter).unwrap_or(0);
+        if std::mem::take(&mut session.expired) {
+            session.contact_ns = None;
+            self.list(reqid.client, NO_CONTACT);
         }
-        session.in_log.insert(reqid.tid, counter).unwrap_or(0)
+        previous
     }
 
     /// The session of a request that took effect. What a forgotten client sent before it is refused.
@@ -272,8 +292,23 @@ impl Dups {
             if floor > 0 {
                 self.dirty.insert(MetaKey::Floor(reqid.client));
             }
-            Session { floor, ..Session::default() }
+            self.by_contact.insert((NO_CONTACT, reqid.client));
+            Session { floor, listed_ns: Some(NO_CONTACT), ..Session::default() }
         })
+    }
+
+    /// Puts a session that is not listed into `by_contact`.
+    fn list(&mut self, client: ClientId, contact_ns: u64) {
+        if let Some(session) = self.clients.get_mut(&client) {
+            session.listed_ns = Some(contact_ns);
+            self.by_contact.insert((contact_ns, client));
+        }
+    }
+
+    fn remove_session(&mut self, client: ClientId) {
+        if let Some(listed_ns) = self.clients.remove(&client).and_then(|session| session.listed_ns) {
+            self.by_contact.remove(&(listed_ns, client));
+        }
     }
 
     /// The newest entry of `reqid` was removed as divergent; `previous` is an earlier one still in the log.
@@ -348,7 +383,7 @@ impl Dups {
             return self.not_bare(client);
         }
         if session.floor == 0 {
-            self.clients.remove(&client);
+            self.remove_session(client);
             return self.not_bare(client);
         }
         self.bare.insert(client);
@@ -359,7 +394,7 @@ impl Dups {
             let overfull = self.bare.len() > self.limits.all_clients;
             let least = self.idle.first().or(if overfull { self.bare.first() } else { None });
             let Some(least) = least.copied() else { break };
-            self.clients.remove(&least);
+            self.remove_session(least);
             self.not_bare(least);
             self.forgotten = self.forgotten.max(least);
             self.dirty.extend([MetaKey::Floor(least), MetaKey::Forgotten]);
@@ -376,14 +411,19 @@ impl Dups {
     pub(super) fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
         let Some(session) = self.clients.get_mut(&client) else { return };
         session.contact_ns = Some(now_ns);
-        if std::mem::take(&mut session.expired) {
-            self.idle.remove(&client);
+        let was_expired = std::mem::take(&mut session.expired);
+        let may_drop = oldest_tid > session.oldest;
+        if may_drop {
+            session.oldest = oldest_tid;
+            session.floor = session.floor.max(oldest_tid);
         }
-        if oldest_tid <= session.oldest {
+        if was_expired {
+            self.idle.remove(&client);
+            self.list(client, now_ns);
+        }
+        if !may_drop {
             return;
         }
-        session.oldest = oldest_tid;
-        session.floor = session.floor.max(oldest_tid);
         while let Some((&tid, _)) =
             self.clients.get(&client).and_then(|s| s.retained.range(..oldest_tid).next())
         {
@@ -391,21 +431,33 @@ impl Dups {
         }
     }
 
+    /// Takes the sessions whose term may be over, or has not begun, out of `by_contact`.
+    fn take_due(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
+        let horizon = now_ns.checked_sub(term_ns);
+        let is_due = |listed_ns| listed_ns == NO_CONTACT || horizon.is_some_and(|ns| listed_ns <= ns);
+        let mut due = Vec::new();
+        while let Some((listed_ns, client)) = self.by_contact.first().copied()
+            && is_due(listed_ns)
+        {
+            self.by_contact.pop_first();
+            due.push(client);
+        }
+        due.sort_unstable();
+        due
+    }
+
+    /// See [`super::PgLog::expire_sessions`]. Looks at each session once in a term.
     pub(super) fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
         let mut expired = Vec::new();
-        for (client, session) in &mut self.clients {
+        for client in self.take_due(now_ns, term_ns) {
+            let Some(session) = self.clients.get_mut(&client) else { continue };
+            session.listed_ns = None;
             let contact_ns = *session.contact_ns.get_or_insert(now_ns);
-            if !session.expired && now_ns.saturating_sub(contact_ns) >= term_ns {
-                session.expired = true;
-                let newest = session
-                    .in_log
-                    .last_key_value()
-                    .map(|(t, _)| *t)
-                    .max(session.retained.keys().last().copied());
-                if let Some(tid) = newest {
-                    session.raise_floor_above(tid);
-                }
-                expired.push(*client);
+            if now_ns.saturating_sub(contact_ns) >= term_ns {
+                session.expire();
+                expired.push(client);
+            } else {
+                self.list(client, contact_ns);
             }
         }
         for &client in &expired {
@@ -485,7 +537,7 @@ impl Dups {
     fn restore(&mut self, snapshot: &DupSnapshot) {
         self.forgotten = self.forgotten.max(snapshot.forgotten);
         for (client, floor) in &snapshot.floors {
-            let session = self.clients.entry(*client).or_default();
+            let session = self.session(ReqId { client: *client, tid: 0 });
             session.floor = session.floor.max(*floor);
         }
         for record in &snapshot.records {

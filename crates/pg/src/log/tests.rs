@@ -98,6 +98,48 @@ fn expired_sessions_are_refused_never_executed_again() {
 }
 
 #[test]
+fn sessions_expire_as_if_all_were_looked_at_each_time() {
+    const TERM: u64 = 100;
+    let mut log = PgLog::new(Eversion::default(), DupLimits::default());
+    // By client: when it was last heard of, where that is known, and whether it has expired.
+    let mut model: BTreeMap<u64, (Option<u64>, bool)> = BTreeMap::new();
+    let (mut dice, mut expired_so_far) = (7_u64, 0);
+    let mut below = |limit: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (dice >> 33) % limit
+    };
+    for step in 1..4000 {
+        let (now, client) = (step * 7, 1 + below(12));
+        if below(3) == 0 {
+            log.append(entry(at(1, log.head().version + 1), 1, request(client, step)));
+            let known = model.entry(client).or_default();
+            if known.1 {
+                *known = (None, false);
+            }
+        } else if below(2) == 0
+            && let Some(known) = model.get_mut(&client)
+        {
+            log.note_oldest(ClientId(client), 0, now);
+            *known = (Some(now), false);
+        }
+        if below(40) == 0 {
+            let expiring: Vec<ClientId> = model
+                .iter_mut()
+                .filter_map(|(client, (contact, expired))| {
+                    let contact = *contact.get_or_insert(now);
+                    let expires = !*expired && now - contact >= TERM;
+                    *expired |= expires;
+                    expires.then_some(ClientId(*client))
+                })
+                .collect();
+            assert_eq!(log.expire_sessions(now, TERM), expiring, "step {step}");
+            expired_so_far += expiring.len();
+        }
+    }
+    assert!(expired_so_far > 50, "{expired_so_far} sessions expired");
+}
+
+#[test]
 fn bounds_drop_the_oldest_dups_and_refuse_their_resends() {
     let mut log = log_of(10, DupLimits { per_client: 3, ..DupLimits::default() });
     log.trim_to(at(1, 10));

@@ -6,7 +6,7 @@ use nacre_common::auth::Peer;
 use nacre_common::conn::{ConnRef, Connection};
 use nacre_common::error::{Error, Result};
 use nacre_session::queue::{OutFrame, Queue, header_of};
-use nacre_session::receive::Received;
+use nacre_session::receive::{Received, TooLong};
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::{Encoded, Message};
 use nacre_types::payload::{self, Payload};
@@ -185,15 +185,9 @@ impl ConnInner {
     }
 
     fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Payload>) -> Result<OutFrame> {
-        let limits = &self.messenger.limits;
         let data_bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
-        for (bytes, limit) in
-            [(meta.len() as u64, limits.frame.meta_bytes), (data_bytes, limits.frame.data_bytes)]
-        {
-            if bytes > limit {
-                return Err(Error::TooBig { bytes, limit });
-            }
-        }
+        let checked = self.messenger.limits.frame.check(meta.len() as u64, data_bytes);
+        checked.map_err(|TooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
         let crc = self.messenger.crc_data.load(Ordering::Relaxed);
         Ok(OutFrame { header: header_of(kind, &meta, &data, crc), meta, data })
     }

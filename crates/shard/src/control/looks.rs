@@ -4,6 +4,7 @@
 //! heartbeats and from following the map, and after the lease term the PGs of all its shards would answer nobody. So control
 //! goes on with what it learned last.
 
+use crate::progress::Progress;
 use crate::shard::{Shard, ShardCell};
 use nacre_types::ids::OsdId;
 use nacre_types::stats::{PgStats, SlowOps};
@@ -64,9 +65,18 @@ impl Looks {
         into.extend(self.looks.iter().flat_map(|look| &look.neighbours));
     }
 
-    /// Looks for slow ops.
-    pub(super) fn watch(&mut self, now_ns: u64) {
+    /// Looks for slow ops. A shard whose turn lasts for `complaint_ns` has at least one, which it can't show.
+    pub(super) fn watch(&mut self, now_ns: u64, progress: &Progress, complaint_ns: u64) {
         self.note(|_, shard, look| look.slow = shard.tracker().slow(now_ns));
+        for (at, look) in self.looks.iter_mut().enumerate().filter(|(_, look)| look.busy) {
+            let since_ns = progress.turn_since_ns(at).unwrap_or(now_ns);
+            let lasts_ns = now_ns.saturating_sub(since_ns);
+            if lasts_ns >= complaint_ns {
+                let oldest_ms = look.slow.oldest_ms.max(lasts_ns / 1_000_000);
+                let oldest = format!("shard {at} does not answer");
+                look.slow = SlowOps { count: look.slow.count.max(1), oldest_ms, oldest };
+            }
+        }
     }
 
     /// The slow ops of all shards.

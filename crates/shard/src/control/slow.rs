@@ -12,8 +12,9 @@ const MAX_COMPLAINTS: usize = 5;
 
 impl Control {
     /// Complains about slow ops whose time has come, as Ceph words it; returns what is slow.
-    pub(super) fn watch_slow_ops(&mut self, now_ns: u64) -> SlowOps {
-        self.looks.watch(now_ns);
+    pub(crate) fn watch_slow_ops(&mut self, now_ns: u64) -> SlowOps {
+        let complaint_ns = self.shared.config.get().osd.osd_op_complaint_time.as_nanos() as u64;
+        self.looks.watch(now_ns, &self.shared.progress, complaint_ns);
         let slow = self.looks.slow();
         if slow.count == 0 {
             return slow;

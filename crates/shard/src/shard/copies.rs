@@ -1,13 +1,15 @@
-//! Requests with copy-from ops: their sources are read before they are ordered, and what follows on the same object
+//! Requests with a copy-from op: its source is read before they are ordered, and what follows on the same object
 //! waits.
 //!
 //! How long that takes is up to the source's PG, so the requests in hand are bounded for the whole OSD (`Shared::copying`);
-//! others are sent back. Sources are read only for PGs that execute operations, and what was read holds its share of the
-//! memory until the PG has the request: copies that can't be carried out do not keep others from being read.
+//! others are sent back. Sources are read only for PGs that execute operations. What was read holds its share of the memory
+//! for reading until the PG has the request, so that copies that can't be carried out do not keep others from being read; then
+//! it holds a share of as much memory again (`Shared::copies`) until the request is answered. Requests that find no room there
+//! are sent back.
 
 use super::Shard;
 use super::ops::{Admission, Outcome, Passed, answer, send_back};
-use crate::copy::Fetched;
+use crate::copy::{Fetched, HeldCopy};
 use crate::session::Arrival;
 use crate::world::Observation;
 use nacre_common::throttle::Permit;
@@ -65,15 +67,19 @@ impl Shard {
         None
     }
 
-    /// The sources of a request are read: it goes on, and so do those that waited for it.
-    pub(super) fn on_fetched(&mut self, arrival: Arrival, mut fetched: Fetched) {
+    /// The source of a request's copy is read: the request goes on, and so do those that waited for it.
+    pub(super) fn on_fetched(&mut self, arrival: Arrival, fetched: Fetched) {
         let copying = self.copies.0.remove(&arrival.request.object);
         if let Some(map) = self.map.clone() {
             match self.admit(&map, &arrival.request, &arrival.conn) {
                 Admission::Pass { passed, .. } if self.executes(passed.slot) => {
-                    // The PG may need long to carry it out.
-                    fetched.rooms.clear();
-                    self.start(arrival, passed, fetched);
+                    match HeldCopy::new(fetched.copy, &self.shared.copies) {
+                        Some(copy) => self.start(arrival, passed, Some(copy)),
+                        None => {
+                            self.shared.world.observe(Observation::SentBack);
+                            self.send_back_copy(&arrival);
+                        }
+                    }
                 }
                 Admission::Answer(errno) => refuse(&arrival, errno, map.epoch),
                 Admission::Pass { .. } | Admission::Backoff => self.send_back_copy(&arrival),

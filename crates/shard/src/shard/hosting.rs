@@ -173,7 +173,7 @@ impl Shard {
         self.shared.report.notify_one();
     }
 
-    /// A collection is gone; hosts its PG anew if the map wants it here.
+    /// A collection was removed. Hosts its PG again if the map places it here.
     pub(super) fn removed(&mut self, pg: PgId) {
         self.removing.remove(&pg);
         let whoami = self.shared.whoami;

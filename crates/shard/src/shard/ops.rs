@@ -3,7 +3,7 @@
 use super::space::{Fit, MemberSpace};
 use super::{Hosted, Shard};
 use crate::access;
-use crate::copy::Fetched;
+use crate::copy::HeldCopy;
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
 use crate::world::Observation;
@@ -52,7 +52,7 @@ pub(super) struct InflightOp {
     /// Bytes counted as on their way to the members, and who these are.
     charged: Option<(u64, Vec<OsdId>)>,
     pub(super) effects: Vec<Effect>,
-    fetched: Fetched,
+    copy: Option<HeldCopy>,
     pub(super) outcome: Option<Outcome>,
     /// The version of its change.
     wrote: Option<Eversion>,
@@ -80,7 +80,7 @@ impl InflightOp {
             writes,
             charged: None,
             effects: Vec::new(),
-            fetched: Fetched::default(),
+            copy: None,
             outcome: None,
             wrote: None,
         }
@@ -163,10 +163,10 @@ impl Shard {
         match admission {
             Admission::Pass { passed, copies } if copies || self.copies.is_any() => {
                 if let Some(arrival) = self.hold_for_copy(arrival, passed, copies) {
-                    self.start(arrival, passed, Fetched::default());
+                    self.start(arrival, passed, None);
                 }
             }
-            Admission::Pass { passed, .. } => self.start(arrival, passed, Fetched::default()),
+            Admission::Pass { passed, .. } => self.start(arrival, passed, None),
             Admission::Answer(errno) => {
                 self.metrics.op_errors.inc();
                 answer(conn, request, map.epoch, Outcome { result: errno.negated(), ..Outcome::default() });
@@ -232,8 +232,8 @@ impl Shard {
         }
     }
 
-    /// Hands an admitted request to its PG, with what its copy-from ops need.
-    pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, fetched: Fetched) {
+    /// Hands an admitted request to its PG, with the source of its copy-from op if it has one.
+    pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, copy: Option<HeldCopy>) {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
         let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
@@ -249,7 +249,7 @@ impl Shard {
         };
         let client = request.reqid.client;
         let mut in_hand = InflightOp::new(request, Some(conn), client, slot, track, arrived_ns, writes);
-        (in_hand.permit, in_hand.fetched) = (permit, fetched);
+        (in_hand.permit, in_hand.copy) = (permit, copy);
         self.feed_new(slot, op, in_hand);
     }
 
@@ -322,7 +322,8 @@ impl Shard {
         let (mut full, mut no_space) = (false, false);
         let mut payload = 0;
         if op.writes {
-            payload = (request.payload_bytes() as u64).saturating_add(op.fetched.bytes());
+            payload =
+                (request.payload_bytes() as u64).saturating_add(op.copy.as_ref().map_or(0, HeldCopy::bytes));
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
@@ -354,7 +355,7 @@ impl Shard {
             wall_ns: &|| shared.world.wall_ns(),
             fresh_uuid: &|| shared.world.fresh_uuid(),
             watches: &|client| shared.watch_counts.of(client),
-            copied: &op.fetched.copies,
+            copied: op.copy.as_ref().and_then(HeldCopy::get),
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
             missing: &|first, end| match shared.settings.breaks(Mutation::ListWithoutMissing) {
                 true => Vec::new(),
@@ -362,9 +363,12 @@ impl Shard {
             },
         };
         let mut executed = exec::execute(&env, request, &context);
-        op.fetched.copies.clear();
         if executed.damaged {
+            // It is executed again once the object is whole.
             return damaged(hosted, op, &*shared.store);
+        }
+        if let Some(copy) = &mut op.copy {
+            copy.executed();
         }
         op.effects = std::mem::take(&mut executed.effects);
         count(&self.metrics, &mut hosted.io, op.writes, request, &executed);

@@ -233,7 +233,7 @@ impl Shard {
         self.feed_new(slot, op, in_hand);
     }
 
-    /// A request of the OSD's own came to nothing, or `failed`: its watch lapses again.
+    /// The removal of a lapsed watch was not executed, or `failed`: the watch lapses again, so that it is retried.
     pub(super) fn lapse_again(&mut self, op: &InflightOp, failed: bool) {
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
@@ -275,7 +275,7 @@ impl Shard {
         self.carry_out_watches(out);
     }
 
-    /// The watches in an object's info; none where its PG is not here any more.
+    /// The watches in an object's info; empty where this shard no longer hosts its PG.
     fn watchers_of(&mut self, slot: u32, object: &ObjectId) -> Result<Vec<WatchInfo>, StoreError> {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
             return Ok(Vec::new());
@@ -343,7 +343,7 @@ impl Shard {
         }
     }
 
-    /// The PG's watchers and notifiers have to come anew: its interval is another one, or it is not here any more.
+    /// The PG's interval changed, or this shard no longer hosts it: its watchers and notifiers have to send their requests again.
     pub(super) fn drop_watches(&mut self, slot: u32) {
         if self.watches.is_empty() {
             return;

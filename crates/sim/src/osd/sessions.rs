@@ -17,7 +17,7 @@ use nacre_session::incoming::{self, Admission, Incoming, Standing, Table};
 use nacre_session::keepalive::{Activity, Beat, Keepalive};
 use nacre_session::outgoing::{self, Backoff, Outgoing};
 use nacre_session::queue::{Batch, OutFrame, Queue, header_of};
-use nacre_session::receive::{Arrival, FrameLimits, Reader, Received, memory_bytes};
+use nacre_session::receive::{Arrival, FrameLimits, Reader, Received, TooLong, memory_bytes};
 use nacre_session::wire::{HEADER_BYTES, Header};
 use nacre_session::{Cause, Confirm, Loss, Policy, Ready, Rules};
 use nacre_types::OsdId;
@@ -641,6 +641,8 @@ impl Sessions {
         let said = self.settings.trace.then(|| message.clone().decode::<PgEnvelope>());
         let (kind, split) = (message.kind, message.split);
         let header = header_of(kind, &split.meta, &split.data, true);
+        let checked = LIMITS.check(header.meta_len.into(), header.data_len.into());
+        checked.map_err(|TooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
         let frame = OutFrame { header, meta: split.meta, data: split.data };
         if chance || end.queue.push(frame, self.settings.queue_bytes, usize::MAX).is_some() {
             self.suffer(SessionTrouble::Full);

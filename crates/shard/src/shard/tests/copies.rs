@@ -1,7 +1,9 @@
 //! Requests with copy-from ops whose sources the test reads.
 
 use super::*;
+use crate::copy::COPIES_BYTES;
 use nacre_exec::Copied;
+use nacre_types::op::CopyGetReply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const CAP: &[(&str, &str)] = &[("osd_client_message_cap", "64")];
@@ -14,10 +16,12 @@ impl Bench {
         self.request(tid, Op::CopyFrom { source, version: 0, flags: 0, truncate: (0, 0) })
     }
 
-    /// The source of a request is read.
-    fn fetched(&self, request: OsdRequest, conn: &ConnRef, rooms: Vec<OwnedSemaphorePermit>) {
+    /// The source of a request is read, which has `source` bytes.
+    fn fetched(&self, request: OsdRequest, conn: &ConnRef, source: u64, share: Option<OwnedSemaphorePermit>) {
         let arrival = Arrival { request, conn: conn.clone(), permit: None, arrived_ns: 0 };
-        let fetched = crate::copy::Fetched { copies: vec![Ok(Copied::default())], rooms };
+        let head = CopyGetReply { size: source, ..CopyGetReply::default() };
+        let fetched =
+            crate::copy::Fetched { copy: Ok(Box::new(Copied { head, ..Copied::default() })), share };
         self.cell.enter(|shard| shard.on_fetched(arrival, fetched)).unwrap();
     }
 
@@ -43,7 +47,7 @@ fn a_copy_gives_its_memory_back_when_its_pg_has_it() {
     bench.gain_lease();
     bench.arrive(bench.copy(1), &conn, None);
     assert!(bench.has_copies());
-    bench.fetched(bench.copy(1), &conn, vec![Arc::clone(&room).try_acquire_owned().unwrap()]);
+    bench.fetched(bench.copy(1), &conn, 0, Some(Arc::clone(&room).try_acquire_owned().unwrap()));
     assert_eq!((bench.unanswered(), heard.lock().result(1)), (1, None), "the other member has not answered");
     assert_eq!(room.available_permits(), 1, "other copies can be read");
     bench.acknowledge();
@@ -68,11 +72,34 @@ fn what_waits_for_copies_is_bounded() {
     bench.arrive(bench.copy(20), &other, None);
     assert_eq!(heard_by_other.lock().backoffs, [20], "copies of other objects count too");
     bench.gain_lease();
-    bench.fetched(bench.copy(1), &conn, Vec::new());
+    bench.fetched(bench.copy(1), &conn, 0, None);
     bench.acknowledge();
     (1..=MOST).for_each(|tid| assert_eq!(heard.lock().result(tid), Some(0)));
     bench.arrive(OsdRequest { attempt: 1, ..bench.copy(20) }, &other, None);
     assert!(bench.has_copies() && heard_by_other.lock().backoffs.len() == 1);
+}
+
+#[test]
+fn copies_in_the_hands_of_pgs_are_bounded_until_they_are_answered() {
+    // A copy of a hole: it counts, and takes no memory here.
+    const HOLE: u64 = 100 << 20;
+    let bench = Bench::new();
+    let (conn, heard) = connect_and_hear();
+    bench.gain_lease();
+    let most = COPIES_BYTES / HOLE;
+    for tid in 1..=most + 1 {
+        let request = OsdRequest { oldest_tid: 1, ..bench.copy(tid) };
+        bench.arrive(request.clone(), &conn, None);
+        bench.fetched(request, &conn, HOLE, None);
+    }
+    assert_eq!((bench.unanswered() as u64, &heard.lock().backoffs[..]), (most, &[most + 1][..]));
+    bench.acknowledge();
+    (1..=most).for_each(|tid| assert_eq!(heard.lock().result(tid), Some(0)));
+    let again = OsdRequest { oldest_tid: 1, attempt: 1, ..bench.copy(most + 1) };
+    bench.arrive(again.clone(), &conn, None);
+    bench.fetched(again, &conn, HOLE, None);
+    bench.acknowledge();
+    assert_eq!(heard.lock().result(most + 1), Some(0));
 }
 
 #[test]
@@ -84,7 +111,7 @@ fn no_source_is_read_for_a_pg_that_does_not_execute() {
     // With a higher min_size the PG does not serve.
     bench.map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 3, 3, 0, 1, Epoch(1))));
     bench.enter_interval(membership);
-    bench.fetched(bench.copy(1), &conn, Vec::new());
+    bench.fetched(bench.copy(1), &conn, 0, None);
     assert_eq!(
         (bench.unanswered(), &heard.lock().backoffs[..]),
         (0, &[1][..]),
