@@ -117,6 +117,8 @@ faults! {
     StuckDisk = "stuck-disk", 20 * SECOND;
     /// An OSD dies, and another disk comes back under its id.
     Replace = "replace", 40 * SECOND;
+    /// The thread of a shard, or of control, loses time at a call in the middle of a turn; the rest of its OSD goes on.
+    Stall = "stall", 500 * MILLI;
 }
 
 impl fmt::Display for Fault {
