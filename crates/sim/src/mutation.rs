@@ -198,8 +198,8 @@ impl Mutation {
     /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
-            Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MonCrash, MonPartition, OneWay, OutIn,
-            Partition, Reset, Restore, SlowCas, SlowDisk, Stall, Wipe,
+            Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition, OneWay,
+            OutIn, Partition, Reset, Restore, SlowCas, SlowDisk, Stall, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -211,7 +211,8 @@ impl Mutation {
             Mutation::ReadUncommitted => &[Crash, SlowDisk, Partition, Delay],
             Mutation::IgnoreLease | Mutation::SkipLeaseWait => &[Partition, OneWay, MonPartition],
             Mutation::WildClocks => &[Partition, OneWay, MonPartition, Drift],
-            Mutation::JudgeBeforeRead => &[Partition, OneWay, MonPartition, Stall],
+            // Somebody must not hear of the new primary, and ask the one before it, whose shard stalls.
+            Mutation::JudgeBeforeRead => &[Partition, OneWay, MapGap, Stall],
             Mutation::ShrinkBelowMinSize | Mutation::AckBelowMinSize => &[Crash, Partition, OneWay, Wipe],
             Mutation::ForgetDups => &[Reset, Crash, Partition],
             Mutation::ForgetUnchanged => &[Ghost, Reset, Partition],
@@ -256,6 +257,9 @@ impl Mutation {
         shaped.pools = vec![PoolSpec { size, min_size, pg_num: 2 }];
         if self == Mutation::WildClocks {
             shaped.drift_ppm = 200_000;
+        }
+        if self == Mutation::JudgeBeforeRead {
+            shaped.outlast_leases();
         }
         shaped
     }

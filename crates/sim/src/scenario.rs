@@ -215,6 +215,8 @@ pub struct Scenario {
     pub map_at_hand: u32,
     /// Bytes that leave a machine in a second; 0 for no limit.
     pub bandwidth: u64,
+    /// So many stalls of a hundred last as long as leases and longer.
+    pub long_stalls: u32,
 }
 
 /// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
@@ -274,6 +276,7 @@ impl Scenario {
             map_batch: 3,
             map_at_hand: 30,
             bandwidth: 0,
+            long_stalls: 7,
         }
     }
 
@@ -337,6 +340,13 @@ impl Scenario {
     /// How the map authority publishes.
     pub fn publishing(&self) -> Publishing {
         Publishing { batch: self.map_batch, at_hand: self.map_at_hand }
+    }
+
+    /// Shards of a small cluster stall for longer than their leases last, and clients go on asking meanwhile.
+    pub(crate) fn outlast_leases(&mut self) {
+        (self.osds, self.clients, self.objects) = (self.osds.min(4), self.clients.max(3), 8);
+        (self.think, self.outstanding) = (500 * MILLI, 16);
+        self.long_stalls = 30;
     }
 
     /// Events of the run; more mean that something spins.

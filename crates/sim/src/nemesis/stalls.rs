@@ -13,12 +13,14 @@ use crate::world::{Happening, World};
 const TURNS: u32 = 40;
 
 /// How long a stall lasts: mostly as long as a lock or a page takes, now and then as long as a lease.
-fn duration(random: &mut Random) -> Nanos {
+fn duration(random: &mut Random, long: u32) -> Nanos {
+    if random.chance(10 * long) {
+        return random.range(2 * SECOND, 20 * SECOND);
+    }
     match random.range(0, 100) {
-        0..50 => random.range(MICRO, MILLI),
-        50..80 => random.range(MILLI, 100 * MILLI),
-        80..93 => random.range(100 * MILLI, 2 * SECOND),
-        _ => random.range(2 * SECOND, 20 * SECOND),
+        0..55 => random.range(MICRO, MILLI),
+        55..85 => random.range(MILLI, 100 * MILLI),
+        _ => random.range(100 * MILLI, 2 * SECOND),
     }
 }
 
@@ -28,7 +30,7 @@ impl World {
         let actor = random.index(ACTORS);
         let call = *random.pick(Call::ALL).expect("invariant: the list is not empty");
         let skip = random.range(0, 3) as u32;
-        let lasts = duration(random);
+        let lasts = duration(random, self.scenario.long_stalls);
         let day = 24 * 3_600 * SECOND;
         let jump = random.range(0, 2 * day) as i64 - day as i64;
         let jumps = random.chance(250) && self.scenario.faults.contains(&Fault::WallJump);
