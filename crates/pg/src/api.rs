@@ -91,6 +91,8 @@ pub enum Mutation {
     IgnoreBlocklist,
     /// R10: listings leave out what the primary lacks.
     ListWithoutMissing,
+    /// R4: a lease is judged by the time at which the turn began, however long the store took for a read.
+    JudgeBeforeRead,
 }
 
 #[cfg(feature = "mutations")]

@@ -25,6 +25,7 @@ use nacre_types::stats::{OsdStats, PoolCompression};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// How often statistics, fullness and the session are looked at when nothing else happens.
@@ -109,6 +110,11 @@ impl Control {
         beat_ns.min(self.next_round_ns)
     }
 
+    /// For how long it waits for a shard at work before it goes on with what it knows. In a simulation a shard does not get on meanwhile.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.looks.set_patience(patience);
+    }
+
     /// Statistics or fullness changed: the next round reports.
     pub fn hurry(&mut self) {
         self.next_round_ns = 0;
@@ -145,7 +151,8 @@ impl Control {
         self.next_full_report_ns = 0;
         self.next_round_ns = 0;
         self.boot();
-        self.shared.heartbeats.lock().feed(self.shared.world.boot_ns(), HbEvent::MonReset);
+        let now_ns = self.shared.world.boot_ns();
+        self.shared.heartbeats.lock().feed(now_ns, HbEvent::MonReset);
         self.shared.report.notify_one();
     }
 
@@ -330,7 +337,8 @@ impl Control {
     }
 
     fn feed(&mut self, event: HbEvent) {
-        self.shared.heartbeats.lock().feed(self.shared.world.boot_ns(), event);
+        let now_ns = self.shared.world.boot_ns();
+        self.shared.heartbeats.lock().feed(now_ns, event);
         self.beat();
     }
 

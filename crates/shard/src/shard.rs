@@ -43,7 +43,7 @@ use nacre_common::conn::ConnRef;
 use nacre_common::options::Options;
 use nacre_exec::ContextCache;
 use nacre_objectstore::{CommitSink, Completion, Reservation, StoreError};
-use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope, Refusal};
+use nacre_pg::{Command, Event, Executed, Mutation, PeerMsg, Pg, PgEnvelope, Refusal};
 use nacre_types::encoding::DecodeError;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Interval, OsdId, PgId};
@@ -433,7 +433,7 @@ impl Shard {
                 let (pg, interval) = (hosted.pg, version.interval);
                 self.shared.world.observe(Observation::Ordered { pg, interval });
             }
-            if matches!(outcome, Executed::Read) {
+            if matches!(outcome, Executed::Read) && !self.shared.settings.breaks(Mutation::JudgeBeforeRead) {
                 // However long the store took: leases are judged by a time at which it had been read (rule R4).
                 self.now_ns = self.shared.world.boot_ns();
             }

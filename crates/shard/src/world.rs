@@ -79,6 +79,8 @@ pub enum Observation<'a> {
         wrote: Option<Eversion>,
         /// The result.
         result: i32,
+        /// CLOCK_BOOTTIME as the shard had read it when the machine let the answer go: by this time leases were judged.
+        judged_ns: u64,
     },
     /// A client was told that an object can't be read.
     Unreadable {

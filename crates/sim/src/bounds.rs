@@ -88,6 +88,16 @@ bounds! {
     ScanGoesOn = "scan-goes-on", true;
     /// An object was sent in several pieces.
     Pieces = "pieces", true;
+    /// An actor stalled when it read the clock.
+    StallClock = "stall-clock", true;
+    /// An actor stalled when it read the store.
+    StallRead = "stall-read", true;
+    /// An actor stalled when it wrote to the store.
+    StallWrite = "stall-write", true;
+    /// An actor stalled when it sent something.
+    StallSend = "stall-send", true;
+    /// The actor that stalled was control: no heartbeats leave meanwhile.
+    StallControl = "stall-control", true;
     /// A message waited for others to leave its machine.
     Bandwidth = "bandwidth", false;
     /// An object of 64 MiB or more was sent to a member whole, in pieces.

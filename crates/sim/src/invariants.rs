@@ -18,11 +18,19 @@ const LAST_ACKNOWLEDGED: usize = 6;
 /// The rule that is broken, and how.
 pub type Violation = (&'static str, String);
 
+/// What an interval answered, by the true times at which leases were judged.
+#[derive(Clone, Copy, Debug)]
+struct Acted {
+    osd: OsdId,
+    first: Nanos,
+    last: Nanos,
+}
+
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub struct Invariants {
-    /// The latest interval that read or acknowledged, and who.
-    acted: BTreeMap<PgId, (Interval, OsdId)>,
+    /// The intervals that read or acknowledged.
+    acted: BTreeMap<PgId, BTreeMap<Interval, Acted>>,
     /// Which process, as OSD and life, ordered updates in an interval.
     orderers: BTreeMap<(PgId, Interval), (OsdId, u32)>,
     /// Acknowledged writes.
@@ -87,7 +95,8 @@ impl Invariants {
         Err(("two processes order in one interval", detail))
     }
 
-    /// A client was answered by `osd` under `interval`.
+    /// A client was answered by `osd` under `interval`, by leases that were judged at `judged`. How late the answer leaves after that does
+    /// not matter: it might as well be under way for so long.
     pub fn answered(
         &mut self,
         osds: &[Osd],
@@ -95,22 +104,36 @@ impl Invariants {
         osd: u32,
         pg: PgId,
         interval: Interval,
-        wrote: Option<Eversion>,
+        (wrote, judged): (Option<Eversion>, Nanos),
     ) -> Result<(), Violation> {
-        let osd = OsdId(osd);
-        let acted = self.acted.entry(pg).or_insert((interval, osd));
-        if interval < acted.0 || (interval == acted.0 && osd != acted.1) {
-            let detail =
-                format!("{pg}: {osd} in interval {interval} after {} in interval {}", acted.1, acted.0);
-            return Err(("an earlier interval acts after a later one", detail));
-        }
-        *acted = (interval, osd);
+        self.in_order(OsdId(osd), pg, interval, judged)?;
         let Some(version) = wrote else { return Ok(()) };
         self.acknowledged.entry(pg).or_default().insert(version);
         match view.map.membership(pg) {
             // After a restore the map may be older than what its OSDs know.
             Some(membership) if self.is_newest(pg, membership) => self.are_held(osds, pg, membership),
             _ => Ok(()),
+        }
+    }
+
+    /// No earlier interval acts after a later one, and one OSD acts in each.
+    fn in_order(&mut self, osd: OsdId, pg: PgId, interval: Interval, judged: Nanos) -> Result<(), Violation> {
+        let of_pg = self.acted.entry(pg).or_default();
+        let new = Acted { osd, first: judged, last: judged };
+        let own = of_pg.entry(interval).or_insert(new);
+        own.first = own.first.min(judged);
+        own.last = own.last.max(judged);
+        let other = (own.osd != osd).then_some((interval, *own));
+        let later = || of_pg.range(interval..).skip(1).find(|(_, acted)| acted.first <= judged);
+        let earlier = || of_pg.range(..interval).find(|(_, acted)| acted.last > judged);
+        let found = other.or_else(|| later().or_else(earlier).map(|(interval, acted)| (*interval, *acted)));
+        match found {
+            None => Ok(()),
+            Some((against, acted)) => {
+                let detail =
+                    format!("{pg}: {osd} in interval {interval}, {} in interval {against}", acted.osd);
+                Err(("an earlier interval acts after a later one", detail))
+            }
         }
     }
 

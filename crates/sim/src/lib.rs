@@ -124,7 +124,7 @@ pub struct Report {
 
 /// How often the machines came to where a rule is broken on purpose since this was asked last.
 fn take_breaches() -> u64 {
-    nacre_pg::take_breaches() + nacre_session::take_breaches()
+    nacre_pg::take_breaches() + nacre_session::take_breaches() + osd::take_breaches()
 }
 
 /// Runs a scenario.

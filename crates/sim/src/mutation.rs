@@ -57,6 +57,8 @@ mutations! {
     SkipLeaseWait = "skip-lease-wait", "R4", ["two primaries serve at one instant"];
     /// Clocks drift beyond the stated bound.
     WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
+    /// A lease is judged by the time at which the turn began, however long the store took for a read.
+    JudgeBeforeRead = "judge-before-read", "R4", ["not linearizable"];
     /// The in-sync set shrinks below min_size.
     ShrinkBelowMinSize = "shrink-below-min-size", "R5", ["the cluster does not become whole again", "a PG is not active in time"];
     /// Writes are acknowledged below min_size, without the dead.
@@ -151,6 +153,7 @@ impl Mutation {
             Mutation::IgnoreLease => Pg::IgnoreLease,
             Mutation::SkipLeaseWait => Pg::SkipLeaseWait,
             Mutation::WildClocks => Pg::None,
+            Mutation::JudgeBeforeRead => Pg::JudgeBeforeRead,
             Mutation::ShrinkBelowMinSize => Pg::ShrinkBelowMinSize,
             Mutation::AckBelowMinSize => Pg::AckBelowMinSize,
             Mutation::ForgetDups => Pg::ForgetDups,
@@ -195,8 +198,8 @@ impl Mutation {
     /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
-            Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MonCrash, MonPartition, OneWay, OutIn,
-            Partition, Reset, Restore, SlowCas, SlowDisk, Wipe,
+            Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition, OneWay,
+            OutIn, Partition, Reset, Restore, SlowCas, SlowDisk, Stall, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -208,6 +211,8 @@ impl Mutation {
             Mutation::ReadUncommitted => &[Crash, SlowDisk, Partition, Delay],
             Mutation::IgnoreLease | Mutation::SkipLeaseWait => &[Partition, OneWay, MonPartition],
             Mutation::WildClocks => &[Partition, OneWay, MonPartition, Drift],
+            // Somebody must not hear of the new primary, and ask the one before it, whose shard stalls.
+            Mutation::JudgeBeforeRead => &[Partition, OneWay, MapGap, Stall],
             Mutation::ShrinkBelowMinSize | Mutation::AckBelowMinSize => &[Crash, Partition, OneWay, Wipe],
             Mutation::ForgetDups => &[Reset, Crash, Partition],
             Mutation::ForgetUnchanged => &[Ghost, Reset, Partition],
@@ -252,6 +257,9 @@ impl Mutation {
         shaped.pools = vec![PoolSpec { size, min_size, pg_num: 2 }];
         if self == Mutation::WildClocks {
             shaped.drift_ppm = 200_000;
+        }
+        if self == Mutation::JudgeBeforeRead {
+            shaped.outlast_leases();
         }
         shaped
     }

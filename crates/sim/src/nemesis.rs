@@ -5,6 +5,7 @@
 //! in-sync set (losing data then would be nobody's bug) and leave at least one client.
 
 mod processes;
+mod stalls;
 
 use crate::disk::Damage;
 use crate::network::{Delays, Link, Node};
@@ -45,6 +46,8 @@ pub enum FaultEvent {
     TimeOut(Link),
     /// The OSD's process, of this life, is not stopped any more.
     Continue(u32, u32),
+    /// An actor of the OSD's process, of this life, goes on.
+    GoOn(u32, u32, usize),
     /// The OSD's process ends once the map shows it down.
     Stop {
         /// The OSD.
@@ -74,6 +77,8 @@ pub struct Nemesis {
     hung_disks: BTreeMap<u32, Nanos>,
     stop_orders: BTreeMap<u32, StopOrder>,
     stopped_osds: BTreeMap<u32, Stopped>,
+    /// Actors of OSDs that stall, and until when.
+    stalled: BTreeMap<(u32, usize), Nanos>,
     slow_commit: Nanos,
     /// OSDs that must not start: their disk is full beyond what a store can bear.
     stuck: BTreeSet<u32>,
@@ -100,6 +105,7 @@ impl Nemesis {
             hung_disks: BTreeMap::new(),
             stop_orders: BTreeMap::new(),
             stopped_osds: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             slow_commit: 0,
             stuck: BTreeSet::new(),
             paused: BTreeSet::new(),
@@ -209,6 +215,7 @@ impl World {
                     self.go_on(osd);
                 }
             }
+            FaultEvent::GoOn(osd, life, actor) => self.end_stall(osd, life, actor),
             FaultEvent::Stop { osd, life, deadline, wait } => self.go_down(osd, life, deadline, wait),
             FaultEvent::Watchdog(osd, life) => self.end_by_watchdog(osd, life),
             FaultEvent::MapsAgain(nodes) => self.send_maps_again(&nodes),
@@ -355,13 +362,17 @@ impl World {
                 self.shut_out(self.clients[client].session());
                 return self.monitor.is_running();
             }
-            // These two count where they hit something.
+            // These count where they hit something.
             Fault::MapGap => {
                 self.keep_maps_from(random);
                 return false;
             }
             Fault::Pause => {
                 self.order_stop(osd, random);
+                return false;
+            }
+            Fault::Stall => {
+                self.order_stall(osd, random);
                 return false;
             }
             Fault::WallJump => self.jump(random),
@@ -709,6 +720,7 @@ impl World {
         for osd in 0..self.osds.len() as u32 {
             self.go_on(osd);
         }
+        self.end_stalls();
         self.nemesis.slow_commit = 0;
         self.network.set_delays(Delays::default());
         let stopped = |link: &Link| matches!(link.to, Node::Client(n) if self.nemesis.is_stopped(n));

@@ -6,8 +6,10 @@
 
 mod host;
 mod sessions;
+mod stalls;
 
 pub use sessions::{MessageKey, SessionKey, SessionSettings, SessionTrouble};
+pub use stalls::{ACTORS, CONTROL, Call, StallOrder, pass, take_breaches};
 
 use crate::bounds::{Bound, Bounds, LONG_OMAP};
 use crate::disk::{Disk, Image};
@@ -36,10 +38,12 @@ use nacre_types::msg::{MapPublish, OsdRequest};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use sessions::{Event, Sessions};
+use stalls::Stalled;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Shards of an OSD, as its options have it.
@@ -65,6 +69,8 @@ pub enum Out {
         interval: Interval,
         /// The write's version; `None` for reads.
         wrote: Option<Eversion>,
+        /// The true time at which the clock was read by which the leases were judged.
+        judged: Nanos,
     },
     /// A client was told that an object can't be read.
     Unreadable {
@@ -96,6 +102,8 @@ pub enum Out {
     GiveUp(u64),
     /// What a message to a node says, for traces.
     Said(Node, String),
+    /// An actor stalls in the middle of a turn, as it was ordered to.
+    Stalled(StallOrder),
     /// A bound was reached.
     Reached(Bound),
     /// A rule of the contract between machine and host was broken.
@@ -139,7 +147,9 @@ struct Process {
     shared: Arc<Shared>,
     cells: Arc<Vec<ShardCell>>,
     host: Arc<Host>,
-    control: Control,
+    control: Arc<Mutex<Control>>,
+    stall: Option<StallOrder>,
+    stalled: [Option<Stalled>; ACTORS],
 }
 
 impl std::fmt::Debug for Process {
@@ -210,10 +220,13 @@ impl Osd {
                 (self.mkfs(), KnownOsds::default())
             }
         };
-        let control =
+        let mut control =
             Control::new(Arc::clone(&shared), Arc::clone(&cells), superblock, known, BTreeMap::new());
-        self.process = Some(Process { shared, cells, host, control });
-        self.act(now, out, |process| process.control.on_connected());
+        control.set_patience(Duration::ZERO);
+        let control = Arc::new(Mutex::new(control));
+        self.process =
+            Some(Process { shared, cells, host, control, stall: None, stalled: [const { None }; ACTORS] });
+        self.act(now, out, |process| process.control_turn(Control::on_connected));
     }
 
     /// The superblock of a disk that is new.
@@ -269,6 +282,9 @@ impl Osd {
 
     /// The process dies. The disk keeps what was flushed and `surviving` more changes.
     pub fn crash(&mut self, surviving: usize) {
+        if let Some(process) = &mut self.process {
+            process.end_stalled();
+        }
         self.harvest();
         self.process = None;
         self.life += 1;
@@ -294,7 +310,7 @@ impl Osd {
             for cell in process.cells.iter() {
                 cell.with(Shard::close);
             }
-            if let Err(error) = process.control.save_superblock() {
+            if let Err(error) = process.control.lock().save_superblock() {
                 process.host.broken("the superblock is not saved", error.to_string());
             }
         });
@@ -317,6 +333,9 @@ impl Osd {
 
     /// How often it reached bounds. Its process, if it still runs, is not counted from here on.
     pub fn reached(&mut self) -> Bounds {
+        if let Some(process) = &mut self.process {
+            process.end_stalled();
+        }
         self.harvest();
         let mut reached = std::mem::take(&mut self.reached);
         for collection in self.disk().durable().collections.values() {
@@ -349,12 +368,13 @@ impl Osd {
         self.process.as_ref().map_or(0, |p| p.shared.boot_nonce)
     }
 
-    /// Looks at a hosted PG's machine.
+    /// Looks at a hosted PG's machine, unless its shard stalls.
     pub fn with_machine<R>(&self, pg: PgId, look: impl FnOnce(&Pg) -> R) -> Option<R> {
-        self.process.as_ref()?.cell_of(pg).inspect(|shard| shard.machine(pg).map(look))
+        self.process.as_ref()?.free_cell_of(pg)?.inspect(|shard| shard.machine(pg).map(look))
     }
 
-    /// Whether the PG answers clients here at this very moment: it is active as primary and holds all leases.
+    /// Whether the PG answers clients here at this very moment: it is active as primary and holds all leases. A shard that stalls
+    /// answers nobody.
     pub fn serves(&self, pg: PgId, now: Nanos) -> bool {
         let Some(process) = &self.process else { return false };
         let local = self.clock.read(now);
@@ -367,7 +387,7 @@ impl Osd {
 
     /// What a hosted PG's machine says of itself.
     pub fn describe(&self, pg: PgId) -> Option<String> {
-        let said = self.process.as_ref()?.cell_of(pg).with(|shard| shard.query(pg))?;
+        let said = self.process.as_ref()?.free_cell_of(pg)?.with(|shard| shard.query(pg))?;
         let state = pg_state::to_text(said.stats.state);
         let info = &said.info;
         let sets = |list: &[PgMembership]| list.iter().map(show_membership).collect::<Vec<_>>().join(" ");
@@ -388,31 +408,51 @@ impl Osd {
         ))
     }
 
-    /// The hosted PGs.
+    /// The hosted PGs, but those of shards that stall.
     pub fn hosted(&self) -> Vec<PgId> {
-        let cells = self.process.iter().flat_map(|process| process.cells.iter());
+        let cells = self.process.iter().flat_map(Process::free_cells);
         let mut pgs: Vec<PgId> =
             cells.flat_map(|cell| cell.inspect(|s| s.pgs().collect::<Vec<_>>())).collect();
         pgs.sort_unstable();
         pgs
     }
 
-    /// Requests that the shards hold for clients.
+    /// Requests that the shards hold for clients, but for shards that stall.
     pub fn waiting_requests(&self) -> usize {
-        let cells = self.process.iter().flat_map(|process| process.cells.iter());
+        let cells = self.process.iter().flat_map(Process::free_cells);
         cells.map(|cell| cell.inspect(Shard::held_requests)).sum()
     }
 
-    /// What each shard waits for, and whether messages wait for it.
+    /// What each shard waits for, and whether messages wait for it. Nothing does for one that stalls: it has a turn already.
     pub fn pending(&self) -> impl Iterator<Item = (Turn, bool)> {
-        let cells = self.process.iter().flat_map(|process| process.cells.iter());
-        cells.map(|cell| (cell.pending(), !cell.inbox().is_empty()))
+        let shards = self.process.iter().flat_map(|process| process.cells.iter().zip(&process.stalled));
+        shards.map(|(cell, stalled)| match stalled {
+            None => (cell.pending(), !cell.inbox().is_empty()),
+            Some(_) => (Turn { next_ns: None, busy: false }, false),
+        })
+    }
+
+    /// The actor that the order names stalls in one of its next turns, if the process runs. Takes the place of an earlier order.
+    pub fn order_stall(&mut self, order: Option<StallOrder>) {
+        if let Some(process) = &mut self.process {
+            process.stall = order;
+        }
+    }
+
+    /// An actor that stalls goes on with its turn.
+    pub fn go_on(&mut self, now: Nanos, actor: usize, out: &mut Vec<Out>) {
+        let stalled = self.process.as_ref().and_then(|process| process.stalled[actor].as_ref());
+        let jump = stalled.and_then(|stalled| stalled.order.jump);
+        self.wall_ahead = jump.unwrap_or(self.wall_ahead);
+        self.act(now, out, |process| process.go_on(actor));
     }
 
     /// A shard's turn.
     pub fn on_turn(&mut self, now: Nanos, shard: usize, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            process.cells[shard].turn();
+            process.shard_turn(shard, |cell| {
+                cell.turn();
+            });
         });
     }
 
@@ -420,7 +460,7 @@ impl Osd {
     fn act(&mut self, now: Nanos, out: &mut Vec<Out>, act: impl FnOnce(&mut Process)) {
         let local = self.clock.read(now);
         let Some(process) = &mut self.process else { return };
-        process.host.set_time(local, self.wall_ahead);
+        process.host.set_time(now, local, self.wall_ahead);
         act(process);
         process.hear_peers();
         process.host.sessions().flush();
@@ -437,15 +477,19 @@ impl Osd {
                 self.on_request(now, (from, conn), request, out);
             }
             (Node::Osd(peer), Packet::Socket(socket, event)) => self.act(now, out, |process| {
-                let local = process.host.boot_ns();
+                let local = process.host.local_ns();
                 process.host.sessions().on_socket(local, OsdId(peer), socket, event);
             }),
             (Node::Osd(peer), Packet::Heartbeat(beat)) => {
                 let from = OsdId(peer);
-                self.act(now, out, |process| process.control.on_beat(from, beat));
+                self.act(now, out, |process| {
+                    process.control_turn(move |control| control.on_beat(from, beat))
+                });
             }
-            (Node::Mon, Packet::Map(publish)) => self.act(now, out, |process| process.on_map(&publish)),
-            (Node::Mon, Packet::Cas(reply)) => self.act(now, out, |process| process.control.on_cas(reply)),
+            (Node::Mon, Packet::Map(publish)) => self.act(now, out, |process| process.on_map(publish)),
+            (Node::Mon, Packet::Cas(reply)) => {
+                self.act(now, out, |process| process.control_turn(move |control| control.on_cas(reply)));
+            }
             (from, packet) => {
                 out.push(Out::Broken("a packet for somebody else", format!("{from}: {packet:?}")))
             }
@@ -455,9 +499,16 @@ impl Osd {
     fn on_request(&mut self, now: Nanos, from: (Node, u64), request: OsdRequest, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             let conn = process.host.conn_of_client(from, request.reqid.client);
-            let arrived_ns = process.host.boot_ns();
+            let arrived_ns = process.host.local_ns();
             let arrival = Arrival { conn: conn.clone(), permit: None, arrived_ns, request };
-            process.cell_of(arrival.request.pg).enter(|shard| shard.on_request(arrival));
+            let owner = process.shared.shard_of(arrival.request.pg);
+            if process.stalled[owner].is_some() {
+                process.shared.inboxes[owner].post(ShardMessage::Client(Box::new(arrival)));
+            } else {
+                process.shard_turn(owner, |cell| {
+                    cell.enter(|shard| shard.on_request(arrival));
+                });
+            }
             if conn.is_over() {
                 process.shared.post_all(|| ShardMessage::WatchersGone(conn.id()));
             }
@@ -509,7 +560,7 @@ impl Osd {
     /// Sessions' timers.
     pub fn on_session_time(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            let local = process.host.boot_ns();
+            let local = process.host.local_ns();
             process.host.sessions().on_time(local);
         });
     }
@@ -522,8 +573,10 @@ impl Osd {
     /// The connection to the map authority was lost and made again: what had no answer is asked again by its owner.
     pub fn on_mon_reset(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            process.control.on_disconnected();
-            process.control.on_connected();
+            process.control_turn(|control| {
+                control.on_disconnected();
+                control.on_connected();
+            });
         });
     }
 
@@ -532,7 +585,8 @@ impl Osd {
         self.act(now, out, |process| {
             let map = process.shared.map.load_full();
             if let Some(info) = map.as_ref().and_then(|map| map.osds.get(&target)) {
-                process.control.on_refused(target, info.boot_nonce);
+                let boot_nonce = info.boot_nonce;
+                process.control_turn(move |control| control.on_refused(target, boot_nonce));
             }
         });
     }
@@ -540,24 +594,76 @@ impl Osd {
     /// A turn of the control thread. The shards have turns of their own.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            process.control.round();
+            process.control_turn(|control| {
+                control.round();
+            });
         });
     }
 
-    /// The true time at which [`Osd::on_tick`] has something to do, at the latest.
+    /// The true time at which [`Osd::on_tick`] has something to do, at the latest; `None` while control stalls.
     pub fn next_tick(&self) -> Option<Nanos> {
-        Some(self.clock.when(self.process.as_ref()?.control.next_ns()))
+        let process = self.process.as_ref().filter(|process| process.stalled[CONTROL].is_none())?;
+        Some(self.clock.when(process.control.lock().next_ns()))
     }
 }
 
 impl Process {
-    fn cell_of(&self, pg: PgId) -> &ShardCell {
-        &self.cells[self.shared.shard_of(pg)]
+    /// The shard of the PG, unless it stalls.
+    fn free_cell_of(&self, pg: PgId) -> Option<&ShardCell> {
+        let shard = self.shared.shard_of(pg);
+        self.stalled[shard].is_none().then(|| &self.cells[shard])
+    }
+
+    /// The shards that do not stall.
+    fn free_cells(&self) -> impl Iterator<Item = &ShardCell> {
+        self.cells.iter().zip(&self.stalled).filter(|(_, stalled)| stalled.is_none()).map(|(cell, _)| cell)
+    }
+
+    /// A turn of control, which must not be in one.
+    fn control_turn(&mut self, turn: impl FnOnce(&mut Control) + Send + 'static) {
+        let control = Arc::clone(&self.control);
+        self.turn(CONTROL, move || turn(&mut control.lock()));
+    }
+
+    /// A turn of a shard, which must not be in one.
+    fn shard_turn(&mut self, shard: usize, turn: impl FnOnce(&ShardCell) + Send + 'static) {
+        let cells = Arc::clone(&self.cells);
+        self.turn(shard, move || turn(&cells[shard]));
+    }
+
+    fn turn(&mut self, actor: usize, turn: impl FnOnce() + Send + 'static) {
+        assert!(self.stalled[actor].is_none(), "invariant: an actor has one turn at a time");
+        let Some(order) = self.stall.take_if(|order| order.actor == actor) else { return turn() };
+        match Stalled::run(order, (self.host.local_ns(), self.host.true_ns()), turn) {
+            Some(stalled) => {
+                self.host.tell(Out::Stalled(order));
+                self.set_stalled(actor, Some(stalled));
+            }
+            None => self.stall = order.after_a_turn(),
+        }
+    }
+
+    fn set_stalled(&mut self, actor: usize, stalled: Option<Stalled>) {
+        if actor != CONTROL {
+            self.host.sessions().set_stalled(actor, stalled.is_some());
+        }
+        self.stalled[actor] = stalled;
+    }
+
+    /// An actor that stalls goes on.
+    fn go_on(&mut self, actor: usize) {
+        let left = self.stalled[actor].take().and_then(Stalled::go_on);
+        self.set_stalled(actor, left);
+    }
+
+    /// Turns that stall end where they are: the process dies.
+    fn end_stalled(&mut self) {
+        self.stalled.iter_mut().filter_map(Option::take).for_each(Stalled::die);
     }
 
     /// Does what sessions have for the shards, on the threads on which they live.
-    fn hear_peers(&self) {
-        let now = self.host.boot_ns();
+    fn hear_peers(&mut self) {
+        let now = self.host.local_ns();
         loop {
             let event = self.host.sessions().next_event(now);
             match event {
@@ -566,7 +672,10 @@ impl Process {
                     Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
                     let owner = self.shared.shard_of(envelope.pg);
                     if owner == lane {
-                        self.cells[owner].enter(|shard| shard.on_peer(from, *envelope));
+                        self.shard_turn(owner, move |cell| {
+                            cell.enter(|shard| shard.on_peer(from, *envelope));
+                            drop(permit);
+                        });
                     } else {
                         self.shared.inboxes[owner].post(ShardMessage::Peer { from, envelope, permit });
                     }
@@ -586,15 +695,19 @@ impl Process {
     }
 
     /// The map authority sends maps.
-    fn on_map(&mut self, publish: &MapPublish) {
-        if let Err(error) = self.control.on_maps(publish) {
-            self.host.broken("a map that can't be decoded", error.to_string());
-        }
+    fn on_map(&mut self, publish: Arc<MapPublish>) {
+        let host = Arc::clone(&self.host);
+        self.control_turn(move |control| {
+            if let Err(error) = control.on_maps(&publish) {
+                host.broken("a map that can't be decoded", error.to_string());
+            }
+        });
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
+        self.end_stalled();
         for cell in self.cells.iter() {
             cell.with(Shard::close);
         }

@@ -119,6 +119,8 @@ faults! {
     StuckDisk = "stuck-disk", 20 * SECOND;
     /// An OSD dies, and another disk comes back under its id.
     Replace = "replace", 40 * SECOND;
+    /// The thread of a shard, or of control, loses time at a call in the middle of a turn; the rest of its OSD goes on.
+    Stall = "stall", 500 * MILLI;
 }
 
 impl fmt::Display for Fault {
@@ -221,6 +223,8 @@ pub struct Scenario {
     pub real_bounds: bool,
     /// Processes that are clients, of the profile's program.
     pub processes: u32,
+    /// So many stalls of a hundred last as long as leases and longer.
+    pub long_stalls: u32,
 }
 
 /// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
@@ -287,6 +291,7 @@ impl Scenario {
             batches: 0,
             real_bounds: false,
             processes: 0,
+            long_stalls: 7,
         }
     }
 
@@ -363,6 +368,13 @@ impl Scenario {
     /// How the map authority publishes.
     pub fn publishing(&self) -> Publishing {
         Publishing { batch: self.map_batch, at_hand: self.map_at_hand }
+    }
+
+    /// Shards of a small cluster stall for longer than their leases last, and clients go on asking meanwhile.
+    pub(crate) fn outlast_leases(&mut self) {
+        (self.osds, self.clients, self.objects) = (self.osds.min(4), self.clients.max(3), 8);
+        (self.think, self.outstanding) = (500 * MILLI, 16);
+        self.long_stalls = 30;
     }
 
     /// Events of the run; more mean that something spins.

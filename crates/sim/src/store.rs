@@ -1,6 +1,7 @@
 //! The simulated disk as the store of an OSD process.
 
 use crate::disk::Disk;
+use crate::osd::{Call, pass};
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
 use nacre_objectstore::{
@@ -29,6 +30,12 @@ impl Store {
     /// The disk. It must be given back before the OSD acts.
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock()
+    }
+
+    /// The disk, for an actor that reads it.
+    fn read_disk(&self) -> MutexGuard<'_, Disk> {
+        pass(Call::Read);
+        self.disk()
     }
 
     /// The `count` oldest unflushed changes are durable.
@@ -62,6 +69,7 @@ impl ObjectStore for Store {
     }
 
     fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
+        pass(Call::Write);
         let mut disk = self.disk();
         if disk.is_prevented(txn) {
             return Err(StoreError::Corrupt { what: "an object".into(), detail: "it is damaged".into() });
@@ -95,23 +103,24 @@ impl ObjectStore for Store {
     fn metrics(&self, _out: &mut Vec<Metric>) {}
 
     fn statfs(&self) -> Result<Statfs> {
-        let disk = self.disk();
+        let disk = self.read_disk();
         let total_bytes = disk.capacity().unwrap_or(UNLIMITED_BYTES);
         Ok(Statfs { total_bytes, available_bytes: disk.left().min(total_bytes), ..Statfs::default() })
     }
 
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
-        match self.disk().lacks_room(MARGIN_BYTES) {
+        match self.read_disk().lacks_room(MARGIN_BYTES) {
             true => Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: 0 }),
             false => Ok(Reservation::new(&Arc::default(), bytes)),
         }
     }
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
-        Ok(self.disk().seen().superblock.get(key).cloned())
+        Ok(self.read_disk().seen().superblock.get(key).cloned())
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        pass(Call::Write);
         for (name, value) in values {
             self.disk().set_superblock(name, value.clone());
         }
@@ -119,7 +128,7 @@ impl ObjectStore for Store {
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
-        let disk = self.disk();
+        let disk = self.read_disk();
         let named = disk.seen().superblock.iter().filter(|(name, _)| name.starts_with(prefix));
         Ok(named.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
@@ -127,47 +136,47 @@ impl ObjectStore for Store {
 
 impl ReadStore for Store {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
-        self.disk().seen().read(coll, oid, offset, len)
+        self.read_disk().seen().read(coll, oid, offset, len)
     }
 
     fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
-        self.disk().seen().extents(coll, oid, offset, len)
+        self.read_disk().seen().extents(coll, oid, offset, len)
     }
 
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
-        self.disk().seen().stat(coll, oid)
+        self.read_disk().seen().stat(coll, oid)
     }
 
     fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
-        self.disk().seen().get_attr(coll, oid, name)
+        self.read_disk().seen().get_attr(coll, oid, name)
     }
 
     fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
-        self.disk().seen().get_attrs(coll, oid)
+        self.read_disk().seen().get_attrs(coll, oid)
     }
 
     fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
-        self.disk().seen().omap_get_header(coll, oid)
+        self.read_disk().seen().omap_get_header(coll, oid)
     }
 
     fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
-        self.disk().seen().omap_get(coll, oid, keys)
+        self.read_disk().seen().omap_get(coll, oid, keys)
     }
 
     fn list_collections(&self) -> Result<Vec<PgId>> {
-        self.disk().seen().list_collections()
+        self.read_disk().seen().list_collections()
     }
 
     fn collection_exists(&self, coll: PgId) -> Result<bool> {
-        self.disk().seen().collection_exists(coll)
+        self.read_disk().seen().collection_exists(coll)
     }
 
     fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
-        self.disk().seen().collection_meta(coll)
+        self.read_disk().seen().collection_meta(coll)
     }
 
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
-        self.disk().seen().read_log(coll, after, max)
+        self.read_disk().seen().read_log(coll, after, max)
     }
 
     fn omap_iterate(
@@ -179,7 +188,7 @@ impl ReadStore for Store {
         max: usize,
         max_bytes: usize,
     ) -> Result<Page<(Bytes, Bytes)>> {
-        self.disk().seen().omap_iterate(coll, oid, start_after, prefix, max, max_bytes)
+        self.read_disk().seen().omap_iterate(coll, oid, start_after, prefix, max, max_bytes)
     }
 
     fn omap_get_keys(
@@ -191,7 +200,7 @@ impl ReadStore for Store {
         max: usize,
         max_bytes: usize,
     ) -> Result<Page<Bytes>> {
-        self.disk().seen().omap_get_keys(coll, oid, start_after, prefix, max, max_bytes)
+        self.read_disk().seen().omap_get_keys(coll, oid, start_after, prefix, max, max_bytes)
     }
 
     fn list_objects(
@@ -201,6 +210,6 @@ impl ReadStore for Store {
         to: Option<&ObjectId>,
         max: usize,
     ) -> Result<Page<ObjectId>> {
-        self.disk().seen().list_objects(coll, from, to, max)
+        self.read_disk().seen().list_objects(coll, from, to, max)
     }
 }

@@ -627,10 +627,10 @@ impl World {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
                     self.check(checked);
                 }
-                Out::Answered { pg, interval, wrote } => {
+                Out::Answered { pg, interval, wrote, judged } => {
                     self.say(format_args!("osd.{id} answers {pg} interval {interval} wrote {wrote:?}"));
-                    let checked =
-                        self.invariants.answered(&self.osds, self.monitor.view(), id, pg, interval, wrote);
+                    let (view, what) = (self.monitor.view(), (wrote, judged));
+                    let checked = self.invariants.answered(&self.osds, view, id, pg, interval, what);
                     self.check(checked);
                 }
                 Out::Unreadable { pg, object, interval, has_own } => {
@@ -643,6 +643,7 @@ impl World {
                     self.check(checked);
                 }
                 Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
+                Out::Stalled(order) => self.stalls(id, order),
                 Out::Reached(bound) => self.reached.add(bound, 1),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
                 Out::Said(to, what) => self.say(format_args!("osd.{id} > {to} {what}")),

@@ -31,12 +31,18 @@ struct Look {
 pub(super) struct Looks {
     cells: Arc<Vec<ShardCell>>,
     looks: Vec<Look>,
+    patience: Duration,
 }
 
 impl Looks {
     pub(super) fn new(cells: Arc<Vec<ShardCell>>) -> Looks {
         let looks = vec![Look::default(); cells.len()];
-        Looks { cells, looks }
+        Looks { cells, looks, patience: WAIT }
+    }
+
+    /// For how long it waits for the end of a turn, instead of twice what one takes that waits for nothing.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Shards that were at work are waited for again.
@@ -51,7 +57,7 @@ impl Looks {
 
     fn note(&mut self, mut f: impl FnMut(usize, &mut Shard, &mut Look)) {
         for (at, (cell, look)) in self.cells.iter().zip(&mut self.looks).enumerate() {
-            let wait = if look.busy { Duration::ZERO } else { WAIT };
+            let wait = if look.busy { Duration::ZERO } else { self.patience };
             look.busy = cell.try_with(wait, |shard| f(at, shard, look)).is_none();
         }
     }

@@ -481,7 +481,8 @@ impl Shard {
             && !lacks_source
             && let Some((pg, interval)) = self.place_of(op.slot)
         {
-            self.shared.world.observe(Observation::Answered { pg, interval, wrote, result });
+            let judged_ns = self.now_ns;
+            self.shared.world.observe(Observation::Answered { pg, interval, wrote, result, judged_ns });
         }
     }
 

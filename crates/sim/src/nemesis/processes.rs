@@ -80,6 +80,7 @@ impl World {
     pub(super) fn forget_stop(&mut self, osd: u32) {
         self.nemesis.stop_orders.remove(&osd);
         self.nemesis.stopped_osds.remove(&osd);
+        self.forget_stalls(osd);
     }
 
     /// Whether the OSD's process is stopped.
@@ -87,13 +88,22 @@ impl World {
         self.nemesis.stopped_osds.contains_key(&osd)
     }
 
-    /// Until when something that happens has to wait for a stopped process.
+    /// Until when the OSD's process is stopped.
+    pub(super) fn stopped_until(&self, osd: u32) -> Option<Nanos> {
+        self.nemesis.stopped_osds.get(&osd).map(|stopped| stopped.until)
+    }
+
+    /// Until when something that happens has to wait for a stopped process, or for an actor that stalls.
     pub(crate) fn waits_for_stopped(&self, happening: &Happening) -> Option<Nanos> {
-        if self.nemesis.stopped_osds.is_empty() {
+        if self.nemesis.stopped_osds.is_empty() && self.nemesis.stalled.is_empty() {
             return None;
         }
+        self.waits_for_process(happening).max(self.waits_for_stalled(happening))
+    }
+
+    fn waits_for_process(&self, happening: &Happening) -> Option<Nanos> {
         let of = |node: Node| match node {
-            Node::Osd(osd) => self.nemesis.stopped_osds.get(&osd).map(|stopped| stopped.until),
+            Node::Osd(osd) => self.stopped_until(osd),
             _ => None,
         };
         match happening {
@@ -132,7 +142,8 @@ impl World {
         }
         let is_awaited = ending.is_shown_up() && now < deadline;
         // The store is flushed before the process ends.
-        if is_awaited || self.is_osd_stopped(osd) || self.nemesis.stuck_until(osd) > now {
+        let waits = self.is_osd_stopped(osd) || self.is_stalled(osd);
+        if is_awaited || waits || self.nemesis.stuck_until(osd) > now {
             return self.later(STOP_LOOK, FaultEvent::Stop { osd, life, deadline, wait });
         }
         self.say(format_args!("osd.{osd} stops"));

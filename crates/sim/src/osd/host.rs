@@ -2,6 +2,7 @@
 //! that watches it.
 
 use super::sessions::{SessionConnection, Sessions};
+use super::stalls::{Call, pass, pass_time_of_day, true_time};
 use super::{Copies, Out};
 use crate::bounds::Bound;
 use crate::monitor::WALL;
@@ -40,6 +41,8 @@ pub(super) struct Host {
     copies: Copies,
     store: Arc<Store>,
     local_ns: AtomicU64,
+    /// The same moment in true time.
+    true_ns: AtomicU64,
     wall_ahead: AtomicI64,
     /// The process.
     nonce: u64,
@@ -69,6 +72,7 @@ impl Host {
             copies,
             store,
             local_ns: AtomicU64::new(local_ns),
+            true_ns: AtomicU64::new(0),
             wall_ahead: AtomicI64::new(0),
             nonce,
             uuids: AtomicU64::new(1),
@@ -87,9 +91,25 @@ impl Host {
     }
 
     /// The clock goes on; the time of day is so far ahead.
-    pub(super) fn set_time(&self, local_ns: Nanos, wall_ahead: i64) {
+    pub(super) fn set_time(&self, now: Nanos, local_ns: Nanos, wall_ahead: i64) {
+        self.true_ns.store(now, Ordering::Relaxed);
         self.local_ns.store(local_ns, Ordering::Relaxed);
         self.wall_ahead.store(wall_ahead, Ordering::Relaxed);
+    }
+
+    /// What the clock shows now.
+    pub(super) fn local_ns(&self) -> Nanos {
+        self.local_ns.load(Ordering::Relaxed)
+    }
+
+    /// True time.
+    pub(super) fn true_ns(&self) -> Nanos {
+        self.true_ns.load(Ordering::Relaxed)
+    }
+
+    /// What is to be done or known.
+    pub(super) fn tell(&self, out: Out) {
+        self.out.lock().push(out);
     }
 
     /// What the process wants done or known since this was asked last.
@@ -108,6 +128,7 @@ impl Host {
     }
 
     fn send(&self, to: Node, packet: Packet) {
+        pass(Call::Send);
         self.out.lock().push(Out::Send(to, packet));
     }
 
@@ -152,11 +173,13 @@ impl Host {
 
 impl World for Host {
     fn boot_ns(&self) -> u64 {
-        self.local_ns.load(Ordering::Relaxed)
+        pass(Call::Clock);
+        self.local_ns()
     }
 
     fn wall_ns(&self) -> u64 {
-        (WALL + self.boot_ns()).saturating_add_signed(self.wall_ahead.load(Ordering::Relaxed))
+        pass_time_of_day();
+        (WALL + self.local_ns()).saturating_add_signed(self.wall_ahead.load(Ordering::Relaxed))
     }
 
     fn fresh_uuid(&self) -> Uuid {
@@ -199,8 +222,7 @@ impl World for Host {
 
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
         self.peers.lock().get(osd, |process| {
-            let now = self.boot_ns();
-            let conn = SessionConnection::new(&self.sessions, now, osd, shard, process.addr);
+            let conn = SessionConnection::new(&self.sessions, self.local_ns(), osd, shard, process.addr);
             Ok(ConnRef::new(Arc::new(conn)))
         })
     }
@@ -222,6 +244,7 @@ impl World for Host {
     }
 
     fn fetch(&self, shard: usize, arrival: Box<Arrival>) {
+        pass(Call::Send);
         self.out.lock().push(Out::Fetch { shard, arrival });
     }
 
@@ -232,7 +255,10 @@ impl World for Host {
             Observation::Answered { pg, result, .. } if result == Errno::EIO.negated() => {
                 Out::Broken("an execution failed with EIO", format!("{pg} on {osd}"))
             }
-            Observation::Answered { pg, interval, wrote, .. } => Out::Answered { pg, interval, wrote },
+            Observation::Answered { pg, interval, wrote, judged_ns, .. } => {
+                let judged = true_time(judged_ns, self.true_ns());
+                Out::Answered { pg, interval, wrote, judged }
+            }
             Observation::Unreadable { pg, object, interval } => {
                 let has_own = self.copies.has_stored(&self.store.disk(), pg, object);
                 Out::Unreadable { pg, object: object.clone(), interval, has_own }
@@ -259,6 +285,7 @@ struct SimConnection {
 
 impl Connection for SimConnection {
     fn send_encoded(&self, message: Encoded) -> Result<()> {
+        pass(Call::Send);
         if self.is_over() {
             return Err(Error::Closed);
         }

@@ -3,7 +3,8 @@
 //! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
 //! any byte; a new one is made, and the session resumes. Which sessions there are decides [`nacre_shard::peers`].
 
-use super::Out;
+use super::stalls::{Call, pass};
+use super::{Out, SHARDS};
 use crate::network::Node;
 use crate::packet::{Packet, SocketEvent};
 use crate::schedule::{MILLI, Nanos, SECOND};
@@ -191,6 +192,8 @@ pub(super) struct Sessions {
     next_end: u64,
     next_socket: u64,
     events: VecDeque<Event>,
+    /// Shards that are in the middle of a turn: of the sessions on their threads nothing is read, written or looked after.
+    stalled: [bool; SHARDS],
     /// Ends from whose sockets something may be read, and to whose sockets something is to be written.
     readable: BTreeSet<u64>,
     writable: BTreeSet<u64>,
@@ -218,9 +221,15 @@ impl Sessions {
             next_end: 1,
             next_socket: nonce << 24,
             events: VecDeque::new(),
+            stalled: [false; SHARDS],
             readable: BTreeSet::new(),
             writable: BTreeSet::new(),
         }
+    }
+
+    /// A shard's thread stalls, or goes on.
+    pub(super) fn set_stalled(&mut self, shard: usize, stalls: bool) {
+        self.stalled[shard] = stalls;
     }
 
     fn tell(&self, out: Out) {
@@ -466,10 +475,13 @@ impl Sessions {
         self.events.pop_front()
     }
 
-    /// Whether reading gets on: a frame that waits for the throttle does not before there is room.
+    /// Whether reading gets on: a frame that waits for the throttle does not before there is room, and nothing does on a thread that stalls.
     fn is_ready(&self, id: u64) -> bool {
-        let socket = self.ends.get(&id).and_then(|end| end.socket.as_ref());
-        let Some(socket) = socket.filter(|socket| socket.throttled) else { return true };
+        let Some(end) = self.ends.get(&id) else { return true };
+        if self.stalled[end.lane] {
+            return false;
+        }
+        let Some(socket) = end.socket.as_ref().filter(|socket| socket.throttled) else { return true };
         let Some((header, ..)) = &socket.pending else { return true };
         self.throttle.try_take(memory_bytes(header)).is_some()
     }
@@ -555,6 +567,10 @@ impl Sessions {
         let mut batch = Batch::default();
         for id in std::mem::take(&mut self.writable) {
             let Some(end) = self.ends.get_mut(&id) else { continue };
+            if self.stalled[end.lane] {
+                self.writable.insert(id);
+                continue;
+            }
             let Some(socket) = end.socket.as_mut().filter(|socket| socket.up && !socket.ended) else {
                 continue;
             };
@@ -572,12 +588,12 @@ impl Sessions {
 
     /// When [`Sessions::on_time`] has something to do.
     pub(super) fn next_wake(&self) -> Option<Nanos> {
-        self.ends.values().filter_map(End::next_wake).min()
+        self.ends.values().filter(|end| !self.stalled[end.lane]).filter_map(End::next_wake).min()
     }
 
     /// Time has passed.
     pub(super) fn on_time(&mut self, now: Nanos) {
-        let due = |end: &End| end.next_wake().is_some_and(|at| at <= now);
+        let due = |end: &End| !self.stalled[end.lane] && end.next_wake().is_some_and(|at| at <= now);
         let ids: Vec<u64> = self.ends.iter().filter(|(_, end)| due(end)).map(|(id, _)| *id).collect();
         for id in ids {
             let Some(end) = self.ends.get_mut(&id) else { continue };
@@ -688,6 +704,7 @@ impl SessionConnection {
 
 impl Connection for SessionConnection {
     fn send_encoded(&self, message: Encoded) -> Result<()> {
+        pass(Call::Send);
         self.sessions.lock().send(self.id, message)
     }
 
