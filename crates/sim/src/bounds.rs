@@ -6,6 +6,7 @@
 use crate::packet::Packet;
 use nacre_pg::PeerMsg;
 use nacre_types::errno::Errno;
+use nacre_types::msg::OsdReply;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -114,16 +115,21 @@ impl Bounds {
     /// Counts what a packet that is sent tells.
     pub fn note(&mut self, packet: &Packet) {
         let bound = match packet {
-            Packet::Reply(_, reply) if reply.result == Errno::ESTALE.negated() => Bound::Forgotten,
-            Packet::Reply(_, reply) if reply.result == Errno::ENOSPC.negated() => Bound::NoSpace,
-            Packet::Reply(_, reply) if reply.result == Errno::ETIMEDOUT.negated() => Bound::NotifyTimeout,
-            Packet::Backoff(..) => Bound::Backoff,
-            Packet::Lost(..) => Bound::WatchLapsed,
             Packet::Map(maps) if maps.incrementals.len() > 1 => Bound::MapBatch,
             Packet::Cas(reply) if !reply.accepted => Bound::CasRefused,
             _ => return,
         };
         self.add(bound, 1);
+    }
+
+    /// What an answer tells.
+    pub fn of_reply(reply: &OsdReply) -> Option<Bound> {
+        match Errno(-reply.result) {
+            Errno::ESTALE => Some(Bound::Forgotten),
+            Errno::ENOSPC => Some(Bound::NoSpace),
+            Errno::ETIMEDOUT => Some(Bound::NotifyTimeout),
+            _ => None,
+        }
     }
 
     /// What a message between OSDs tells.

@@ -396,7 +396,7 @@ impl World {
             0..3 => {
                 let other = self.any_osd(random);
                 let by = random.range(MILLI, 400 * MILLI);
-                other != osd && self.break_sockets(osd, other, by)
+                other != osd && self.break_sockets(Node::Osd(osd), Node::Osd(other), by)
             }
             3 => {
                 // A session between OSDs is given up although both live: what is under way is lost, and both are told.
@@ -421,8 +421,8 @@ impl World {
 
     /// A lossy connection is lost with what is under way. Returns whether there is one.
     fn lose(&mut self, a: Node, b: Node) -> bool {
-        if let (Node::Client(client), Node::Osd(osd)) | (Node::Osd(osd), Node::Client(client)) = (a, b) {
-            return self.lose_connection(client, osd, 300 * MILLI);
+        if a != Node::Mon && b != Node::Mon {
+            return self.break_sockets(a, b, 300 * MILLI);
         }
         let late = self.network.cut(Link::new(a, b));
         self.network.cut(Link::new(b, a));

@@ -3,11 +3,10 @@
 //! A connection joins two nodes; each of its directions is a queue. Order holds within a direction; across connections
 //! there is none. Three kinds of trouble:
 //!
-//! - *Breaks* of a socket between OSDs: of each direction a suffix is lost, from any byte on, and both ends find out on their own.
-//!   The sessions of `nacre-session` above make it good.
-//! - *Resets* end a lossy connection (of clients and the map authority): of each direction a suffix is lost, and both ends are told.
-//!   Part of that suffix may still come out of the receiver's socket later, after the sender has already sent it again on the
-//!   next connection: a *ghost*.
+//! - *Breaks* of a socket: of each direction a suffix is lost, from any byte on, and both ends find out on their own. What clients
+//!   sent may also come late, after what they have since sent by other sockets: a *ghost*.
+//! - *Resets* end a connection with the map authority: of each direction a suffix is lost, and both ends are told. Part of that
+//!   suffix may be a ghost too.
 //! - *Partitions* hold the messages of all connections from one node to another back for as long as they last.
 //!
 //! The network knows nothing of what it carries.
@@ -56,7 +55,7 @@ pub enum Channel {
     Usual,
     /// For heartbeats.
     Beats,
-    /// A socket of a session between OSDs, by its number.
+    /// A socket of a session or connection, by its number.
     Socket(u64),
 }
 
@@ -208,6 +207,11 @@ impl<M> Network<M> {
         }
         direction.last = direction.last.max(now) + by;
         self.arm(link)
+    }
+
+    /// Whether anything is under way on a direction.
+    pub fn is_carrying(&self, link: Link) -> bool {
+        self.directions.get(&link).is_some_and(|direction| !direction.queue.is_empty())
     }
 
     /// Ends a session in one direction: what has not arrived is lost. Returns it, in order.

@@ -5,9 +5,6 @@
 //! be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
 mod host;
-mod sessions;
-
-pub use sessions::{MessageKey, SessionKey, SessionSettings, SessionTrouble};
 
 use crate::bounds::{Bound, Bounds};
 use crate::disk::{Disk, Image};
@@ -15,6 +12,7 @@ use crate::network::Node;
 use crate::packet::Packet;
 use crate::scenario::FSID;
 use crate::schedule::{Clock, Nanos};
+use crate::sessions::{Delivery, Event, SessionOut, SessionSettings, Sessions};
 use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
@@ -22,7 +20,7 @@ use nacre_common::Config;
 use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
-use nacre_pg::{KnownOsds, Pg};
+use nacre_pg::{KnownOsds, Pg, PgEnvelope};
 use nacre_shard::control::{Control, shows_up};
 use nacre_shard::copy::Fetched;
 use nacre_shard::inbox::ShardMessage;
@@ -31,13 +29,13 @@ use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
+use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{MapPublish, OsdMarkMeDown, OsdRequest};
+use nacre_types::msg::{MapPublish, Message, OsdMarkMeDown, OsdRequest};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use parking_lot::MutexGuard;
-use sessions::{Event, Sessions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -84,18 +82,8 @@ pub enum Out {
         /// The request.
         arrival: Box<Arrival>,
     },
-    /// A message was taken by a session.
-    Queued(SessionKey, MessageKey),
-    /// A session's message was handed on at the other end.
-    Handled(SessionKey, MessageKey),
-    /// A session starts afresh: what was queued is dropped.
-    SessionRestarted(SessionKey),
-    /// Something happened to a session that is to happen in simulations.
-    Session(SessionTrouble),
-    /// No answer came on a socket.
-    GiveUp(u64),
-    /// What a message to a node says, for traces.
-    Said(Node, String),
+    /// What its sessions want.
+    Session(SessionOut),
     /// A bound was reached.
     Reached(Bound),
     /// A rule of the contract between machine and host was broken.
@@ -107,7 +95,7 @@ pub enum Out {
 pub struct OsdSettings {
     /// PGs, heartbeats and leases.
     pub shards: ShardSettings,
-    /// Sessions with peers.
+    /// Sessions with peers, and connections of clients.
     pub sessions: SessionSettings,
     /// The options, for what the simulation does not choose.
     pub config: Config,
@@ -185,10 +173,9 @@ impl Osd {
     pub fn start(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.life += 1;
         let nonce = (u64::from(self.id.0) + 1) << 32 | u64::from(self.life);
-        let process_out = Arc::default();
-        let sessions = Sessions::new(self.settings.sessions, nonce, SHARDS, Arc::clone(&process_out));
+        let sessions = Sessions::new(self.settings.sessions, nonce, SHARDS);
         let (store, local) = (Arc::clone(&self.store), self.clock.read(now));
-        let host = Arc::new(Host::new(self.copies(), store, nonce, local, process_out, sessions));
+        let host = Arc::new(Host::new(self.copies(), store, nonce, local, sessions));
         let world = Arc::clone(&host) as Arc<dyn World>;
         let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let settings = &self.settings;
@@ -423,7 +410,7 @@ impl Osd {
         let Some(process) = &mut self.process else { return };
         process.host.set_time(local, self.wall_ahead);
         act(process);
-        process.hear_peers();
+        process.hear();
         process.host.sessions().flush();
         process.host.take(out);
         if let RunState::Failed(reason) = &*process.shared.state.borrow() {
@@ -434,12 +421,9 @@ impl Osd {
     /// A packet arrived.
     pub fn on_packet(&mut self, now: Nanos, from: Node, packet: Packet, out: &mut Vec<Out>) {
         match (from, packet) {
-            (Node::Client(_), Packet::Request(conn, request)) => {
-                self.on_request(now, (from, conn), request, out);
-            }
-            (Node::Osd(peer), Packet::Socket(socket, event)) => self.act(now, out, |process| {
+            (from, Packet::Socket(socket, event)) => self.act(now, out, |process| {
                 let local = process.host.boot_ns();
-                process.host.sessions().on_socket(local, OsdId(peer), socket, event);
+                process.host.sessions().on_socket(local, from, socket, event);
             }),
             (Node::Osd(peer), Packet::Heartbeat(beat)) => {
                 let from = OsdId(peer);
@@ -453,18 +437,6 @@ impl Osd {
         }
     }
 
-    fn on_request(&mut self, now: Nanos, from: (Node, u64), request: OsdRequest, out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            let conn = process.host.conn_of_client(from, request.reqid.client);
-            let arrived_ns = process.host.boot_ns();
-            let arrival = Arrival { conn: conn.clone(), permit: None, arrived_ns, request };
-            process.cell_of(arrival.request.pg).enter(|shard| shard.on_request(arrival));
-            if conn.is_over() {
-                process.shared.post_all(|| ShardMessage::WatchersGone(conn.id()));
-            }
-        });
-    }
-
     /// The source of a shard's copy is read, or can't be.
     pub fn on_fetched(
         &mut self,
@@ -476,15 +448,6 @@ impl Osd {
         self.act(now, out, |process| {
             let fetched = Fetched { copies: vec![copied], rooms: Vec::new() };
             process.shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
-        });
-    }
-
-    /// A connection of a client is over.
-    pub fn on_client_reset(&mut self, now: Nanos, from: (Node, u64), out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            if let Some(conn) = process.host.lose_client(from) {
-                process.shared.post_all(|| ShardMessage::WatchersGone(conn));
-            }
         });
     }
 
@@ -502,7 +465,7 @@ impl Osd {
         });
     }
 
-    /// The process is about to end in order: its peers are told.
+    /// The process is about to end in order: peers and clients are told.
     pub fn close_sessions(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| process.host.sessions().close());
     }
@@ -556,30 +519,68 @@ impl Process {
         &self.cells[self.shared.shard_of(pg)]
     }
 
-    /// Does what sessions have for the shards, on the threads on which they live.
-    fn hear_peers(&self) {
+    /// Does what sessions and connections have for the shards, on the threads on which they live.
+    fn hear(&self) {
         let now = self.host.boot_ns();
         loop {
             let event = self.host.sessions().next_event(now);
-            match event {
+            let taken = match event {
                 None => return,
-                Some(Event::Message(from, lane, envelope, permit)) => {
-                    Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
-                    let owner = self.shared.shard_of(envelope.pg);
-                    if owner == lane {
-                        self.cells[owner].enter(|shard| shard.on_peer(from, *envelope));
-                    } else {
-                        self.shared.inboxes[owner].post(ShardMessage::Peer { from, envelope, permit });
-                    }
+                Some(Event::Accepted(id, client)) => {
+                    self.host.accept(id, client);
+                    Ok(())
                 }
-                Some(Event::Reset(peer, is_over)) => {
-                    if is_over {
-                        self.host.drop_peer(peer);
-                    }
-                    self.shared.post_all(|| ShardMessage::PeerReset(peer));
+                Some(Event::Message(delivery)) if delivery.kind == OsdRequest::KIND => {
+                    self.on_request(delivery)
                 }
+                Some(Event::Message(delivery)) => self.on_envelope(delivery),
+                Some(Event::Reset { peer: Node::Osd(osd), is_lost, .. }) => {
+                    if is_lost {
+                        self.host.drop_peer(OsdId(osd));
+                    }
+                    self.shared.post_all(|| ShardMessage::PeerReset(OsdId(osd)));
+                    Ok(())
+                }
+                Some(Event::Reset { id, .. }) => {
+                    if self.host.lose_client(id) {
+                        self.shared.post_all(|| ShardMessage::WatchersGone(id));
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(error) = taken {
+                self.host.broken("a message that can't be decoded", error.to_string());
             }
         }
+    }
+
+    fn on_request(&self, mut delivery: Delivery) -> Result<(), DecodeError> {
+        let Some(conn) = self.host.conn_of_client(delivery.id) else { return Ok(()) };
+        let request: OsdRequest = delivery.decode()?;
+        let arrived_ns = self.host.boot_ns();
+        let arrival = Arrival { conn, permit: delivery.permit.take(), arrived_ns, request };
+        let owner = self.shared.shard_of(arrival.request.pg);
+        if owner == delivery.lane {
+            self.cells[owner].enter(|shard| shard.on_request(arrival));
+        } else {
+            self.shared.inboxes[owner].post(ShardMessage::Client(Box::new(arrival)));
+        }
+        Ok(())
+    }
+
+    fn on_envelope(&self, mut delivery: Delivery) -> Result<(), DecodeError> {
+        let envelope: PgEnvelope = delivery.decode()?;
+        let Node::Osd(from) = delivery.from else { return Ok(()) };
+        let (from, permit) = (OsdId(from), delivery.permit.take());
+        Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
+        let owner = self.shared.shard_of(envelope.pg);
+        if owner == delivery.lane {
+            self.cells[owner].enter(|shard| shard.on_peer(from, envelope));
+        } else {
+            let envelope = Box::new(envelope);
+            self.shared.inboxes[owner].post(ShardMessage::Peer { from, envelope, permit });
+        }
+        Ok(())
     }
 
     fn is_shown_up(&self) -> bool {

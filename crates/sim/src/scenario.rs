@@ -5,10 +5,11 @@
 
 use crate::monitor::Publishing;
 use crate::mutation::Mutation;
-use crate::osd::{OsdSettings, SHARDS, SessionSettings};
+use crate::osd::{OsdSettings, SHARDS};
 use crate::profile::Profile;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use crate::sessions::SessionSettings;
 use nacre_common::config::ConfigBuilder;
 use nacre_mon::logic::Tuning;
 use nacre_pg::Settings;
@@ -191,7 +192,7 @@ pub struct Scenario {
     pub session_expiry: Nanos,
     /// Clients go on while the cluster heals.
     pub busy: bool,
-    /// Bytes that may wait for a peer of an OSD.
+    /// Bytes that may wait for a peer or client of an OSD.
     pub peer_queue_bytes: usize,
     /// Bytes of peers' messages, decoded, that an OSD may work on at a time.
     pub peer_throttle_bytes: u64,
@@ -221,6 +222,14 @@ const LATER: Fault = Fault::MapGap;
 const LATER_SHARE: u32 = 250;
 /// Bytes that may wait for a peer where the queue is not meant to fill.
 const WIDE_QUEUE: usize = 1 << 20;
+/// Bytes of messages that may be worked on where the throttle is not meant to fill.
+const WIDE_THROTTLE: u64 = 8 << 20;
+/// One in so many messages of a client finds its queue full.
+const FULL_QUEUE: u64 = 200;
+
+fn rules_of(mutation: Option<Mutation>) -> Rules {
+    Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) }
+}
 
 impl Scenario {
     /// The scenario of a seed in the common profile.
@@ -313,11 +322,25 @@ impl Scenario {
             queue_bytes: self.peer_queue_bytes,
             full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
+            client_throttle: (WIDE_THROTTLE, 0),
             timeout: self.peer_timeout,
-            rules: Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) },
+            rules: rules_of(mutation),
             trace: false,
         };
         OsdSettings { shards, sessions, config: config.expect("invariant: these options have these values") }
+    }
+
+    /// What clients' connections obey.
+    pub fn client_sessions(&self, mutation: Option<Mutation>) -> SessionSettings {
+        SessionSettings {
+            queue_bytes: WIDE_QUEUE,
+            full_one_in: FULL_QUEUE,
+            throttle: (WIDE_THROTTLE, 0),
+            client_throttle: (WIDE_THROTTLE, 0),
+            timeout: self.peer_timeout,
+            rules: rules_of(mutation),
+            trace: false,
+        }
     }
 
     /// What the map authority obeys.

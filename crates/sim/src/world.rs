@@ -58,8 +58,6 @@ pub enum Happening {
     SessionTime(u32, u32),
     /// Both ends notice that a lossy connection was lost.
     ResetSeen(Node, Node),
-    /// A client and an OSD notice that their connection is over.
-    ConnectionOver(u32, u32, u64),
     /// The map authority's commit is durable.
     Committed(u32),
     /// Time for the map authority.
@@ -127,9 +125,7 @@ pub struct World {
     turns: Vec<[NextTurn; SHARDS]>,
     /// Directions cut by partitions.
     pub(crate) partitioned: BTreeSet<Link>,
-    /// Connections of clients that are over: nothing is sent by them any more.
-    broken: BTreeSet<(u32, u64)>,
-    /// Sockets between OSDs, and what went by them.
+    /// Sockets, and what went by them.
     sockets: Sockets,
     /// When each OSD's sessions are woken next.
     session_wakes: Vec<Option<Nanos>>,
@@ -167,7 +163,9 @@ impl World {
         let clients = (0..scenario.clients + scenario.osds)
             .map(|n| {
                 let random = Random::new(seed, Stream::Client(n));
-                Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
+                let mut settings = scenario.client_sessions(mutation);
+                settings.trace = options.trace;
+                Client::new(Node::Client(n), ClientId(u64::from(n) + 1), nonce_of(n), settings, random)
             })
             .collect();
         let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning(), scenario.publishing());
@@ -196,7 +194,6 @@ impl World {
             wakes: vec![None; count],
             turns: vec![[NextTurn::default(); SHARDS]; count],
             partitioned: BTreeSet::new(),
-            broken: BTreeSet::new(),
             sockets: Sockets::new(seed),
             session_wakes: vec![None; count],
             asked: 0,
@@ -363,7 +360,6 @@ impl World {
                 self.reset_seen(a, b);
                 self.reset_seen(b, a);
             }
-            Happening::ConnectionOver(client, osd, conn) => self.connection_over(client, osd, conn),
             Happening::Committed(life) => {
                 if self.monitor.life == life {
                     self.with_monitor(|monitor, out| monitor.committed(now, out));
@@ -408,12 +404,6 @@ impl World {
         if self.trace {
             self.say(format_args!("{from} > {to} {packet:?}"));
         }
-        if let (Some(conn), Node::Client(client), _) | (Some(conn), _, Node::Client(client)) =
-            (packet.connection(), from, to)
-            && self.broken.contains(&(client, conn))
-        {
-            return;
-        }
         self.reached.note(&packet);
         let link = match packet {
             Packet::Socket(number, event) => return self.send_by_socket(from, to, number, event),
@@ -446,12 +436,6 @@ impl World {
         if self.trace {
             self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
         }
-        if let (Node::Client(client), Node::Osd(osd), Some(conn)) = (link.from, link.to, packet.connection())
-            && !self.osds[osd as usize].is_running()
-        {
-            // The port is closed.
-            return self.break_connection((client, osd), conn, 3 * MILLI);
-        }
         if let Channel::Socket(number) = link.channel
             && !self.arrives_by_socket(link, number, &packet)
         {
@@ -466,32 +450,12 @@ impl World {
 
     fn client_packet(&mut self, number: u32, from: Node, packet: Packet) {
         let now = self.schedule.now();
-        let osd = if let Node::Osd(osd) = from { OsdId(osd) } else { OsdId(u32::MAX) };
         match packet {
             Packet::Map(publish) => {
                 self.with_client(number, |client, history, out| client.on_map(now, history, &publish, out));
             }
-            Packet::Backoff(conn, backoff) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, _, _| client.on_backoff(now, conn, backoff));
-            }
-            Packet::Notify(conn, notify) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, history, out| {
-                    client.on_notify(now, history, conn, &notify, out);
-                });
-            }
-            Packet::Lost(conn, lost) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, history, out| {
-                    client.on_watch_lost(now, history, conn, lost, out);
-                });
-            }
-            Packet::Reply(conn, reply) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, history, out| {
-                    client.on_reply(now, history, conn, reply, out);
-                });
+            Packet::Socket(socket, event) => {
+                self.with_client(number, |client, _, _| client.on_socket(now, from, socket, event));
             }
             other => self.fail("a packet for somebody else", format!("{from}: {other:?}")),
         }
@@ -509,13 +473,13 @@ impl World {
         let (now, node) = (self.schedule.now(), Node::Client(number));
         let mut out = Vec::new();
         let mut expired = false;
-        act(&mut self.clients[number as usize], &mut self.history, &mut out);
+        let client = &mut self.clients[number as usize];
+        act(client, &mut self.history, &mut out);
+        client.settle(now, &mut self.history, &mut out);
         for wanted in out {
             match wanted {
-                ClientOut::Send(osd, conn, request) => {
-                    self.send(node, Node::Osd(osd.0), Packet::Request(conn, *request));
-                }
-                ClientOut::Close(osd, conn) => self.break_connection((number, osd.0), conn, 20 * MILLI),
+                ClientOut::Session(wanted) => self.session_out(node, wanted),
+                ClientOut::Reached(bound) => self.reached.add(bound, 1),
                 ClientOut::NeedsMap => {
                     self.reached.add(Bound::MapGap, 1);
                     self.send(node, Node::Mon, Packet::Subscribe(0));
@@ -535,37 +499,6 @@ impl World {
         if let Some(at) = self.clients[number as usize].sooner_wake(now) {
             self.schedule.at(at, Happening::ClientTime(number));
         }
-    }
-
-    /// The connection between a client and an OSD is over with what is under way; they notice within `within`.
-    fn break_connection(&mut self, (client, osd): (u32, u32), conn: u64, within: Nanos) {
-        if !self.broken.insert((client, conn)) {
-            return;
-        }
-        let link = Link::new(Node::Client(client), Node::Osd(osd));
-        let late = self.network.cut(link);
-        self.network.cut(link.back());
-        self.haunt(link, late);
-        let wait = self.disk_random.range(MILLI, within);
-        self.schedule.after(wait, Happening::ConnectionOver(client, osd, conn));
-    }
-
-    /// The connection that a client has to an OSD now is lost. Returns whether there is one.
-    pub(crate) fn lose_connection(&mut self, client: u32, osd: u32, within: Nanos) -> bool {
-        let connection = self.clients[client as usize].connection(OsdId(osd));
-        if let Some(conn) = connection {
-            self.break_connection((client, osd), conn, within);
-        }
-        connection.is_some()
-    }
-
-    fn connection_over(&mut self, client: u32, osd: u32, conn: u64) {
-        let now = self.schedule.now();
-        self.with_client(client, |client, history, out| {
-            client.on_reset(now, history, (OsdId(osd), conn), out);
-        });
-        let from = (Node::Client(client), conn);
-        self.with_osd(osd, |osd, out| osd.on_client_reset(now, from, out));
     }
 
     // Machines.
@@ -606,8 +539,7 @@ impl World {
                 Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
                 Out::Reached(bound) => self.reached.add(bound, 1),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
-                Out::Said(to, what) => self.say(format_args!("osd.{id} > {to} {what}")),
-                out => self.session_out(id, out),
+                Out::Session(wanted) => self.session_out(Node::Osd(id), wanted),
             }
         }
         self.out = out;
@@ -725,9 +657,6 @@ impl World {
                 self.network.cut(Link::new(Node::Osd(other), me).by(Channel::Beats));
             }
         }
-        for client in 0..self.clients.len() as u32 {
-            self.lose_connection(client, id, 20 * MILLI);
-        }
         let late = self.network.cut(Link::new(me, Node::Mon));
         self.haunt(Link::new(me, Node::Mon), late);
         self.with_monitor(|monitor, out| monitor.on_reset(me, out));
@@ -792,6 +721,11 @@ impl World {
             self.due(Some(due));
         }
     }
+}
+
+/// Tells a client's process from OSDs' and other clients'.
+fn nonce_of(client: u32) -> u64 {
+    (u64::from(client) + 101) << 32
 }
 
 /// Hashes a text.

@@ -1,4 +1,4 @@
-//! What sessions between OSDs are made for happens in simulations.
+//! What sessions and connections are made for happens in simulations.
 
 use nacre_sim::osd::SessionTrouble;
 use nacre_sim::scenario::Scenario;

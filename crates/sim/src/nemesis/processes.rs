@@ -102,8 +102,7 @@ impl World {
             | Happening::Turn(osd, ..)
             | Happening::OsdTick(osd, _)
             | Happening::SessionTime(osd, _)
-            | Happening::Refused(osd, _)
-            | Happening::ConnectionOver(_, osd, _) => of(Node::Osd(*osd)),
+            | Happening::Refused(osd, _) => of(Node::Osd(*osd)),
             Happening::ResetSeen(a, b) => of(*a).max(of(*b)),
             _ => None,
         }

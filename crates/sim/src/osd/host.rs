@@ -1,17 +1,17 @@
 //! What lies beyond a simulated OSD process: its clock as it is read now, connections to other machines, and the simulation
 //! that watches it.
 
-use super::sessions::{SessionConnection, Sessions};
 use super::{Copies, Out};
 use crate::bounds::Bound;
 use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::Packet;
 use crate::schedule::Nanos;
+use crate::sessions::{SessionConnection, Sessions};
 use crate::store::Store;
 use nacre_common::auth::Peer;
-use nacre_common::conn::{ConnRef, Connection};
-use nacre_common::error::{Error, Result};
+use nacre_common::conn::ConnRef;
+use nacre_common::error::Error;
 use nacre_mon::logic;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_shard::peers::Peers;
@@ -20,17 +20,16 @@ use nacre_shard::world::{Observation, World};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{
-    ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot, OsdFailure,
-    OsdMarkMeDown, OsdReply, PgCas, StatsReport, WatchLost, WatchNotify,
+    ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown,
+    PgCas, StatsReport,
 };
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::{Mutex, MutexGuard};
-use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use uuid::Uuid;
 
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
@@ -44,12 +43,9 @@ pub(super) struct Host {
     /// The process.
     nonce: u64,
     uuids: AtomicU64,
-    out: Arc<Mutex<Vec<Out>>>,
-    /// Connections of clients, by their numbers there.
-    conns: Mutex<BTreeMap<(Node, u64), ConnRef>>,
-    /// Those of them that are over.
-    over: Mutex<BTreeSet<(Node, u64)>>,
-    next_conn: AtomicU64,
+    out: Mutex<Vec<Out>>,
+    /// Connections of clients.
+    conns: Mutex<BTreeMap<u64, ConnRef>>,
     /// Sessions with peers, and which of them shards use.
     sessions: Arc<Mutex<Sessions>>,
     peers: Mutex<Peers>,
@@ -62,7 +58,6 @@ impl Host {
         store: Arc<Store>,
         nonce: u64,
         local_ns: Nanos,
-        out: Arc<Mutex<Vec<Out>>>,
         sessions: Sessions,
     ) -> Host {
         Host {
@@ -72,16 +67,14 @@ impl Host {
             wall_ahead: AtomicI64::new(0),
             nonce,
             uuids: AtomicU64::new(1),
-            out,
+            out: Mutex::default(),
             conns: Mutex::default(),
-            over: Mutex::default(),
-            next_conn: AtomicU64::new(1),
             sessions: Arc::new(Mutex::new(sessions)),
             peers: Mutex::default(),
         }
     }
 
-    /// The sessions with peers.
+    /// The sessions with peers, and connections of clients.
     pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock()
     }
@@ -95,6 +88,7 @@ impl Host {
     /// What the process wants done or known since this was asked last.
     pub(super) fn take(&self, out: &mut Vec<Out>) {
         out.append(&mut self.out.lock());
+        out.extend(self.sessions().take().map(Out::Session));
     }
 
     /// A bound was reached.
@@ -111,42 +105,33 @@ impl Host {
         self.out.lock().push(Out::Send(to, packet));
     }
 
-    fn connect(&self, to: Node, number: u64, session: Session) -> ConnRef {
-        let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
-        let out = Arc::clone(&self.out);
-        ConnRef::new(Arc::new(SimConnection { to, number, id, out, session, over: AtomicBool::new(false) }))
-    }
-
-    /// A connection of a client's. Where it is over, what comes by it was still in its socket.
-    pub(super) fn conn_of_client(&self, from: (Node, u64), session: ClientId) -> ConnRef {
-        let mut conns = self.conns.lock();
-        if let Some(conn) = conns.get(&from) {
-            return conn.clone();
-        }
+    /// Takes a client's connection, which was accepted.
+    pub(super) fn accept(&self, id: u64, session: Option<ClientId>) {
         let peer = Peer {
             entity: EntityName::client("admin"),
-            client: Some(session),
+            client: session,
             caps: [("osd".to_owned(), "allow *".to_owned())].into(),
             nonce: 0,
             key_fingerprint: 0,
             expires_unix: None,
         };
-        let (client, number) = from;
-        let conn = self.connect(client, number, Session::new(&peer, ADDR));
-        if self.over.lock().contains(&from) {
-            conn.abort();
-        } else {
-            conns.insert(from, conn.clone());
-        }
-        conn
+        let context = Box::new(Session::new(&peer, ADDR));
+        let conn = SessionConnection::of(&self.sessions, id, ADDR, Some(context));
+        let mut conns = self.conns.lock();
+        // Those that shards have ended.
+        conns.retain(|_, conn| !conn.is_over());
+        conns.insert(id, ConnRef::new(Arc::new(conn)));
     }
 
-    /// A client's connection is over; returns its id here.
-    pub(super) fn lose_client(&self, from: (Node, u64)) -> Option<u64> {
-        self.over.lock().insert(from);
-        let conn = self.conns.lock().remove(&from)?;
-        conn.abort();
-        Some(conn.id())
+    /// A client's connection.
+    pub(super) fn conn_of_client(&self, id: u64) -> Option<ConnRef> {
+        self.conns.lock().get(&id).cloned()
+    }
+
+    /// A client's connection is over. Returns whether it watched by it.
+    pub(super) fn lose_client(&self, id: u64) -> bool {
+        let conn = self.conns.lock().remove(&id);
+        conn.is_some_and(|conn| conn.context::<Session>().is_some_and(Session::is_watching))
     }
 }
 
@@ -200,7 +185,7 @@ impl World for Host {
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
         self.peers.lock().get(osd, |process| {
             let now = self.boot_ns();
-            let conn = SessionConnection::new(&self.sessions, now, osd, shard, process.addr);
+            let conn = SessionConnection::begin(&self.sessions, now, osd, shard, process.addr);
             Ok(ConnRef::new(Arc::new(conn)))
         })
     }
@@ -243,60 +228,5 @@ impl World for Host {
             }
         };
         self.out.lock().push(out);
-    }
-}
-
-/// An OSD's end of a client's connection.
-struct SimConnection {
-    to: Node,
-    /// A client's number of it.
-    number: u64,
-    id: u64,
-    out: Arc<Mutex<Vec<Out>>>,
-    session: Session,
-    over: AtomicBool,
-}
-
-impl Connection for SimConnection {
-    fn send_encoded(&self, message: Encoded) -> Result<()> {
-        if self.is_over() {
-            return Err(Error::Closed);
-        }
-        let kind = message.kind;
-        let packet = match kind {
-            OsdReply::KIND => message.decode().map(|reply| Packet::Reply(self.number, reply)),
-            OsdBackoff::KIND => message.decode().map(|backoff| Packet::Backoff(self.number, backoff)),
-            WatchNotify::KIND => message.decode().map(|notify| Packet::Notify(self.number, notify)),
-            WatchLost::KIND => message.decode().map(|lost| Packet::Lost(self.number, lost)),
-            _ => {
-                self.out.lock().push(Out::Broken("an unexpected message", format!("kind {kind}")));
-                return Ok(());
-            }
-        };
-        self.out.lock().push(match packet {
-            Ok(packet) => Out::Send(self.to, packet),
-            Err(error) => Out::Broken("a message that can't be decoded", error.to_string()),
-        });
-        Ok(())
-    }
-
-    fn id(&self) -> u64 {
-        self.id
-    }
-
-    fn peer_addr(&self) -> SocketAddr {
-        ADDR
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
-    fn abort(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
-        Some(&self.session)
     }
 }
