@@ -3,7 +3,6 @@
 //! Each [`Bound`] is counted where the world sees it anyway: in messages, in what an OSD tells of itself, and on disks at the
 //! end of a run.
 
-use crate::packet::Packet;
 use nacre_pg::PeerMsg;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdReply;
@@ -110,16 +109,6 @@ impl Bounds {
     /// How often the bound was reached.
     pub fn of(&self, bound: Bound) -> u64 {
         self.0.get(&bound).copied().unwrap_or_default()
-    }
-
-    /// Counts what a packet that is sent tells.
-    pub fn note(&mut self, packet: &Packet) {
-        let bound = match packet {
-            Packet::Map(maps) if maps.incrementals.len() > 1 => Bound::MapBatch,
-            Packet::Cas(reply) if !reply.accepted => Bound::CasRefused,
-            _ => return,
-        };
-        self.add(bound, 1);
     }
 
     /// What an answer tells.

@@ -19,8 +19,8 @@ use crate::listing::Listing;
 use crate::network::Node;
 use crate::packet::SocketEvent;
 use crate::random::Random;
-use crate::schedule::{MILLI, Nanos};
-use crate::sessions::{Delivery, Event, SessionOut, SessionSettings, Sessions};
+use crate::schedule::{MILLI, Nanos, SECOND};
+use crate::sessions::{Delivery, Event, MonLink, SessionOut, SessionSettings, Sessions, Waits};
 use nacre_common::error::Error as SendError;
 use nacre_engine::Error;
 use nacre_exec::Copied;
@@ -30,7 +30,7 @@ use nacre_shard::copy::CopyReader;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{
-    Encoded, MapPublish, Message, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify,
+    Encoded, MapPublish, Message, MonSubscribe, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify,
 };
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{ListReply, Op, OsdOp, request_flag};
@@ -41,6 +41,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use watches::Notifying;
 
+/// Waits between attempts to reach the map authority, as the native engine has them.
+const MON_WAITS: Waits = Waits { least: 50 * MILLI, first: 50 * MILLI, longest: 2 * SECOND };
 /// One in so many requests has a deadline.
 const IMPATIENT: u64 = 16;
 /// One in so many requests has a flag that need not change what it does.
@@ -57,8 +59,6 @@ pub enum ClientOut {
     Session(SessionOut),
     /// A bound was reached.
     Reached(Bound),
-    /// The map authority's publication does not follow the client's map: it needs a whole one.
-    NeedsMap,
     /// It goes on under a new session.
     Expired,
     /// It was told that its session is over, of a request that was asked at this time (ESTALE).
@@ -143,6 +143,7 @@ pub struct Client {
     pub node: Node,
     objecter: Objecter<Token>,
     connections: Connections,
+    mon: MonLink,
     /// Watches, with their objects and timeouts.
     watches: Watches<(ObjectId, Nanos)>,
     notifying: BTreeMap<u64, Notifying>,
@@ -186,6 +187,7 @@ impl Client {
             node,
             objecter: Objecter::new(session),
             connections: Connections { open: BTreeMap::new(), client: session, sessions },
+            mon: MonLink::new(MON_WAITS, SECOND),
             watches: Watches::default(),
             notifying: BTreeMap::new(),
             cookies: Vec::new(),
@@ -401,13 +403,7 @@ impl Client {
     }
 
     /// The map authority publishes maps.
-    pub fn on_map(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        publish: &MapPublish,
-        out: &mut Vec<ClientOut>,
-    ) {
+    fn on_map(&mut self, now: Nanos, history: &mut History, publish: &MapPublish, out: &mut Vec<ClientOut>) {
         let have = self.map().cloned();
         match newest_map(have.as_ref(), publish) {
             Ok(Some(map)) => {
@@ -418,8 +414,18 @@ impl Client {
                 self.apply(now, history, out, |watches, now_ms| watches.on_map(&map, now_ms));
             }
             Ok(None) => {}
-            Err(_) => out.push(ClientOut::NeedsMap),
+            Err(_) => {
+                out.push(ClientOut::Reached(Bound::MapGap));
+                self.subscribe(Epoch(0));
+            }
         }
+    }
+
+    /// Asks for maps from an epoch on; 0 for a whole one.
+    fn subscribe(&mut self, next_epoch: Epoch) {
+        let wanted = MonSubscribe { next_epoch, config: true };
+        // The connection's end is reported on its own.
+        let _ = self.mon.send(&mut self.connections.sessions, &wanted);
     }
 
     /// Its session.
@@ -453,7 +459,16 @@ impl Client {
                 Event::Reset { id, peer: Node::Osd(osd), .. } => {
                     self.on_reset(now, history, (OsdId(osd), id), out);
                 }
-                Event::Reset { .. } | Event::Accepted(..) => {}
+                Event::Connected(conn) => {
+                    if self.mon.on_connected(conn) {
+                        let next = self.map().map_or(Epoch(0), |map| map.epoch.next());
+                        self.subscribe(next);
+                    }
+                }
+                Event::Reset { id, .. } => {
+                    self.mon.on_reset(now, id);
+                }
+                Event::Accepted(..) => {}
             }
         }
         self.connections.sessions.flush();
@@ -467,7 +482,12 @@ impl Client {
         delivery: &Delivery,
         out: &mut Vec<ClientOut>,
     ) -> Result<(), DecodeError> {
-        let Node::Osd(osd) = delivery.from else { return Ok(()) };
+        let Node::Osd(osd) = delivery.from else {
+            if self.mon.is_current(delivery.id) && delivery.kind == MapPublish::KIND {
+                self.on_map(now, history, &delivery.decode()?, out);
+            }
+            return Ok(());
+        };
         let conn = (OsdId(osd), delivery.id);
         match delivery.kind {
             OsdBackoff::KIND => {
@@ -617,6 +637,7 @@ impl Client {
     pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
         self.wake = self.wake.filter(|wake| *wake > now);
         self.connections.sessions.on_time(now);
+        self.mon.keep(now, &mut self.connections.sessions);
         self.step(now, history, out, |objecter, sink| objecter.on_tick(millis(now), sink));
         self.apply(now, history, out, |watches, now_ms| watches.on_tick(now_ms, false));
     }
@@ -626,7 +647,8 @@ impl Client {
         let next_ms = self.objecter.next_wake_ms().into_iter().chain(self.watches.next_wake_ms());
         // The clock shows `next` from then on.
         let next = next_ms.map(|next| (next - 1) * MILLI);
-        let at = next.chain(self.connections.sessions.next_wake()).min()?.max(now);
+        let next = next.chain(self.connections.sessions.next_wake()).chain(self.mon.next_wake());
+        let at = next.min()?.max(now);
         if self.wake.is_some_and(|wake| wake <= at) {
             return None;
         }

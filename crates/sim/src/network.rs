@@ -1,12 +1,10 @@
 //! The network between machines: connections that deliver in order, late, or not at all.
 //!
 //! A connection joins two nodes; each of its directions is a queue. Order holds within a direction; across connections
-//! there is none. Three kinds of trouble:
+//! there is none. Two kinds of trouble:
 //!
-//! - *Breaks* of a socket: of each direction a suffix is lost, from any byte on, and both ends find out on their own. What clients
-//!   sent may also come late, after what they have since sent by other sockets: a *ghost*.
-//! - *Resets* end a connection with the map authority: of each direction a suffix is lost, and both ends are told. Part of that
-//!   suffix may be a ghost too.
+//! - *Breaks* of a socket: of each direction a suffix is lost, from any byte on, and both ends find out on their own. What was sent to
+//!   the answering end of a lossy connection may also come late, after what was since sent by other sockets: a *ghost*.
 //! - *Partitions* hold the messages of all connections from one node to another back for as long as they last.
 //!
 //! The network knows nothing of what it carries.
@@ -51,7 +49,7 @@ pub struct Link {
 /// A connection between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// The only one, or that for requests.
+    /// Stands for all of them.
     Usual,
     /// For heartbeats.
     Beats,
@@ -194,9 +192,14 @@ impl<M> Network<M> {
         if !self.blocked.remove(&link.by(Channel::Usual)) {
             return Vec::new();
         }
-        let held = link.by(Channel::Usual)..=link.by(Channel::Socket(u64::MAX));
-        let links: Vec<Link> = self.directions.range(held).map(|(link, _)| *link).collect();
+        let links = self.connections(link);
         links.into_iter().filter_map(|link| self.hold_up(now, link, 0)).collect()
+    }
+
+    /// The connections that there are in a direction.
+    pub fn connections(&self, link: Link) -> Vec<Link> {
+        let all = link.by(Channel::Usual)..=link.by(Channel::Socket(u64::MAX));
+        self.directions.range(all).map(|(link, _)| *link).collect()
     }
 
     /// Delays everything under way on a direction by `by`.

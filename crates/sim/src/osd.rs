@@ -31,7 +31,7 @@ use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{MapPublish, Message, OsdMarkMeDown, OsdRequest};
+use nacre_types::msg::{MapPublish, Message, OsdMarkMeDown, OsdRequest, PgCasReply};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
@@ -48,6 +48,8 @@ pub const SHARDS: usize = 2;
 pub enum Out {
     /// Send.
     Send(Node, Packet),
+    /// A PG's next membership is proposed to the map authority.
+    Proposed(PgId, Box<PgMembership>),
     /// A machine ordered an update: of this PG, under this interval.
     Ordered {
         /// The PG.
@@ -200,7 +202,7 @@ impl Osd {
         let control =
             Control::new(Arc::clone(&shared), Arc::clone(&cells), superblock, known, BTreeMap::new());
         self.process = Some(Process { shared, cells, host, control });
-        self.act(now, out, |process| process.control.on_connected());
+        self.act(now, out, |process| process.host.keep_mon());
     }
 
     /// The superblock of a disk that is new.
@@ -429,8 +431,6 @@ impl Osd {
                 let from = OsdId(peer);
                 self.act(now, out, |process| process.control.on_beat(from, beat));
             }
-            (Node::Mon, Packet::Map(publish)) => self.act(now, out, |process| process.on_map(&publish)),
-            (Node::Mon, Packet::Cas(reply)) => self.act(now, out, |process| process.control.on_cas(reply)),
             (from, packet) => {
                 out.push(Out::Broken("a packet for somebody else", format!("{from}: {packet:?}")))
             }
@@ -483,14 +483,6 @@ impl Osd {
         Some(self.clock.when(self.process.as_ref()?.host.sessions().next_wake()?))
     }
 
-    /// The connection to the map authority was lost and made again: what had no answer is asked again by its owner.
-    pub fn on_mon_reset(&mut self, now: Nanos, out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            process.control.on_disconnected();
-            process.control.on_connected();
-        });
-    }
-
     /// A peer's process is gone, and the machine it ran on says so.
     pub fn on_refused(&mut self, now: Nanos, target: OsdId, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
@@ -504,13 +496,16 @@ impl Osd {
     /// A turn of the control thread. The shards have turns of their own.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
+            process.host.keep_mon();
             process.control.round();
         });
     }
 
     /// The true time at which [`Osd::on_tick`] has something to do, at the latest.
     pub fn next_tick(&self) -> Option<Nanos> {
-        Some(self.clock.when(self.process.as_ref()?.control.next_ns()))
+        let process = self.process.as_ref()?;
+        let next = process.host.next_mon_wake().into_iter().chain([process.control.next_ns()]).min()?;
+        Some(self.clock.when(next))
     }
 }
 
@@ -520,7 +515,7 @@ impl Process {
     }
 
     /// Does what sessions and connections have for the shards, on the threads on which they live.
-    fn hear(&self) {
+    fn hear(&mut self) {
         let now = self.host.boot_ns();
         loop {
             let event = self.host.sessions().next_event(now);
@@ -530,15 +525,28 @@ impl Process {
                     self.host.accept(id, client);
                     Ok(())
                 }
-                Some(Event::Message(delivery)) if delivery.kind == OsdRequest::KIND => {
-                    self.on_request(delivery)
+                Some(Event::Connected(id)) => {
+                    if self.host.mon_connected(id) {
+                        self.control.on_connected();
+                    }
+                    Ok(())
                 }
-                Some(Event::Message(delivery)) => self.on_envelope(delivery),
+                Some(Event::Message(delivery)) => match delivery.from {
+                    Node::Osd(_) => self.on_envelope(delivery),
+                    Node::Client(_) => self.on_request(delivery),
+                    Node::Mon => self.on_mon_message(&delivery),
+                },
                 Some(Event::Reset { peer: Node::Osd(osd), is_lost, .. }) => {
                     if is_lost {
                         self.host.drop_peer(OsdId(osd));
                     }
                     self.shared.post_all(|| ShardMessage::PeerReset(OsdId(osd)));
+                    Ok(())
+                }
+                Some(Event::Reset { id, peer: Node::Mon, .. }) => {
+                    if self.host.mon_lost(id) {
+                        self.control.on_disconnected();
+                    }
                     Ok(())
                 }
                 Some(Event::Reset { id, .. }) => {
@@ -587,11 +595,20 @@ impl Process {
         self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
     }
 
-    /// The map authority sends maps.
-    fn on_map(&mut self, publish: &MapPublish) {
-        if let Err(error) = self.control.on_maps(publish) {
-            self.host.broken("a map that can't be decoded", error.to_string());
+    fn on_mon_message(&mut self, delivery: &Delivery) -> Result<(), DecodeError> {
+        if !self.host.is_mon(delivery.id) {
+            return Ok(());
         }
+        match delivery.kind {
+            PgCasReply::KIND => self.control.on_cas(delivery.decode()?),
+            _ => {
+                let publish: MapPublish = delivery.decode()?;
+                if let Err(error) = self.control.on_maps(&publish) {
+                    self.host.broken("a map that can't be decoded", error.to_string());
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,13 +1,13 @@
 //! What travels between simulated machines.
 
 use bytes::Bytes;
-use nacre_mon::logic;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_session::{Confirm, Ready};
 use nacre_types::encoding;
 use nacre_types::msg::{
-    Encoded, MapPublish, Message, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify,
+    ConfigReport, Encoded, LogAppend, MapPublish, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot,
+    OsdFailure, OsdMarkMeDown, OsdReply, OsdRequest, PgCas, PgCasReply, StatsReport, WatchLost, WatchNotify,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
@@ -69,23 +69,12 @@ pub enum Packet {
     Socket(u64, SocketEvent),
     /// OSD to OSD, about leases and life.
     Heartbeat(HbEnvelope),
-    /// OSD to the map authority.
-    ToMon(Box<logic::Event>),
-    /// OSD or client to the map authority: send maps from this epoch on, now and as they come; 0 asks for a whole one.
-    Subscribe(u32),
-    /// From the map authority.
-    Map(Arc<MapPublish>),
-    /// From the map authority.
-    Cas(PgCasReply),
 }
 
 impl Packet {
     /// About how long it is on the wire.
     pub fn bytes(&self) -> u64 {
         let contents = match self {
-            Packet::Map(maps) => {
-                maps.full.len() + maps.incrementals.iter().map(|blob| blob.0.len()).sum::<usize>()
-            }
             Packet::Socket(_, SocketEvent::Bytes(bytes)) => bytes.len(),
             _ => 0,
         };
@@ -105,10 +94,6 @@ impl Packet {
                 }
             }
             Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
-            Packet::ToMon(event) => std::mem::discriminant(&**event).hash(state),
-            Packet::Subscribe(next_epoch) => next_epoch.hash(state),
-            Packet::Map(maps) => (maps.newest, maps.full.len(), maps.incrementals.len()).hash(state),
-            Packet::Cas(reply) => (reply.pg, reply.accepted, reply.epoch).hash(state),
         }
     }
 }
@@ -125,6 +110,17 @@ pub fn describe(message: &Encoded) -> String {
         OsdBackoff::KIND => show::<OsdBackoff>(message),
         WatchNotify::KIND => show::<WatchNotify>(message),
         WatchLost::KIND => show::<WatchLost>(message),
+        MonSubscribe::KIND => show::<MonSubscribe>(message),
+        MapPublish::KIND => show::<MapPublish>(message),
+        PgCas::KIND => show::<PgCas>(message),
+        PgCasReply::KIND => show::<PgCasReply>(message),
+        OsdBoot::KIND => show::<OsdBoot>(message),
+        OsdFailure::KIND => show::<OsdFailure>(message),
+        OsdAlive::KIND => show::<OsdAlive>(message),
+        OsdMarkMeDown::KIND => show::<OsdMarkMeDown>(message),
+        StatsReport::KIND => show::<StatsReport>(message),
+        ConfigReport::KIND => show::<ConfigReport>(message),
+        LogAppend::KIND => show::<LogAppend>(message),
         kind => format!("a message of kind {kind}"),
     }
 }

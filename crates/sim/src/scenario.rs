@@ -343,6 +343,11 @@ impl Scenario {
         }
     }
 
+    /// What the map authority's connections obey.
+    pub fn mon_sessions(&self, mutation: Option<Mutation>) -> SessionSettings {
+        SessionSettings { full_one_in: 0, ..self.client_sessions(mutation) }
+    }
+
     /// What the map authority obeys.
     pub fn tuning(&self) -> Tuning {
         Tuning {

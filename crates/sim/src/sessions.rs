@@ -1,14 +1,16 @@
 //! The sessions and connections of a simulated process with others: [`nacre_session`]'s machines over simulated sockets.
 //!
 //! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
-//! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); a client's connection ends with its
-//! socket ([`Policy::Lossy`]), and its owner connects again. The owner decides with whom there are sessions.
+//! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections end with their
+//! socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with whom there are sessions.
 
 mod connection;
 mod end;
+mod mon_link;
 mod reading;
 
 pub(crate) use connection::SessionConnection;
+pub(crate) use mon_link::{MonLink, Waits};
 
 use crate::network::Node;
 use crate::packet::{SocketEvent, describe};
@@ -148,6 +150,8 @@ impl Delivery {
 pub(crate) enum Event {
     /// Somebody connected by a lossy connection, a client with this session.
     Accepted(u64, Option<ClientId>),
+    /// A connection that this side made is up, for the first time or again.
+    Connected(u64),
     /// A message.
     Message(Delivery),
     /// The session or connection with the process is over or starts afresh.
@@ -323,6 +327,7 @@ impl Sessions {
                     self.events.push_back(Event::Reset { id, peer, is_lost: false });
                 }
                 self.come_up(now, id);
+                self.events.push_back(Event::Connected(id));
             }
             outgoing::Step::Wait => {}
             outgoing::Step::Over(cause) => {
@@ -603,7 +608,9 @@ impl Sessions {
 
     /// Queues a message.
     pub(crate) fn send(&mut self, id: u64, message: Encoded) -> Result<()> {
-        let chance = self.is_unlucky();
+        // What is said to the map authority first always finds room, and nothing is said again.
+        let to_mon = self.ends.get(&id).is_some_and(|end| end.peer == Node::Mon);
+        let chance = !to_mon && self.is_unlucky();
         let Some(end) = self.ends.get_mut(&id) else { return Err(Error::Closed) };
         let said = self.settings.trace.then(|| describe(&message));
         let (kind, split) = (message.kind, message.split);

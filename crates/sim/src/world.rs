@@ -24,11 +24,10 @@ use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report, take_breaches};
 use ending::Ending;
 use nacre_exec::Copied;
-use nacre_mon::logic::Event;
 use nacre_shard::session::Arrival;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
-use nacre_types::{ClientId, Epoch, OsdId, PoolId};
+use nacre_types::{ClientId, OsdId, PoolId};
 use sockets::Sockets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -42,8 +41,6 @@ const MAX_HELD: usize = 2_000;
 pub enum Happening {
     /// The head of a direction's queue may have arrived.
     Deliver(Link),
-    /// A message of a session that has ended comes out of the receiver's socket.
-    Ghost(Link, Box<Packet>),
     /// A flush that began in this life ends: so many changes are durable.
     Flushed(u32, u32, usize),
     /// A shard's turn.
@@ -56,8 +53,6 @@ pub enum Happening {
     OsdStart(u32),
     /// An OSD's sessions wanted to be woken.
     SessionTime(u32, u32),
-    /// Both ends notice that a lossy connection was lost.
-    ResetSeen(Node, Node),
     /// The map authority's commit is durable.
     Committed(u32),
     /// Time for the map authority.
@@ -168,7 +163,10 @@ impl World {
                 Client::new(Node::Client(n), ClientId(u64::from(n) + 1), nonce_of(n), settings, random)
             })
             .collect();
-        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning(), scenario.publishing());
+        let (map, tuning) = (scenario.first_map(), scenario.tuning());
+        let mut settings = scenario.mon_sessions(mutation);
+        settings.trace = options.trace;
+        let monitor = Monitor::new(0, map, tuning, scenario.publishing(), settings);
         let count = osds.len();
         let mut world = World {
             scenario: scenario.clone(),
@@ -219,7 +217,7 @@ impl World {
             self.schedule.at(u64::from(osd) * MILLI, Happening::OsdStart(osd));
         }
         for client in 0..self.clients.len() as u32 {
-            self.schedule.at(SECOND, Happening::ResetSeen(Node::Client(client), Node::Mon));
+            self.schedule.at(SECOND, Happening::ClientTime(client));
         }
         for client in 0..self.scenario.clients {
             let wait = self.workload.wait(self.scenario.think);
@@ -320,7 +318,6 @@ impl World {
                     self.arrive(link, packet);
                 }
             }
-            Happening::Ghost(link, packet) => self.arrive(link, *packet),
             Happening::Flushed(osd, life, count) => {
                 if self.osds[osd as usize].life == life {
                     self.flushing[osd as usize] = false;
@@ -356,10 +353,6 @@ impl World {
                     self.with_osd(osd, |osd, out| osd.on_session_time(now, out));
                 }
             }
-            Happening::ResetSeen(a, b) => {
-                self.reset_seen(a, b);
-                self.reset_seen(b, a);
-            }
             Happening::Committed(life) => {
                 if self.monitor.life == life {
                     self.with_monitor(|monitor, out| monitor.committed(now, out));
@@ -368,7 +361,7 @@ impl World {
             Happening::MonTick(life) => {
                 if self.monitor.life == life {
                     self.schedule.after(Monitor::TICK, Happening::MonTick(life));
-                    self.with_monitor(|m, out| m.handle(now, Event::Tick, out));
+                    self.with_monitor(|monitor, out| monitor.on_tick(now, out));
                 }
             }
             Happening::MonStart => self.start_monitor(),
@@ -404,11 +397,9 @@ impl World {
         if self.trace {
             self.say(format_args!("{from} > {to} {packet:?}"));
         }
-        self.reached.note(&packet);
         let link = match packet {
             Packet::Socket(number, event) => return self.send_by_socket(from, to, number, event),
             Packet::Heartbeat(_) => Link::new(from, to).by(Channel::Beats),
-            _ => Link::new(from, to),
         };
         let waits = self.transmit(from, packet.bytes());
         let due = self.network.send_after(self.schedule.now(), waits, link, packet);
@@ -442,7 +433,12 @@ impl World {
             return;
         }
         match link.to {
-            Node::Mon => self.with_monitor(|monitor, out| monitor.on_packet(now, link.from, packet, out)),
+            Node::Mon => match packet {
+                Packet::Socket(socket, event) => {
+                    self.with_monitor(|monitor, _| monitor.on_socket(now, link.from, socket, event));
+                }
+                other => self.fail("a packet for somebody else", format!("{}: {other:?}", link.from)),
+            },
             Node::Osd(osd) => self.with_osd(osd, |osd, out| osd.on_packet(now, link.from, packet, out)),
             Node::Client(client) => self.client_packet(client, link.from, packet),
         }
@@ -451,9 +447,6 @@ impl World {
     fn client_packet(&mut self, number: u32, from: Node, packet: Packet) {
         let now = self.schedule.now();
         match packet {
-            Packet::Map(publish) => {
-                self.with_client(number, |client, history, out| client.on_map(now, history, &publish, out));
-            }
             Packet::Socket(socket, event) => {
                 self.with_client(number, |client, _, _| client.on_socket(now, from, socket, event));
             }
@@ -480,10 +473,6 @@ impl World {
             match wanted {
                 ClientOut::Session(wanted) => self.session_out(node, wanted),
                 ClientOut::Reached(bound) => self.reached.add(bound, 1),
-                ClientOut::NeedsMap => {
-                    self.reached.add(Bound::MapGap, 1);
-                    self.send(node, Node::Mon, Packet::Subscribe(0));
-                }
                 ClientOut::Expired if expired => {}
                 ClientOut::Expired => {
                     expired = true;
@@ -509,14 +498,8 @@ impl World {
         act(&mut self.osds[id as usize], &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                Out::Send(to, packet) => {
-                    if let Packet::ToMon(event) = &packet
-                        && let Event::Cas { cas, .. } = &**event
-                    {
-                        self.invariants.propose(cas.pg, &cas.proposed);
-                    }
-                    self.send_unless_stopped(id, to, packet);
-                }
+                Out::Send(to, packet) => self.send_unless_stopped(id, to, packet),
+                Out::Proposed(pg, membership) => self.invariants.propose(pg, &membership),
                 Out::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
                     self.check(checked);
@@ -617,9 +600,11 @@ impl World {
     pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOut>)) {
         let mut out = std::mem::take(&mut self.mon_out);
         act(&mut self.monitor, &mut out);
+        self.monitor.settle(self.schedule.now(), &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                MonOut::Send(to, packet) => self.send(Node::Mon, to, packet),
+                MonOut::Session(wanted) => self.session_out(Node::Mon, wanted),
+                MonOut::Broken(rule, detail) => self.fail(rule, detail),
                 MonOut::Commit => {
                     let extra = self.nemesis.commit_delay();
                     let wait = 100 * MICRO + self.monitor_random.range(0, self.scenario.commit) + extra;
@@ -647,7 +632,7 @@ impl World {
         self.flushing[id as usize] = false;
         self.wakes[id as usize] = None;
         self.session_wakes[id as usize] = None;
-        self.sockets.switched_off.remove(&id);
+        self.sockets.switched_off.remove(&Node::Osd(id));
         self.turns[id as usize] = [NextTurn::default(); SHARDS];
         let me = Node::Osd(id);
         for other in 0..self.osds.len() as u32 {
@@ -657,35 +642,8 @@ impl World {
                 self.network.cut(Link::new(Node::Osd(other), me).by(Channel::Beats));
             }
         }
-        let late = self.network.cut(Link::new(me, Node::Mon));
-        self.haunt(Link::new(me, Node::Mon), late);
-        self.with_monitor(|monitor, out| monitor.on_reset(me, out));
         self.handle(Happening::NewSession(self.scenario.clients + id));
         self.with_osd(id, |osd, out| osd.start(now, out));
-    }
-
-    /// Some of what was under way on a session that has ended arrives after all, late, where there are ghosts.
-    pub(crate) fn haunt(&mut self, link: Link, lost: Vec<Packet>) {
-        let mut wait = 0;
-        for packet in lost {
-            if let Some(more) = self.nemesis.ghost() {
-                wait += more;
-                self.schedule.after(wait, Happening::Ghost(link, Box::new(packet)));
-            }
-        }
-    }
-
-    fn reset_seen(&mut self, node: Node, peer: Node) {
-        let now = self.schedule.now();
-        match (node, peer) {
-            (Node::Client(client), Node::Mon) => {
-                let next = self.clients[client as usize].map().map_or(Epoch(0), |map| map.epoch.next());
-                self.send(node, Node::Mon, Packet::Subscribe(next.0));
-            }
-            (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
-            (Node::Mon, _) => self.with_monitor(|monitor, out| monitor.on_reset(peer, out)),
-            _ => {}
-        }
     }
 
     fn start_monitor(&mut self) {
@@ -693,17 +651,9 @@ impl World {
         if self.monitor.is_running() {
             return;
         }
+        self.sockets.switched_off.remove(&Node::Mon);
         self.monitor.start(now);
         self.schedule.after(0, Happening::MonTick(self.monitor.life));
-        let osds = (0..self.osds.len() as u32).map(Node::Osd);
-        let nodes: Vec<Node> = osds.chain((0..self.clients.len() as u32).map(Node::Client)).collect();
-        for node in nodes {
-            self.network.cut(Link::new(Node::Mon, node));
-            let late = self.network.cut(Link::new(node, Node::Mon));
-            self.haunt(Link::new(node, Node::Mon), late);
-            let wait = self.disk_random.range(MILLI, 500 * MILLI);
-            self.schedule.after(wait, Happening::ResetSeen(node, Node::Mon));
-        }
     }
 
     /// Cuts a direction off: a partition.
@@ -719,6 +669,9 @@ impl World {
         }
         for due in self.network.unblock(self.schedule.now(), link) {
             self.due(Some(due));
+        }
+        for link in self.network.connections(link) {
+            self.make_late(link);
         }
     }
 }

@@ -6,23 +6,19 @@ use crate::bounds::Bound;
 use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::Packet;
-use crate::schedule::Nanos;
-use crate::sessions::{SessionConnection, Sessions};
+use crate::schedule::{MILLI, Nanos, SECOND};
+use crate::sessions::{MonLink, SessionConnection, Sessions, Waits};
 use crate::store::Store;
 use nacre_common::auth::Peer;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
-use nacre_mon::logic;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_shard::peers::Peers;
 use nacre_shard::session::{Arrival, Session};
 use nacre_shard::world::{Observation, World};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
-use nacre_types::msg::{
-    ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown,
-    PgCas, StatsReport,
-};
+use nacre_types::msg::{Encoded, Message, MonSubscribe, PgCas};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::{Mutex, MutexGuard};
@@ -33,6 +29,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use uuid::Uuid;
 
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+/// Waits between attempts to reach the map authority, as the OSD has them.
+const MON_WAITS: Waits = Waits { least: 0, first: 100 * MILLI, longest: 2 * SECOND };
 
 /// See the module's documentation.
 pub(super) struct Host {
@@ -49,6 +48,7 @@ pub(super) struct Host {
     /// Sessions with peers, and which of them shards use.
     sessions: Arc<Mutex<Sessions>>,
     peers: Mutex<Peers>,
+    mon: Mutex<MonLink>,
 }
 
 impl Host {
@@ -71,6 +71,7 @@ impl Host {
             conns: Mutex::default(),
             sessions: Arc::new(Mutex::new(sessions)),
             peers: Mutex::default(),
+            mon: Mutex::new(MonLink::new(MON_WAITS, 0)),
         }
     }
 
@@ -128,6 +129,31 @@ impl Host {
         self.conns.lock().get(&id).cloned()
     }
 
+    /// Connects to the map authority where there is no connection and it is time.
+    pub(super) fn keep_mon(&self) {
+        self.mon.lock().keep(self.boot_ns(), &mut self.sessions());
+    }
+
+    /// When [`Host::keep_mon`] has something to do.
+    pub(super) fn next_mon_wake(&self) -> Option<Nanos> {
+        self.mon.lock().next_wake()
+    }
+
+    /// A connection came up. Returns whether it is the one to the map authority.
+    pub(super) fn mon_connected(&self, id: u64) -> bool {
+        self.mon.lock().on_connected(id)
+    }
+
+    /// A connection is over. Returns whether it is the one to the map authority.
+    pub(super) fn mon_lost(&self, id: u64) -> bool {
+        self.mon.lock().on_reset(self.boot_ns(), id)
+    }
+
+    /// Whether it is the connection to the map authority.
+    pub(super) fn is_mon(&self, id: u64) -> bool {
+        self.mon.lock().is_current(id)
+    }
+
     /// A client's connection is over. Returns whether it watched by it.
     pub(super) fn lose_client(&self, id: u64) -> bool {
         let conn = self.conns.lock().remove(&id);
@@ -150,36 +176,22 @@ impl World for Host {
     }
 
     fn to_mon(&self, message: Encoded) {
-        let kind = message.kind;
-        let osd = self.copies.member.osd;
-        let event = match kind {
-            PgCas::KIND => {
-                message.decode().map(|cas| logic::Event::Cas { origin: logic::Origin(0), osd, cas })
-            }
-            OsdFailure::KIND => {
-                message.decode().map(|report| logic::Event::Failure { reporter: osd, report })
-            }
-            OsdAlive::KIND => message.decode().map(|alive| logic::Event::Alive { osd, alive }),
-            OsdBoot::KIND => message.decode().map(logic::Event::Boot),
-            OsdMarkMeDown::KIND => message.decode().map(|request| logic::Event::MarkMeDown { osd, request }),
-            MonSubscribe::KIND => match message.decode::<MonSubscribe>() {
-                Ok(subscribe) => {
-                    if !subscribe.config {
-                        self.out.lock().push(Out::Reached(Bound::MapAsked));
-                    }
-                    return self.send(Node::Mon, Packet::Subscribe(subscribe.next_epoch.0));
+        let looked = match message.kind {
+            PgCas::KIND => message.clone().decode::<PgCas>().map(|cas| {
+                self.out.lock().push(Out::Proposed(cas.pg, Box::new(cas.proposed)));
+            }),
+            MonSubscribe::KIND => message.clone().decode::<MonSubscribe>().map(|subscribe| {
+                if !subscribe.config {
+                    self.reached(Bound::MapAsked);
                 }
-                Err(error) => Err(error),
-            },
-            StatsReport::KIND => message.decode().map(|report| logic::Event::Stats { osd, report }),
-            // The simulated map authority does not use options and the cluster log.
-            ConfigReport::KIND | LogAppend::KIND => return,
-            _ => return self.broken("an unexpected message", format!("kind {kind}")),
+            }),
+            _ => Ok(()),
         };
-        match event {
-            Ok(event) => self.send(Node::Mon, Packet::ToMon(Box::new(event))),
-            Err(error) => self.broken("a message that can't be decoded", error.to_string()),
+        if let Err(error) = looked {
+            self.broken("a message that can't be decoded", error.to_string());
         }
+        // What can't be sent is lost, as in life: its owner says it again in time or on the next connection.
+        let _ = self.mon.lock().send_encoded(&mut self.sessions(), message);
     }
 
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {

@@ -16,8 +16,8 @@ pub(super) struct Sockets {
     random: Random,
     /// The processes at their ends: who connected first.
     open: BTreeMap<u64, (Node, Node)>,
-    /// OSDs whose machine is off: nobody answers for them.
-    pub(super) switched_off: BTreeSet<u32>,
+    /// Processes whose machine is off: nobody answers for them.
+    pub(super) switched_off: BTreeSet<Node>,
     /// What each session has taken and not yet handed on.
     sent: BTreeMap<SessionKey, VecDeque<MessageKey>>,
     /// What befell sessions, and how often.
@@ -52,7 +52,7 @@ impl World {
                     SocketEvent::Connect(..) => {
                         self.sockets.open.insert(number, (from, to));
                     }
-                    SocketEvent::Closed => self.delay_last_words(link),
+                    SocketEvent::Closed => self.make_late(link),
                     _ => {}
                 }
                 self.put(link, event);
@@ -60,9 +60,10 @@ impl World {
         }
     }
 
-    /// What a client sent before it closed its socket may come late, after what it sent by others since.
-    fn delay_last_words(&mut self, link: Link) {
-        if matches!(link.from, Node::Client(_))
+    /// What is under way may come late, after what is sent by other sockets since: where a socket was closed after it, or a partition
+    /// held it.
+    pub(super) fn make_late(&mut self, link: Link) {
+        if may_be_late(link)
             && self.network.is_carrying(link)
             && let Some(wait) = self.nemesis.ghost()
         {
@@ -86,9 +87,12 @@ impl World {
         if is_closed {
             self.sockets.open.remove(&number);
         }
-        let Node::Osd(osd) = link.to else { return true };
-        let runs = self.osds[osd as usize].is_running();
-        if !runs && !is_closed && !self.sockets.switched_off.contains(&osd) {
+        let runs = match link.to {
+            Node::Osd(osd) => self.osds[osd as usize].is_running(),
+            Node::Mon => self.monitor.is_running(),
+            Node::Client(_) => true,
+        };
+        if !runs && !is_closed && !self.sockets.switched_off.contains(&link.to) {
             self.put(link.back(), SocketEvent::Closed);
         }
         runs
@@ -109,11 +113,10 @@ impl World {
     }
 
     /// A process is gone, and its sockets with it. Its machine tells the peers unless it is gone too.
-    pub(crate) fn lose_sockets(&mut self, osd: u32, tells: bool) {
+    pub(crate) fn lose_sockets(&mut self, node: Node, tells: bool) {
         if !tells {
-            self.sockets.switched_off.insert(osd);
+            self.sockets.switched_off.insert(node);
         }
-        let node = Node::Osd(osd);
         let ends = self.sockets.open.iter().filter(|(_, (a, b))| *a == node || *b == node);
         let numbers: Vec<(u64, Node)> =
             ends.map(|(number, (a, b))| (*number, if *a == node { *b } else { *a })).collect();
@@ -124,15 +127,15 @@ impl World {
         }
     }
 
-    /// What is under way is lost from some byte on; of what clients sent, more may come late. Where the receiver finds out, it does
-    /// so within that time.
+    /// What is under way is lost from some byte on; of what goes to the answering end of a lossy connection, more may come late. Where
+    /// the receiver finds out, it does so within that time.
     fn break_direction(&mut self, link: Link, found_out: Option<Nanos>) {
         let under_way = self.network.cut(link);
         let count = self.sockets.random.range(0, under_way.len() as u64 + 1) as usize;
         let mut under_way = under_way.into_iter().peekable();
         let mut arriving: Vec<(Nanos, Packet)> =
             under_way.by_ref().take(count).map(|packet| (0, packet)).collect();
-        while matches!(link.from, Node::Client(_))
+        while may_be_late(link)
             && under_way.peek().is_some()
             && let Some(wait) = self.nemesis.ghost()
         {
@@ -193,4 +196,9 @@ impl World {
             SessionOut::Said(to, what) => self.say(format_args!("{node} > {to} {what}")),
         }
     }
+}
+
+/// Whether the direction leads to the answering end of a lossy connection: what is sent again there goes by another socket.
+fn may_be_late(link: Link) -> bool {
+    matches!(link.from, Node::Client(_)) || link.to == Node::Mon
 }
