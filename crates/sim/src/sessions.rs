@@ -8,6 +8,8 @@ mod connection;
 mod end;
 mod mon_link;
 mod reading;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use connection::SessionConnection;
 pub(crate) use mon_link::{MonLink, Waits};

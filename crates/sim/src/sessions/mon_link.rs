@@ -84,3 +84,31 @@ impl MonLink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    const WAITS: Waits = Waits { least: 5, first: 10, longest: 15 };
+
+    #[test]
+    fn attempts_are_spaced_until_one_comes_up() {
+        let mut sessions = Sessions::new(Scenario::of(1).mon_sessions(None), 1, 1);
+        let mut link = MonLink::new(WAITS, 100);
+        link.keep(99, &mut sessions);
+        assert_eq!(link.next_wake(), Some(100));
+        for (now, next) in [(100, 110), (110, 125), (125, 140)] {
+            link.keep(now, &mut sessions);
+            assert_eq!(link.next_wake(), None, "an attempt is under way");
+            let conn = link.conn.unwrap();
+            assert!(!link.on_reset(now, conn + 1) && link.on_reset(now, conn));
+            assert_eq!(link.next_wake(), Some(next));
+        }
+        link.keep(140, &mut sessions);
+        let conn = link.conn.unwrap();
+        assert!(link.on_connected(conn) && link.is_current(conn));
+        assert!(link.on_reset(200, conn) && !link.is_current(conn));
+        assert_eq!(link.next_wake(), Some(205));
+    }
+}
