@@ -3,9 +3,9 @@
 //! Each [`Bound`] is counted where the world sees it anyway: in messages, in what an OSD tells of itself, and on disks at the
 //! end of a run.
 
-use crate::packet::Packet;
 use nacre_pg::PeerMsg;
 use nacre_types::errno::Errno;
+use nacre_types::msg::OsdReply;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -142,19 +142,14 @@ impl Bounds {
         self.0.get(&bound).copied().unwrap_or_default()
     }
 
-    /// Counts what a packet that is sent tells.
-    pub fn note(&mut self, packet: &Packet) {
-        let bound = match packet {
-            Packet::Reply(_, reply) if reply.result == Errno::ESTALE.negated() => Bound::Forgotten,
-            Packet::Reply(_, reply) if reply.result == Errno::ENOSPC.negated() => Bound::NoSpace,
-            Packet::Reply(_, reply) if reply.result == Errno::ETIMEDOUT.negated() => Bound::NotifyTimeout,
-            Packet::Backoff(..) => Bound::Backoff,
-            Packet::Lost(..) => Bound::WatchLapsed,
-            Packet::Map(maps) if maps.incrementals.len() > 1 => Bound::MapBatch,
-            Packet::Cas(reply) if !reply.accepted => Bound::CasRefused,
-            _ => return,
-        };
-        self.add(bound, 1);
+    /// What an answer tells.
+    pub fn of_reply(reply: &OsdReply) -> Option<Bound> {
+        match Errno(-reply.result) {
+            Errno::ESTALE => Some(Bound::Forgotten),
+            Errno::ENOSPC => Some(Bound::NoSpace),
+            Errno::ETIMEDOUT => Some(Bound::NotifyTimeout),
+            _ => None,
+        }
     }
 
     /// What a message between OSDs tells.

@@ -13,21 +13,28 @@ mod reading;
 pub mod requests;
 mod watches;
 
-use crate::bounds::Bound;
+use crate::bounds::{Bound, Bounds};
 use crate::history::{
     Action, Asker, Broken, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
 };
 use crate::listing::Listing;
 use crate::network::Node;
+use crate::packet::SocketEvent;
 use crate::random::Random;
-use crate::schedule::{MILLI, Nanos};
+use crate::schedule::{MILLI, Nanos, SECOND};
+use crate::sessions::{Delivery, Event, MonLink, SessionOut, SessionSettings, Sessions, Waits};
 use batches::BatchListing;
+use nacre_common::error::Error as SendError;
 use nacre_engine::Error;
 use nacre_exec::{Copied, Limits};
 use nacre_objecter::{Answer, Attempt, Objecter, Sent, Sink, Submission, Watches, newest_map};
+use nacre_session::Policy;
 use nacre_shard::copy::CopyReader;
+use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{Encoded, MapPublish, OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::msg::{
+    Encoded, MapPublish, Message, MonSubscribe, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify,
+};
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{ListReply, Op, OsdOp, request_flag};
 use nacre_types::osdmap::OsdMap;
@@ -37,8 +44,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use watches::Notifying;
 
-/// One in so many requests finds the connection's queue full.
-const FULL_QUEUE: u64 = 200;
+/// Waits between attempts to reach the map authority, as the native engine has them.
+const MON_WAITS: Waits = Waits { least: 50 * MILLI, first: 50 * MILLI, longest: 2 * SECOND };
 /// One in so many requests has a deadline.
 const IMPATIENT: u64 = 16;
 /// One in so many requests has a flag that need not change what it does.
@@ -49,20 +56,16 @@ const COPIED: u64 = 10;
 /// What a client wants done to its connections.
 #[derive(Debug)]
 pub enum ClientOut {
-    /// Sends a request by a connection, which is new where it was not named before.
-    Send(OsdId, u64, Box<OsdRequest>),
-    /// Closes a connection to an OSD.
-    Close(OsdId, u64),
-    /// The map authority's publication does not follow the client's map: it needs a whole one.
-    NeedsMap,
+    /// What its connections want.
+    Session(SessionOut),
+    /// A bound was reached.
+    Reached(Bound),
     /// It goes on under a new session.
     Expired,
     /// It was told that its session is over, of a request that was asked at this time (ESTALE).
     Stale(Nanos),
     /// It was told that there is no space for an object (ENOSPC), of a request that was asked at this time.
     NoSpace(ObjectId, Nanos),
-    /// A bound was reached.
-    Reached(Bound),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
     /// The outcome of a request of its process, by the number that it was given.
@@ -104,46 +107,35 @@ struct Asked {
 
 /// What lies beyond the objecter.
 struct Outside<'a> {
-    out: &'a mut Vec<ClientOut>,
+    now: Nanos,
     done: &'a mut Vec<(Token, Result<Answer, Error>)>,
-    random: &'a mut Random,
     connections: &'a mut Connections,
 }
 
-/// Connections to OSDs, by numbers of which no two of the client's are equal.
-#[derive(Default)]
+/// Connections to OSDs.
 struct Connections {
     open: BTreeMap<OsdId, u64>,
-    last: u64,
-}
-
-impl Connections {
-    fn to(&mut self, osd: OsdId) -> u64 {
-        *self.open.entry(osd).or_insert_with(|| {
-            self.last += 1;
-            self.last
-        })
-    }
+    /// As which client they are made.
+    client: ClientId,
+    sessions: Sessions,
 }
 
 impl Sink<Token> for Outside<'_> {
     fn send(&mut self, osd: OsdId, _: SocketAddr, request: &OsdRequest) -> Sent {
-        if self.random.range(0, FULL_QUEUE) == 0 {
-            return Sent::Full;
+        let Connections { open, client, sessions } = &mut *self.connections;
+        let conn = *open.entry(osd).or_insert_with(|| {
+            sessions.connect(self.now, (Node::Osd(osd.0), Policy::Lossy), 0, Some(*client))
+        });
+        match sessions.send(conn, Encoded::new(request)) {
+            // A connection that is over has its reset reported.
+            Ok(()) | Err(SendError::Closed) => Sent::Queued,
+            Err(_) => Sent::Full,
         }
-        match Encoded::new(request).decode() {
-            Ok(request) => self.out.push(ClientOut::Send(osd, self.connections.to(osd), Box::new(request))),
-            Err(error) => {
-                let detail = error.to_string();
-                self.out.push(ClientOut::Broken(Broken { rule: "a request that can't be decoded", detail }));
-            }
-        }
-        Sent::Queued
     }
 
     fn close(&mut self, osd: OsdId) {
         if let Some(conn) = self.connections.open.remove(&osd) {
-            self.out.push(ClientOut::Close(osd, conn));
+            self.connections.sessions.forget(conn);
         }
     }
 
@@ -158,6 +150,7 @@ pub struct Client {
     pub node: Node,
     objecter: Objecter<Token>,
     connections: Connections,
+    mon: MonLink,
     /// Watches, with their objects and timeouts.
     watches: Watches<(ObjectId, Nanos)>,
     notifying: BTreeMap<u64, Notifying>,
@@ -192,12 +185,20 @@ fn millis(now: Nanos) -> u64 {
 }
 
 impl Client {
-    /// A client without a map.
-    pub fn new(node: Node, session: ClientId, random: Random) -> Client {
+    /// A client without a map; `nonce` is of its process.
+    pub fn new(
+        node: Node,
+        session: ClientId,
+        nonce: u64,
+        settings: SessionSettings,
+        random: Random,
+    ) -> Client {
+        let sessions = Sessions::new(settings, nonce, 1);
         Client {
             node,
             objecter: Objecter::new(session),
-            connections: Connections::default(),
+            connections: Connections { open: BTreeMap::new(), client: session, sessions },
+            mon: MonLink::new(MON_WAITS, SECOND),
             watches: Watches::default(),
             notifying: BTreeMap::new(),
             cookies: Vec::new(),
@@ -229,15 +230,15 @@ impl Client {
         out: &mut Vec<ClientOut>,
         step: impl FnOnce(&mut Objecter<Token>, &mut Outside<'_>),
     ) {
-        let Client { done, random, connections, .. } = self;
-        let mut outside = Outside { out, done, random, connections };
+        let Client { done, connections, .. } = self;
+        let mut outside = Outside { now, done, connections };
         step(&mut self.objecter, &mut outside);
         // What is done may submit more, which may be done at once.
         while !self.done.is_empty() {
             for (token, result) in std::mem::take(&mut self.done) {
                 let taken = match token {
                     Token::Asked(number) => self.on_done(now, history, number, result, out),
-                    Token::Step(attempt) => self.on_step(now, history, attempt, &result, out),
+                    Token::Step(attempt) => self.on_step(now, history, attempt, &result),
                     Token::Notify(number) => self.on_notified(now, history, number, result),
                     Token::Page => self.on_page(now, history, result, out),
                     Token::Batches => self.on_batches(now, history, result, out),
@@ -259,17 +260,11 @@ impl Client {
     }
 
     /// Submits an operation other than those on objects that the history knows.
-    fn submit(
-        &mut self,
-        now: Nanos,
-        (object, ops): (ObjectId, Vec<Op>),
-        token: Token,
-        out: &mut Vec<ClientOut>,
-    ) {
+    fn submit(&mut self, now: Nanos, (object, ops): (ObjectId, Vec<Op>), token: Token) {
         let ops = ops.into_iter().map(OsdOp::from).collect();
         let submission = submission(now, object, ops, 0, None);
-        let Client { done, random, connections, .. } = self;
-        let mut outside = Outside { out, done, random, connections };
+        let Client { done, connections, .. } = self;
+        let mut outside = Outside { now, done, connections };
         self.objecter.submit(submission, token, millis(now), &mut outside);
     }
 
@@ -391,18 +386,18 @@ impl Client {
         let pg_num = self.map().and_then(|map| map.pools.get(&pool)).map(|pool| pool.pg_num);
         if let (None, Some(pg_num)) = (&self.listing, pg_num) {
             self.listing = Some(Listing::new(now, pool, pg_num, page));
-            self.next_page(now, out);
+            self.next_page(now);
             self.step(now, history, out, |_, _| {});
         }
     }
 
     /// Asks for the listing's next page. Returns whether there is one.
-    fn next_page(&mut self, now: Nanos, out: &mut Vec<ClientOut>) -> bool {
+    fn next_page(&mut self, now: Nanos) -> bool {
         let begin = |pg: PgId| ObjectId::min_at_hash(pg.pool, pg.seed);
         let Some((position, op)) = self.listing.as_ref().and_then(|listing| listing.next(begin)) else {
             return false;
         };
-        self.submit(now, (position, vec![op]), Token::Page, out);
+        self.submit(now, (position, vec![op]), Token::Page);
         true
     }
 
@@ -432,7 +427,7 @@ impl Client {
         if let Some(listing) = &mut self.listing {
             listing.add(page)?;
         }
-        if !self.next_page(now, out)
+        if !self.next_page(now)
             && let Some(listing) = self.listing.take()
         {
             history.listed(now, &listing)?;
@@ -441,13 +436,7 @@ impl Client {
     }
 
     /// The map authority publishes maps.
-    pub fn on_map(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        publish: &MapPublish,
-        out: &mut Vec<ClientOut>,
-    ) {
+    fn on_map(&mut self, now: Nanos, history: &mut History, publish: &MapPublish, out: &mut Vec<ClientOut>) {
         let have = self.map().cloned();
         match newest_map(have.as_ref(), publish) {
             Ok(Some(map)) => {
@@ -458,8 +447,18 @@ impl Client {
                 self.apply(now, history, out, |watches, now_ms| watches.on_map(&map, now_ms));
             }
             Ok(None) => {}
-            Err(_) => out.push(ClientOut::NeedsMap),
+            Err(_) => {
+                out.push(ClientOut::Reached(Bound::MapGap));
+                self.subscribe(Epoch(0));
+            }
         }
+    }
+
+    /// Asks for maps from an epoch on; 0 for a whole one.
+    fn subscribe(&mut self, next_epoch: Epoch) {
+        let wanted = MonSubscribe { next_epoch, config: true };
+        // The connection's end is reported on its own.
+        let _ = self.mon.send(&mut self.connections.sessions, &wanted);
     }
 
     /// Its session.
@@ -472,8 +471,78 @@ impl Client {
         self.connections.open.get(&osd).copied()
     }
 
+    /// Something came by a socket.
+    pub fn on_socket(&mut self, now: Nanos, from: Node, number: u64, event: SocketEvent) {
+        self.connections.sessions.on_socket(now, from, number, event);
+    }
+
+    /// Does what connections have for it, and takes what it has for them: last in every step.
+    pub fn settle(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
+        while let Some(event) = self.connections.sessions.next_event(now) {
+            match event {
+                Event::Message(delivery) => {
+                    if let Err(error) = self.on_message(now, history, &delivery, out) {
+                        let detail = error.to_string();
+                        out.push(ClientOut::Broken(Broken {
+                            rule: "a message that can't be decoded",
+                            detail,
+                        }));
+                    }
+                }
+                Event::Reset { id, peer: Node::Osd(osd), .. } => {
+                    self.on_reset(now, history, (OsdId(osd), id), out);
+                }
+                Event::Connected(conn) => {
+                    if self.mon.on_connected(conn) {
+                        let next = self.map().map_or(Epoch(0), |map| map.epoch.next());
+                        self.subscribe(next);
+                    }
+                }
+                Event::Reset { id, .. } => {
+                    self.mon.on_reset(now, id);
+                }
+                Event::Accepted(..) => {}
+            }
+        }
+        self.connections.sessions.flush();
+        out.extend(self.connections.sessions.take().map(ClientOut::Session));
+    }
+
+    fn on_message(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        delivery: &Delivery,
+        out: &mut Vec<ClientOut>,
+    ) -> Result<(), DecodeError> {
+        let Node::Osd(osd) = delivery.from else {
+            if self.mon.is_current(delivery.id) && delivery.kind == MapPublish::KIND {
+                self.on_map(now, history, &delivery.decode()?, out);
+            }
+            return Ok(());
+        };
+        let conn = (OsdId(osd), delivery.id);
+        match delivery.kind {
+            OsdBackoff::KIND => {
+                out.push(ClientOut::Reached(Bound::Backoff));
+                self.on_backoff(now, conn, delivery.decode()?);
+            }
+            WatchNotify::KIND => self.on_notify(now, history, conn, &delivery.decode()?, out),
+            WatchLost::KIND => {
+                out.push(ClientOut::Reached(Bound::WatchLapsed));
+                self.on_watch_lost(now, history, conn, delivery.decode()?, out);
+            }
+            _ => {
+                let reply: OsdReply = delivery.decode()?;
+                out.extend(Bounds::of_reply(&reply).map(ClientOut::Reached));
+                self.on_reply(now, history, conn, reply, out);
+            }
+        }
+        Ok(())
+    }
+
     /// A connection to an OSD broke.
-    pub fn on_reset(
+    fn on_reset(
         &mut self,
         now: Nanos,
         history: &mut History,
@@ -488,14 +557,14 @@ impl Client {
     }
 
     /// The OSD wants the client to have a newer map first.
-    pub fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdBackoff) {
+    fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdBackoff) {
         if self.connection(osd) == Some(conn) {
             self.objecter.on_backoff(backoff, millis(now));
         }
     }
 
-    /// An answer came. One that comes by a connection that is over is looked at, but the objecter never sees it.
-    pub fn on_reply(
+    /// An answer came.
+    fn on_reply(
         &mut self,
         now: Nanos,
         history: &mut History,
@@ -600,15 +669,19 @@ impl Client {
     /// Time passed: what had to wait is sent, what waited for too long fails.
     pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
         self.wake = self.wake.filter(|wake| *wake > now);
+        self.connections.sessions.on_time(now);
+        self.mon.keep(now, &mut self.connections.sessions);
         self.step(now, history, out, |objecter, sink| objecter.on_tick(millis(now), sink));
         self.apply(now, history, out, |watches, now_ms| watches.on_tick(now_ms, false));
     }
 
     /// When [`Client::on_time`] has something to do, where that is sooner than what was said before.
     pub fn sooner_wake(&mut self, now: Nanos) -> Option<Nanos> {
-        let next = self.objecter.next_wake_ms().into_iter().chain(self.watches.next_wake_ms()).min()?;
+        let next_ms = self.objecter.next_wake_ms().into_iter().chain(self.watches.next_wake_ms());
         // The clock shows `next` from then on.
-        let at = ((next - 1) * MILLI).max(now);
+        let next = next_ms.map(|next| (next - 1) * MILLI);
+        let next = next.chain(self.connections.sessions.next_wake()).chain(self.mon.next_wake());
+        let at = next.min()?.max(now);
         if self.wake.is_some_and(|wake| wake <= at) {
             return None;
         }
@@ -632,6 +705,7 @@ impl Client {
             history.watching.ended((self.objecter.client(), cookie));
         }
         self.watches.clear();
+        self.connections.client = session;
         self.step(now, history, out, |objecter, sink| {
             objecter.set_client(session, sink);
         });

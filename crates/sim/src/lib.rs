@@ -64,6 +64,7 @@ pub mod program;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
+pub mod sessions;
 pub mod store;
 pub mod sweep;
 pub mod watching;
@@ -71,10 +72,10 @@ pub mod world;
 
 use bounds::Bounds;
 use mutation::Mutation;
-use osd::SessionTrouble;
 use program::Program;
 use scenario::{Fault, Scenario};
 use schedule::Nanos;
+use sessions::SessionTrouble;
 use std::collections::BTreeMap;
 
 /// How a run is made.
@@ -114,7 +115,7 @@ pub struct Report {
     pub virtual_ns: u64,
     /// How often each kind of fault had an effect.
     pub struck: BTreeMap<Fault, u64>,
-    /// What befell sessions between OSDs, and how often.
+    /// What befell sessions and connections, and how often.
     pub sessions: BTreeMap<SessionTrouble, u64>,
     /// How often bounds were reached.
     pub reached: Bounds,

@@ -6,18 +6,25 @@
 
 use crate::bounds::Bound;
 use crate::network::Node;
-use crate::packet::{MapView, Packet};
+use crate::packet::{MapView, SocketEvent};
 use crate::schedule::{MILLI, Nanos};
+use crate::sessions::{Delivery, SessionOut, SessionSettings, Sessions};
 use bytes::Bytes;
 use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning, new_generation};
 use nacre_types::OsdId;
-use nacre_types::msg::{MapBlob, MapPublish};
+use nacre_types::encoding::DecodeError;
+use nacre_types::msg::{
+    Encoded, MapBlob, MapPublish, Message, MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas,
+    StatsReport,
+};
 use nacre_types::osdmap::OsdMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Wall clock at the start of the run, nanoseconds since 1970.
 pub const WALL: u64 = 1_700_000_000_000_000_000;
+/// Tells its processes from those of OSDs and clients.
+const NONCE: u64 = 100;
 /// Copies of the store kept for restores.
 const KEPT: usize = 64;
 /// One in so many maps is stored whole too.
@@ -33,8 +40,11 @@ pub struct Monitor {
     stored: Vec<Arc<MapView>>,
     /// The map that the commit under way makes.
     committing: Option<(u64, Option<Arc<MapView>>)>,
-    /// Who gets maps as they come, and the next epoch that each gets; 0 asks for a whole map.
-    subscribers: BTreeMap<Node, u32>,
+    /// Connections of OSDs and clients; while the process runs.
+    sessions: Option<Sessions>,
+    session_settings: SessionSettings,
+    /// By whose connections maps go as they come, and the next epoch that each gets; 0 asks for a whole map.
+    subscribers: BTreeMap<u64, (Node, u32)>,
     /// The first epoch whose incremental is at hand.
     at_hand_from: u32,
     /// How maps are published.
@@ -43,9 +53,8 @@ pub struct Monitor {
     pub trouble: PublishTrouble,
     /// How far its time of day is ahead of the others', in nanoseconds.
     pub wall_ahead: i64,
-    /// Who waits for which answer.
-    origins: BTreeMap<Origin, Node>,
-    next_origin: u64,
+    /// Answers that are waited for, by connections.
+    waiting: BTreeMap<u64, u64>,
 }
 
 /// How maps are published.
@@ -70,22 +79,40 @@ pub struct PublishTrouble {
     missed: u64,
 }
 
+/// A message with maps.
+struct Publication {
+    message: Encoded,
+    /// The epoch that follows it.
+    following: u32,
+    is_whole: bool,
+    /// It has several incrementals.
+    is_batch: bool,
+}
+
 /// What the map authority wants done.
 #[derive(Debug)]
 pub enum MonOut {
-    /// Send.
-    Send(Node, Packet),
+    /// What connections want.
+    Session(SessionOut),
     /// A commit began: call [`Monitor::committed`] when the store has it.
     Commit,
     /// These memberships took effect: this map is durable.
     Published(Arc<MapView>),
     /// A bound was reached so often.
     Reached(Bound, u64),
+    /// A rule does not hold.
+    Broken(&'static str, String),
 }
 
 impl Monitor {
     /// A map authority with its first map.
-    pub fn new(now: Nanos, map: OsdMap, tuning: Tuning, publishing: Publishing) -> Monitor {
+    pub fn new(
+        now: Nanos,
+        map: OsdMap,
+        tuning: Tuning,
+        publishing: Publishing,
+        session_settings: SessionSettings,
+    ) -> Monitor {
         let view = Arc::new(MapView::new(map, None));
         let mut monitor = Monitor {
             life: 0,
@@ -93,13 +120,14 @@ impl Monitor {
             tuning,
             stored: vec![view],
             committing: None,
+            sessions: None,
+            session_settings,
             subscribers: BTreeMap::new(),
             at_hand_from: 0,
             publishing,
             trouble: PublishTrouble::default(),
             wall_ahead: 0,
-            origins: BTreeMap::new(),
-            next_origin: 1,
+            waiting: BTreeMap::new(),
         };
         monitor.start(now);
         monitor
@@ -118,6 +146,8 @@ impl Monitor {
     /// Starts a process from what is stored.
     pub fn start(&mut self, now: Nanos) {
         self.life += 1;
+        let nonce = NONCE << 32 | u64::from(self.life);
+        self.sessions = Some(Sessions::new(self.session_settings, nonce, 1));
         self.state = Some(MapState::new((*self.view().map).clone(), self.tuning.clone(), self.time(now)));
         // It reads the last whole map that is stored, and the incrementals that follow it.
         let is_whole = |view: &&Arc<MapView>| {
@@ -130,9 +160,10 @@ impl Monitor {
     pub fn crash(&mut self, done: bool, out: &mut Vec<MonOut>) {
         self.life += 1;
         self.state = None;
+        self.sessions = None;
         self.subscribers.clear();
-        out.push(MonOut::Reached(Bound::CasUnknown, self.origins.len() as u64));
-        self.origins.clear();
+        let lost = std::mem::take(&mut self.waiting).into_values().sum();
+        out.push(MonOut::Reached(Bound::CasUnknown, lost));
         if let Some((_, Some(view))) = self.committing.take().filter(|_| done) {
             self.store(view, out);
         }
@@ -159,31 +190,78 @@ impl Monitor {
         out.push(MonOut::Published(view));
     }
 
-    /// A packet arrived.
-    pub fn on_packet(&mut self, now: Nanos, from: Node, packet: Packet, out: &mut Vec<MonOut>) {
-        match packet {
-            Packet::ToMon(mut event) => {
-                if let Event::Cas { origin, .. } = &mut *event {
-                    *origin = Origin(self.next_origin);
-                    self.next_origin += 1;
-                    self.origins.insert(*origin, from);
-                }
-                self.handle(now, *event, out);
-            }
-            Packet::Subscribe(next_epoch) if self.state.is_some() => {
-                self.subscribers.insert(from, next_epoch);
-                self.publish(out);
-            }
-            _ => {}
+    /// Something came by a socket.
+    pub fn on_socket(&mut self, now: Nanos, from: Node, number: u64, event: SocketEvent) {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.on_socket(now, from, number, event);
         }
     }
 
-    /// The connection to a node is lost: answers to what came over it go nowhere.
-    pub fn on_reset(&mut self, node: Node, out: &mut Vec<MonOut>) {
-        self.subscribers.remove(&node);
-        let before = self.origins.len();
-        self.origins.retain(|_, to| *to != node);
-        out.push(MonOut::Reached(Bound::CasUnknown, (before - self.origins.len()) as u64));
+    /// Time passes.
+    pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+        if let Some(sessions) = &mut self.sessions
+            && sessions.next_wake().is_some_and(|at| at <= now)
+        {
+            sessions.on_time(now);
+        }
+        self.handle(now, Event::Tick, out);
+    }
+
+    /// Does what connections have for it, and takes what it has for them: last in every step.
+    pub fn settle(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+        while let Some(event) = self.sessions.as_mut().and_then(|sessions| sessions.next_event(now)) {
+            match event {
+                crate::sessions::Event::Message(delivery) => {
+                    if let Err(error) = self.on_message(now, &delivery, out) {
+                        out.push(MonOut::Broken("a message that can't be decoded", error.to_string()));
+                    }
+                }
+                crate::sessions::Event::Reset { id, .. } => self.on_reset(id, out),
+                crate::sessions::Event::Accepted(..) | crate::sessions::Event::Connected(_) => {}
+            }
+        }
+        if let Some(sessions) = &mut self.sessions {
+            sessions.flush();
+            out.extend(sessions.take().map(MonOut::Session));
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        now: Nanos,
+        delivery: &Delivery,
+        out: &mut Vec<MonOut>,
+    ) -> Result<(), DecodeError> {
+        if delivery.kind == MonSubscribe::KIND {
+            let wanted: MonSubscribe = delivery.decode()?;
+            self.subscribers.insert(delivery.id, (delivery.from, wanted.next_epoch.0));
+            self.publish(out);
+            return Ok(());
+        }
+        let Node::Osd(osd) = delivery.from else { return Ok(()) };
+        let osd = OsdId(osd);
+        let event = match delivery.kind {
+            OsdBoot::KIND => Event::Boot(delivery.decode()?),
+            OsdFailure::KIND => Event::Failure { reporter: osd, report: delivery.decode()? },
+            OsdAlive::KIND => Event::Alive { osd, alive: delivery.decode()? },
+            OsdMarkMeDown::KIND => Event::MarkMeDown { osd, request: delivery.decode()? },
+            StatsReport::KIND => Event::Stats { osd, report: delivery.decode()? },
+            PgCas::KIND => {
+                *self.waiting.entry(delivery.id).or_default() += 1;
+                Event::Cas { origin: Origin(delivery.id), osd, cas: delivery.decode()? }
+            }
+            // Neither options nor the cluster log are simulated.
+            _ => return Ok(()),
+        };
+        self.handle(now, event, out);
+        Ok(())
+    }
+
+    /// A connection is lost: answers to what came over it go nowhere.
+    fn on_reset(&mut self, conn: u64, out: &mut Vec<MonOut>) {
+        self.subscribers.remove(&conn);
+        let lost = self.waiting.remove(&conn).unwrap_or(0);
+        out.push(MonOut::Reached(Bound::CasUnknown, lost));
     }
 
     /// Something happened, or an operator wants something.
@@ -234,39 +312,45 @@ impl Monitor {
     fn carry_out(&mut self, effects: Vec<Effect>, out: &mut Vec<MonOut>) {
         for effect in effects {
             let Effect::CasReply { to, reply } = effect else { continue };
-            if let Some(node) = self.origins.remove(&to) {
-                out.push(MonOut::Send(node, Packet::Cas(reply)));
+            let Some(waiting) = self.waiting.get_mut(&to.0).filter(|waiting| **waiting > 0) else { continue };
+            *waiting -= 1;
+            out.push(MonOut::Reached(Bound::CasRefused, u64::from(!reply.accepted)));
+            if let Some(sessions) = &mut self.sessions {
+                // Where it can't be sent the connection is over, which is reported on its own.
+                let _ = sessions.send(to.0, Encoded::new(&reply));
             }
         }
     }
 
     fn publish(&mut self, out: &mut Vec<MonOut>) {
         let newest = self.view().map.epoch.0;
-        let mut made: BTreeMap<u32, (Arc<MapPublish>, u32)> = BTreeMap::new();
+        let mut made: BTreeMap<u32, Publication> = BTreeMap::new();
         let mut subscribers = std::mem::take(&mut self.subscribers);
-        for (node, next) in subscribers.iter_mut().filter(|(node, _)| !self.trouble.late.contains(node)) {
-            while *next <= newest {
-                let (publish, following) = made.entry(*next).or_insert_with(|| self.maps_from(*next));
-                if *next > 0 && !publish.full.is_empty() {
-                    out.push(MonOut::Reached(Bound::MapWhole, 1));
-                }
-                *next = *following;
+        for (conn, (node, next)) in &mut subscribers {
+            while *next <= newest && !self.trouble.late.contains(node) {
+                let publication = made.entry(*next).or_insert_with(|| self.maps_from(*next));
+                let is_behind = *next > 0 && publication.is_whole;
+                *next = publication.following;
+                out.push(MonOut::Reached(Bound::MapWhole, u64::from(is_behind)));
                 let losing = self.trouble.losing.get_mut(node).filter(|left| **left > 0);
                 if let Some(left) = losing {
                     *left -= 1;
                     self.trouble.missed += 1;
                     self.trouble.lost.insert(*node);
-                } else {
-                    self.trouble.lost.remove(node);
-                    out.push(MonOut::Send(*node, Packet::Map(publish.clone())));
+                    continue;
+                }
+                self.trouble.lost.remove(node);
+                out.push(MonOut::Reached(Bound::MapBatch, u64::from(publication.is_batch)));
+                if let Some(sessions) = &mut self.sessions {
+                    let _ = sessions.send(*conn, publication.message.clone());
                 }
             }
         }
         self.subscribers = subscribers;
     }
 
-    /// The message that leads on from `next`, and the epoch that follows it.
-    fn maps_from(&self, next: u32) -> (Arc<MapPublish>, u32) {
+    /// What leads on from `next`.
+    fn maps_from(&self, next: u32) -> Publication {
         let newest = self.view();
         let (fsid, epoch) = (newest.map.fsid, newest.map.epoch);
         let from = self.stored.iter().rposition(|view| view.map.epoch.0 == next);
@@ -281,15 +365,17 @@ impl Monitor {
             0 => (newest.full().clone(), epoch.0 + 1),
             count => (Bytes::new(), next + count),
         };
-        (Arc::new(MapPublish { fsid, full, incrementals, newest: epoch }), following)
+        let (is_whole, is_batch) = (!full.is_empty(), incrementals.len() > 1);
+        let message = Encoded::new(&MapPublish { fsid, full, incrementals, newest: epoch });
+        Publication { message, following, is_whole, is_batch }
     }
 
     /// How many of these have missed maps: they were late, or the last one was lost, or what came after it shows the gap.
     pub fn miss_maps(&mut self, nodes: &BTreeSet<Node>) -> u64 {
         let newest = self.view().map.epoch.0;
         let is_late = |node: &&Node| {
-            let next = self.subscribers.get(node);
-            self.trouble.late.contains(node) && next.is_some_and(|next| *next <= newest)
+            let mut of_node = self.subscribers.values().filter(|(of, _)| of == *node);
+            self.trouble.late.contains(node) && of_node.any(|(_, next)| *next <= newest)
         };
         let late = nodes.iter().filter(is_late).count() as u64;
         late + std::mem::take(&mut self.trouble.missed)

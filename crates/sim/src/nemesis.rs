@@ -416,7 +416,7 @@ impl World {
             0..3 => {
                 let other = self.any_osd(random);
                 let by = random.range(MILLI, 400 * MILLI);
-                other != osd && self.break_sockets(osd, other, by)
+                other != osd && self.break_sockets(Node::Osd(osd), Node::Osd(other), by)
             }
             3 => {
                 // A session between OSDs is given up although both live: what is under way is lost, and both are told.
@@ -439,17 +439,9 @@ impl World {
         }
     }
 
-    /// A lossy connection is lost with what is under way. Returns whether there is one.
+    /// Connections break. Returns whether there are any.
     fn lose(&mut self, a: Node, b: Node) -> bool {
-        if let (Node::Client(client), Node::Osd(osd)) | (Node::Osd(osd), Node::Client(client)) = (a, b) {
-            return self.lose_connection(client, osd, 300 * MILLI);
-        }
-        let late = self.network.cut(Link::new(a, b));
-        self.network.cut(Link::new(b, a));
-        self.haunt(Link::new(a, b), late);
-        let wait = self.disk_random.range(MILLI, 300 * MILLI);
-        self.schedule.after(wait, Happening::ResetSeen(a, b));
-        true
+        self.break_sockets(a, b, 300 * MILLI)
     }
 
     fn partition(&mut self, random: &mut Random, one_way: bool) -> bool {
@@ -492,7 +484,7 @@ impl World {
                 self.release(*link);
             }
         }
-        // Lossy connections that were cut are made anew.
+        // Some lossy connections that were cut break, others go on.
         let lossy: BTreeSet<(Node, Node)> = links
             .iter()
             .filter(|l| !matches!((l.from, l.to), (Node::Osd(_), Node::Osd(_))))
@@ -500,7 +492,9 @@ impl World {
             .filter(|(a, b)| self.both_alive(*a, *b))
             .collect();
         for (a, b) in lossy {
-            self.lose(a, b);
+            if self.disk_random.chance(500) {
+                self.lose(a, b);
+            }
         }
     }
 
@@ -523,7 +517,7 @@ impl World {
             self.check_contents(osd);
         }
         let refuses = !random.chance(400);
-        self.lose_sockets(osd, refuses);
+        self.lose_sockets(Node::Osd(osd), refuses);
         if refuses {
             // Only the process is gone: its machine refuses connections, and peers notice at once.
             for other in (0..self.osds.len() as u32).filter(|other| *other != osd) {
@@ -679,6 +673,8 @@ impl World {
         let done = random.chance(500);
         self.say(format_args!("the mon dies; a commit under way is {}done", if done { "" } else { "not " }));
         self.with_monitor(|monitor, out| monitor.crash(done, out));
+        let refuses = !random.chance(300);
+        self.lose_sockets(Node::Mon, refuses);
     }
 
     fn resume(&mut self, client: u32) {

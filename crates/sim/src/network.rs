@@ -1,13 +1,10 @@
 //! The network between machines: connections that deliver in order, late, or not at all.
 //!
 //! A connection joins two nodes; each of its directions is a queue. Order holds within a direction; across connections
-//! there is none. Three kinds of trouble:
+//! there is none. Two kinds of trouble:
 //!
-//! - *Breaks* of a socket between OSDs: of each direction a suffix is lost, from any byte on, and both ends find out on their own.
-//!   The sessions of `nacre-session` above make it good.
-//! - *Resets* end a lossy connection (of clients and the map authority): of each direction a suffix is lost, and both ends are told.
-//!   Part of that suffix may still come out of the receiver's socket later, after the sender has already sent it again on the
-//!   next connection: a *ghost*.
+//! - *Breaks* of a socket: of each direction a suffix is lost, from any byte on, and both ends find out on their own. What was sent to
+//!   the answering end of a lossy connection may also come late, after what was since sent by other sockets: a *ghost*.
 //! - *Partitions* hold the messages of all connections from one node to another back for as long as they last.
 //!
 //! The network knows nothing of what it carries.
@@ -52,11 +49,11 @@ pub struct Link {
 /// A connection between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// The only one, or that for requests.
+    /// Stands for all of them.
     Usual,
     /// For heartbeats.
     Beats,
-    /// A socket of a session between OSDs, by its number.
+    /// A socket of a session or connection, by its number.
     Socket(u64),
 }
 
@@ -195,9 +192,14 @@ impl<M> Network<M> {
         if !self.blocked.remove(&link.by(Channel::Usual)) {
             return Vec::new();
         }
-        let held = link.by(Channel::Usual)..=link.by(Channel::Socket(u64::MAX));
-        let links: Vec<Link> = self.directions.range(held).map(|(link, _)| *link).collect();
+        let links = self.connections(link);
         links.into_iter().filter_map(|link| self.hold_up(now, link, 0)).collect()
+    }
+
+    /// The connections that there are in a direction.
+    pub fn connections(&self, link: Link) -> Vec<Link> {
+        let all = link.by(Channel::Usual)..=link.by(Channel::Socket(u64::MAX));
+        self.directions.range(all).map(|(link, _)| *link).collect()
     }
 
     /// Delays everything under way on a direction by `by`.
@@ -208,6 +210,11 @@ impl<M> Network<M> {
         }
         direction.last = direction.last.max(now) + by;
         self.arm(link)
+    }
+
+    /// Whether anything is under way on a direction.
+    pub fn is_carrying(&self, link: Link) -> bool {
+        self.directions.get(&link).is_some_and(|direction| !direction.queue.is_empty())
     }
 
     /// Ends a session in one direction: what has not arrived is lost. Returns it, in order.

@@ -5,10 +5,8 @@
 //! be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
 mod host;
-mod sessions;
 mod stalls;
 
-pub use sessions::{MessageKey, SessionKey, SessionSettings, SessionTrouble};
 pub use stalls::{ACTORS, CONTROL, Call, StallOrder, pass, take_breaches};
 
 use crate::bounds::{Bound, Bounds, LONG_OMAP};
@@ -17,6 +15,7 @@ use crate::network::Node;
 use crate::packet::Packet;
 use crate::scenario::FSID;
 use crate::schedule::{Clock, Nanos};
+use crate::sessions::{Delivery, Event, SessionOut, SessionSettings, Sessions};
 use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
@@ -24,7 +23,7 @@ use nacre_common::Config;
 use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
-use nacre_pg::{KnownOsds, Pg};
+use nacre_pg::{KnownOsds, Pg, PgEnvelope};
 use nacre_shard::control::Control;
 use nacre_shard::copy::Fetched;
 use nacre_shard::inbox::ShardMessage;
@@ -33,13 +32,13 @@ use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
+use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{MapPublish, OsdRequest};
+use nacre_types::msg::{MapPublish, Message, OsdRequest, PgCasReply};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use parking_lot::{Mutex, MutexGuard};
-use sessions::{Event, Sessions};
 use stalls::Stalled;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,6 +53,8 @@ pub const SHARDS: usize = 2;
 pub enum Out {
     /// Send.
     Send(Node, Packet),
+    /// A PG's next membership is proposed to the map authority.
+    Proposed(PgId, Box<PgMembership>),
     /// A machine ordered an update: of this PG, under this interval.
     Ordered {
         /// The PG.
@@ -90,18 +91,8 @@ pub enum Out {
         /// The request.
         arrival: Box<Arrival>,
     },
-    /// A message was taken by a session.
-    Queued(SessionKey, MessageKey),
-    /// A session's message was handed on at the other end.
-    Handled(SessionKey, MessageKey),
-    /// A session starts afresh: what was queued is dropped.
-    SessionRestarted(SessionKey),
-    /// Something happened to a session that is to happen in simulations.
-    Session(SessionTrouble),
-    /// No answer came on a socket.
-    GiveUp(u64),
-    /// What a message to a node says, for traces.
-    Said(Node, String),
+    /// What its sessions want.
+    Session(SessionOut),
     /// An actor stalls in the middle of a turn, as it was ordered to.
     Stalled(StallOrder),
     /// A bound was reached.
@@ -115,7 +106,7 @@ pub enum Out {
 pub struct OsdSettings {
     /// PGs, heartbeats and leases.
     pub shards: ShardSettings,
-    /// Sessions with peers.
+    /// Sessions with peers, and connections of clients.
     pub sessions: SessionSettings,
     /// The options, for what the simulation does not choose.
     pub config: Config,
@@ -195,10 +186,9 @@ impl Osd {
     pub fn start(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.life += 1;
         let nonce = (u64::from(self.id.0) + 1) << 32 | u64::from(self.life);
-        let process_out = Arc::default();
-        let sessions = Sessions::new(self.settings.sessions, nonce, SHARDS, Arc::clone(&process_out));
+        let sessions = Sessions::new(self.settings.sessions, nonce, SHARDS);
         let (store, local) = (Arc::clone(&self.store), self.clock.read(now));
-        let host = Arc::new(Host::new(self.copies(), store, nonce, local, process_out, sessions));
+        let host = Arc::new(Host::new(self.copies(), store, nonce, local, sessions));
         let world = Arc::clone(&host) as Arc<dyn World>;
         let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let settings = &self.settings;
@@ -226,7 +216,7 @@ impl Osd {
         let control = Arc::new(Mutex::new(control));
         self.process =
             Some(Process { shared, cells, host, control, stall: None, stalled: [const { None }; ACTORS] });
-        self.act(now, out, |process| process.control_turn(Control::on_connected));
+        self.act(now, out, |process| process.host.keep_mon());
     }
 
     /// The superblock of a disk that is new.
@@ -462,7 +452,7 @@ impl Osd {
         let Some(process) = &mut self.process else { return };
         process.host.set_time(now, local, self.wall_ahead);
         act(process);
-        process.hear_peers();
+        process.hear();
         process.host.sessions().flush();
         process.host.take(out);
         if let RunState::Failed(reason) = &*process.shared.state.borrow() {
@@ -473,12 +463,9 @@ impl Osd {
     /// A packet arrived.
     pub fn on_packet(&mut self, now: Nanos, from: Node, packet: Packet, out: &mut Vec<Out>) {
         match (from, packet) {
-            (Node::Client(_), Packet::Request(conn, request)) => {
-                self.on_request(now, (from, conn), request, out);
-            }
-            (Node::Osd(peer), Packet::Socket(socket, event)) => self.act(now, out, |process| {
+            (from, Packet::Socket(socket, event)) => self.act(now, out, |process| {
                 let local = process.host.local_ns();
-                process.host.sessions().on_socket(local, OsdId(peer), socket, event);
+                process.host.sessions().on_socket(local, from, socket, event);
             }),
             (Node::Osd(peer), Packet::Heartbeat(beat)) => {
                 let from = OsdId(peer);
@@ -486,33 +473,10 @@ impl Osd {
                     process.control_turn(move |control| control.on_beat(from, beat))
                 });
             }
-            (Node::Mon, Packet::Map(publish)) => self.act(now, out, |process| process.on_map(publish)),
-            (Node::Mon, Packet::Cas(reply)) => {
-                self.act(now, out, |process| process.control_turn(move |control| control.on_cas(reply)));
-            }
             (from, packet) => {
                 out.push(Out::Broken("a packet for somebody else", format!("{from}: {packet:?}")))
             }
         }
-    }
-
-    fn on_request(&mut self, now: Nanos, from: (Node, u64), request: OsdRequest, out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            let conn = process.host.conn_of_client(from, request.reqid.client);
-            let arrived_ns = process.host.local_ns();
-            let arrival = Arrival { conn: conn.clone(), permit: None, arrived_ns, request };
-            let owner = process.shared.shard_of(arrival.request.pg);
-            if process.stalled[owner].is_some() {
-                process.shared.inboxes[owner].post(ShardMessage::Client(Box::new(arrival)));
-            } else {
-                process.shard_turn(owner, |cell| {
-                    cell.enter(|shard| shard.on_request(arrival));
-                });
-            }
-            if conn.is_over() {
-                process.shared.post_all(|| ShardMessage::WatchersGone(conn.id()));
-            }
-        });
     }
 
     /// The source of a shard's copy is read, or can't be.
@@ -526,15 +490,6 @@ impl Osd {
         self.act(now, out, |process| {
             let fetched = Fetched { copy: copied.map(Box::new), share: None };
             process.shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
-        });
-    }
-
-    /// A connection of a client is over.
-    pub fn on_client_reset(&mut self, now: Nanos, from: (Node, u64), out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            if let Some(conn) = process.host.lose_client(from) {
-                process.shared.post_all(|| ShardMessage::WatchersGone(conn));
-            }
         });
     }
 
@@ -552,7 +507,7 @@ impl Osd {
         });
     }
 
-    /// The process is about to end in order: its peers are told.
+    /// The process is about to end in order: peers and clients are told.
     pub fn close_sessions(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| process.host.sessions().close());
     }
@@ -570,16 +525,6 @@ impl Osd {
         Some(self.clock.when(self.process.as_ref()?.host.sessions().next_wake()?))
     }
 
-    /// The connection to the map authority was lost and made again: what had no answer is asked again by its owner.
-    pub fn on_mon_reset(&mut self, now: Nanos, out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            process.control_turn(|control| {
-                control.on_disconnected();
-                control.on_connected();
-            });
-        });
-    }
-
     /// A peer's process is gone, and the machine it ran on says so.
     pub fn on_refused(&mut self, now: Nanos, target: OsdId, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
@@ -594,16 +539,21 @@ impl Osd {
     /// A turn of the control thread. The shards have turns of their own.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            process.control_turn(|control| {
-                control.round();
-            });
+            process.host.keep_mon();
+            if process.stalled[CONTROL].is_none() {
+                process.control_turn(|control| {
+                    control.round();
+                });
+            }
         });
     }
 
     /// The true time at which [`Osd::on_tick`] has something to do, at the latest; `None` while control stalls.
     pub fn next_tick(&self) -> Option<Nanos> {
-        let process = self.process.as_ref().filter(|process| process.stalled[CONTROL].is_none())?;
-        Some(self.clock.when(process.control.lock().next_ns()))
+        let process = self.process.as_ref()?;
+        let control = process.stalled[CONTROL].is_none().then(|| process.control.lock().next_ns());
+        let next = process.host.next_mon_wake().into_iter().chain(control).min()?;
+        Some(self.clock.when(next))
     }
 }
 
@@ -644,9 +594,7 @@ impl Process {
     }
 
     fn set_stalled(&mut self, actor: usize, stalled: Option<Stalled>) {
-        if actor != CONTROL {
-            self.host.sessions().set_stalled(actor, stalled.is_some());
-        }
+        self.host.sessions().set_stalled(actor, stalled.is_some());
         self.stalled[actor] = stalled;
     }
 
@@ -661,47 +609,112 @@ impl Process {
         self.stalled.iter_mut().filter_map(Option::take).for_each(Stalled::die);
     }
 
-    /// Does what sessions have for the shards, on the threads on which they live.
-    fn hear_peers(&mut self) {
+    /// Does what sessions and connections have for the shards, on the threads on which they live.
+    fn hear(&mut self) {
         let now = self.host.local_ns();
         loop {
             let event = self.host.sessions().next_event(now);
-            match event {
+            let taken = match event {
                 None => return,
-                Some(Event::Message(from, lane, envelope, permit)) => {
-                    Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
-                    let owner = self.shared.shard_of(envelope.pg);
-                    if owner == lane {
-                        self.shard_turn(owner, move |cell| {
-                            cell.enter(|shard| shard.on_peer(from, *envelope));
-                            drop(permit);
-                        });
-                    } else {
-                        self.shared.inboxes[owner].post(ShardMessage::Peer { from, envelope, permit });
-                    }
+                Some(Event::Accepted(id, client)) => {
+                    self.host.accept(id, client);
+                    Ok(())
                 }
-                Some(Event::Reset(peer, is_over)) => {
-                    if is_over {
-                        self.host.drop_peer(peer);
+                Some(Event::Connected(id)) => {
+                    if self.host.mon_connected(id) {
+                        self.control_turn(Control::on_connected);
                     }
-                    self.shared.post_all(|| ShardMessage::PeerReset(peer));
+                    Ok(())
                 }
+                Some(Event::Message(delivery)) => match delivery.from {
+                    Node::Osd(_) => self.on_envelope(delivery),
+                    Node::Client(_) => self.on_request(delivery),
+                    Node::Mon => self.on_mon_message(&delivery),
+                },
+                Some(Event::Reset { peer: Node::Osd(osd), is_lost, .. }) => {
+                    if is_lost {
+                        self.host.drop_peer(OsdId(osd));
+                    }
+                    self.shared.post_all(|| ShardMessage::PeerReset(OsdId(osd)));
+                    Ok(())
+                }
+                Some(Event::Reset { id, peer: Node::Mon, .. }) => {
+                    if self.host.mon_lost(id) {
+                        self.control_turn(Control::on_disconnected);
+                    }
+                    Ok(())
+                }
+                Some(Event::Reset { id, .. }) => {
+                    if self.host.lose_client(id) {
+                        self.shared.post_all(|| ShardMessage::WatchersGone(id));
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(error) = taken {
+                self.host.broken("a message that can't be decoded", error.to_string());
             }
         }
+    }
+
+    fn on_request(&mut self, mut delivery: Delivery) -> Result<(), DecodeError> {
+        let Some(conn) = self.host.conn_of_client(delivery.id) else { return Ok(()) };
+        let request: OsdRequest = delivery.decode()?;
+        let arrived_ns = self.host.local_ns();
+        let arrival = Arrival { conn, permit: delivery.permit.take(), arrived_ns, request };
+        let owner = self.shared.shard_of(arrival.request.pg);
+        if owner == delivery.lane {
+            self.shard_turn(owner, |cell| {
+                cell.enter(|shard| shard.on_request(arrival));
+            });
+        } else {
+            self.shared.inboxes[owner].post(ShardMessage::Client(Box::new(arrival)));
+        }
+        Ok(())
+    }
+
+    fn on_envelope(&mut self, mut delivery: Delivery) -> Result<(), DecodeError> {
+        let envelope: PgEnvelope = delivery.decode()?;
+        let Node::Osd(from) = delivery.from else { return Ok(()) };
+        let (from, permit) = (OsdId(from), delivery.permit.take());
+        Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
+        let owner = self.shared.shard_of(envelope.pg);
+        if owner == delivery.lane {
+            self.shard_turn(owner, move |cell| {
+                cell.enter(|shard| shard.on_peer(from, envelope));
+                drop(permit);
+            });
+        } else {
+            let envelope = Box::new(envelope);
+            self.shared.inboxes[owner].post(ShardMessage::Peer { from, envelope, permit });
+        }
+        Ok(())
     }
 
     fn is_shown_up(&self) -> bool {
         self.shared.is_shown_up()
     }
 
-    /// The map authority sends maps.
-    fn on_map(&mut self, publish: Arc<MapPublish>) {
-        let host = Arc::clone(&self.host);
-        self.control_turn(move |control| {
-            if let Err(error) = control.on_maps(&publish) {
-                host.broken("a map that can't be decoded", error.to_string());
+    fn on_mon_message(&mut self, delivery: &Delivery) -> Result<(), DecodeError> {
+        if !self.host.is_mon(delivery.id) {
+            return Ok(());
+        }
+        match delivery.kind {
+            PgCasReply::KIND => {
+                let reply = delivery.decode()?;
+                self.control_turn(move |control| control.on_cas(reply));
             }
-        });
+            _ => {
+                let publish: MapPublish = delivery.decode()?;
+                let host = Arc::clone(&self.host);
+                self.control_turn(move |control| {
+                    if let Err(error) = control.on_maps(&publish) {
+                        host.broken("a map that can't be decoded", error.to_string());
+                    }
+                });
+            }
+        }
+        Ok(())
     }
 }
 

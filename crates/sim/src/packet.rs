@@ -1,15 +1,18 @@
 //! What travels between simulated machines.
 
 use bytes::Bytes;
-use nacre_mon::logic;
+use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_session::{Confirm, Ready};
 use nacre_types::crc32c::crc32c;
 use nacre_types::encoding;
-use nacre_types::msg::{MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify};
+use nacre_types::msg::{
+    ConfigReport, Encoded, LogAppend, MapPublish, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot,
+    OsdFailure, OsdMarkMeDown, OsdReply, OsdRequest, PgCas, PgCasReply, StatsReport, WatchLost, WatchNotify,
+};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
-use nacre_types::{OsdId, PgId};
+use nacre_types::{ClientId, OsdId, PgId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -54,8 +57,8 @@ impl MapView {
 /// What a socket carries, or what becomes of it.
 #[derive(Clone)]
 pub enum SocketEvent {
-    /// A process connects, for this session. The handshake counts as one message.
-    Connect(Confirm),
+    /// A process connects, for this session; a client says which it is. The handshake counts as one message.
+    Connect(Confirm, Option<ClientId>),
     /// The other one answers.
     Ready(Ready),
     /// Frames, or parts of frames.
@@ -67,7 +70,9 @@ pub enum SocketEvent {
 impl fmt::Debug for SocketEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SocketEvent::Connect(confirm) => f.debug_tuple("Connect").field(confirm).finish(),
+            SocketEvent::Connect(confirm, client) => {
+                f.debug_tuple("Connect").field(confirm).field(client).finish()
+            }
             SocketEvent::Ready(ready) => f.debug_tuple("Ready").field(ready).finish(),
             SocketEvent::Bytes(bytes) if bytes.len() > SHOWN_BYTES => {
                 write!(f, "Bytes({} bytes with a sum of {:08x})", bytes.len(), crc32c(bytes))
@@ -81,50 +86,16 @@ impl fmt::Debug for SocketEvent {
 /// A message.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// Client to OSD, by a connection of the client's.
-    Request(u64, OsdRequest),
-    /// OSD to client.
-    Reply(u64, OsdReply),
-    /// OSD to client.
-    Backoff(u64, OsdBackoff),
-    /// OSD to client.
-    Notify(u64, WatchNotify),
-    /// OSD to client.
-    Lost(u64, WatchLost),
-    /// OSD to OSD, by a socket of a session.
+    /// By a socket, to whoever is at its other end.
     Socket(u64, SocketEvent),
     /// OSD to OSD, about leases and life.
     Heartbeat(HbEnvelope),
-    /// OSD to the map authority.
-    ToMon(Box<logic::Event>),
-    /// OSD or client to the map authority: send maps from this epoch on, now and as they come; 0 asks for a whole one.
-    Subscribe(u32),
-    /// From the map authority.
-    Map(Arc<MapPublish>),
-    /// From the map authority.
-    Cas(PgCasReply),
 }
 
 impl Packet {
-    /// The connection between a client and an OSD that it goes by.
-    pub fn connection(&self) -> Option<u64> {
-        match self {
-            Packet::Request(conn, _)
-            | Packet::Reply(conn, _)
-            | Packet::Backoff(conn, _)
-            | Packet::Notify(conn, _)
-            | Packet::Lost(conn, _) => Some(*conn),
-            _ => None,
-        }
-    }
-
     /// About how long it is on the wire.
     pub fn bytes(&self) -> u64 {
         let contents = match self {
-            Packet::Map(maps) => {
-                maps.full.len() + maps.incrementals.iter().map(|blob| blob.0.len()).sum::<usize>()
-            }
-            Packet::Request(_, request) => request.payload_bytes(),
             Packet::Socket(_, SocketEvent::Bytes(bytes)) => bytes.len(),
             _ => 0,
         };
@@ -135,11 +106,6 @@ impl Packet {
     pub fn fold(&self, state: &mut impl Hasher) {
         std::mem::discriminant(self).hash(state);
         match self {
-            Packet::Request(_, r) => (r.reqid, r.attempt, r.epoch, r.interval).hash(state),
-            Packet::Reply(_, r) => (r.reqid, r.attempt, r.result, r.user_version).hash(state),
-            Packet::Backoff(_, b) => (b.reqid, b.attempt, b.epoch).hash(state),
-            Packet::Notify(_, n) => (n.cookie, n.notify_id).hash(state),
-            Packet::Lost(_, lost) => lost.cookie.hash(state),
             Packet::Socket(socket, event) => {
                 socket.hash(state);
                 std::mem::discriminant(event).hash(state);
@@ -149,10 +115,33 @@ impl Packet {
                 }
             }
             Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
-            Packet::ToMon(event) => std::mem::discriminant(&**event).hash(state),
-            Packet::Subscribe(next_epoch) => next_epoch.hash(state),
-            Packet::Map(maps) => (maps.newest, maps.full.len(), maps.incrementals.len()).hash(state),
-            Packet::Cas(reply) => (reply.pg, reply.accepted, reply.epoch).hash(state),
         }
+    }
+}
+
+/// What a trace says of a message that goes by a session or connection.
+pub fn describe(message: &Encoded) -> String {
+    fn show<M: Message + fmt::Debug>(message: &Encoded) -> String {
+        message.clone().decode::<M>().map_or_else(|error| error.to_string(), |decoded| format!("{decoded:?}"))
+    }
+    match message.kind {
+        PgEnvelope::KIND => show::<PgEnvelope>(message),
+        OsdRequest::KIND => show::<OsdRequest>(message),
+        OsdReply::KIND => show::<OsdReply>(message),
+        OsdBackoff::KIND => show::<OsdBackoff>(message),
+        WatchNotify::KIND => show::<WatchNotify>(message),
+        WatchLost::KIND => show::<WatchLost>(message),
+        MonSubscribe::KIND => show::<MonSubscribe>(message),
+        MapPublish::KIND => show::<MapPublish>(message),
+        PgCas::KIND => show::<PgCas>(message),
+        PgCasReply::KIND => show::<PgCasReply>(message),
+        OsdBoot::KIND => show::<OsdBoot>(message),
+        OsdFailure::KIND => show::<OsdFailure>(message),
+        OsdAlive::KIND => show::<OsdAlive>(message),
+        OsdMarkMeDown::KIND => show::<OsdMarkMeDown>(message),
+        StatsReport::KIND => show::<StatsReport>(message),
+        ConfigReport::KIND => show::<ConfigReport>(message),
+        LogAppend::KIND => show::<LogAppend>(message),
+        kind => format!("a message of kind {kind}"),
     }
 }

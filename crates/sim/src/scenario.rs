@@ -6,10 +6,11 @@
 use crate::client::requests::TOKEN_BYTES;
 use crate::monitor::Publishing;
 use crate::mutation::Mutation;
-use crate::osd::{OsdSettings, SHARDS, SessionSettings};
+use crate::osd::{OsdSettings, SHARDS};
 use crate::profile::Profile;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use crate::sessions::SessionSettings;
 use nacre_common::config::ConfigBuilder;
 use nacre_mon::logic::Tuning;
 use nacre_pg::Settings;
@@ -193,7 +194,7 @@ pub struct Scenario {
     pub session_expiry: Nanos,
     /// Clients go on while the cluster heals.
     pub busy: bool,
-    /// Bytes that may wait for a peer of an OSD.
+    /// Bytes that may wait for a peer or client of an OSD.
     pub peer_queue_bytes: usize,
     /// Bytes of peers' messages, decoded, that an OSD may work on at a time.
     pub peer_throttle_bytes: u64,
@@ -237,6 +238,16 @@ const WIDE_QUEUE: usize = 1 << 20;
 const LIMITS: FrameLimits = FrameLimits { meta_bytes: 1 << 20, data_bytes: 1 << 20 };
 /// The same as production has it (`ms_max_frame_meta_bytes`, `ms_max_frame_data_bytes`).
 const REAL_LIMITS: FrameLimits = FrameLimits { meta_bytes: 32 << 20, data_bytes: 256 << 20 };
+/// Bytes of messages that may be worked on where the throttle is not meant to fill.
+const WIDE_THROTTLE: u64 = 8 << 20;
+/// Bytes that may wait for a peer where messages have real sizes.
+const REAL_QUEUE: usize = 256 << 20;
+/// One in so many messages of a client finds its queue full.
+const FULL_QUEUE: u64 = 200;
+
+fn rules_of(mutation: Option<Mutation>) -> Rules {
+    Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) }
+}
 
 impl Scenario {
     /// The scenario of a seed in the common profile.
@@ -346,11 +357,36 @@ impl Scenario {
             limits: if self.real_bounds { REAL_LIMITS } else { LIMITS },
             full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
+            client_throttle: (self.wide_throttle(), 0),
             timeout: self.peer_timeout,
-            rules: Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) },
+            rules: rules_of(mutation),
             trace: false,
         };
         OsdSettings { shards, sessions, config }
+    }
+
+    /// Bytes of messages that may be worked on where the throttle is not meant to fill.
+    fn wide_throttle(&self) -> u64 {
+        if self.real_bounds { 256 << 20 } else { WIDE_THROTTLE }
+    }
+
+    /// What clients' connections obey.
+    pub fn client_sessions(&self, mutation: Option<Mutation>) -> SessionSettings {
+        SessionSettings {
+            queue_bytes: if self.real_bounds { REAL_QUEUE } else { WIDE_QUEUE },
+            limits: if self.real_bounds { REAL_LIMITS } else { LIMITS },
+            full_one_in: FULL_QUEUE,
+            throttle: (self.wide_throttle(), 0),
+            client_throttle: (self.wide_throttle(), 0),
+            timeout: self.peer_timeout,
+            rules: rules_of(mutation),
+            trace: false,
+        }
+    }
+
+    /// What the map authority's connections obey.
+    pub fn mon_sessions(&self, mutation: Option<Mutation>) -> SessionSettings {
+        SessionSettings { full_one_in: 0, ..self.client_sessions(mutation) }
     }
 
     /// What the map authority obeys.

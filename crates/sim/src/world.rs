@@ -27,11 +27,10 @@ use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report, take_breaches};
 use ending::Ending;
 use nacre_exec::Copied;
-use nacre_mon::logic::Event;
 use nacre_shard::session::Arrival;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
-use nacre_types::{ClientId, Epoch, OsdId, PoolId};
+use nacre_types::{ClientId, OsdId, PoolId};
 use processes::Processes;
 use sockets::Sockets;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,8 +45,6 @@ const MAX_HELD: usize = 2_000;
 pub enum Happening {
     /// The head of a direction's queue may have arrived.
     Deliver(Link),
-    /// A message of a session that has ended comes out of the receiver's socket.
-    Ghost(Link, Box<Packet>),
     /// A flush that began in this life ends: so many changes are durable.
     Flushed(u32, u32, usize),
     /// A shard's turn.
@@ -60,10 +57,6 @@ pub enum Happening {
     OsdStart(u32),
     /// An OSD's sessions wanted to be woken.
     SessionTime(u32, u32),
-    /// Both ends notice that a lossy connection was lost.
-    ResetSeen(Node, Node),
-    /// A client and an OSD notice that their connection is over.
-    ConnectionOver(u32, u32, u64),
     /// The map authority's commit is durable.
     Committed(u32),
     /// Time for the map authority.
@@ -141,9 +134,7 @@ pub struct World {
     turns: Vec<[NextTurn; SHARDS]>,
     /// Directions cut by partitions.
     pub(crate) partitioned: BTreeSet<Link>,
-    /// Connections of clients that are over: nothing is sent by them any more.
-    broken: BTreeSet<(u32, u64)>,
-    /// Sockets between OSDs, and what went by them.
+    /// Sockets, and what went by them.
     sockets: Sockets,
     /// When each OSD's sessions are woken next.
     session_wakes: Vec<Option<Nanos>>,
@@ -187,11 +178,16 @@ impl World {
         let clients = (0..scenario.clients + scenario.osds + scenario.processes)
             .map(|n| {
                 let random = Random::new(seed, Stream::Client(n));
-                Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
+                let mut settings = scenario.client_sessions(mutation);
+                settings.trace = options.trace;
+                Client::new(Node::Client(n), ClientId(u64::from(n) + 1), nonce_of(n), settings, random)
                     .with_token_bytes(scenario.token_bytes)
             })
             .collect();
-        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning(), scenario.publishing());
+        let (map, tuning) = (scenario.first_map(), scenario.tuning());
+        let mut settings = scenario.mon_sessions(mutation);
+        settings.trace = options.trace;
+        let monitor = Monitor::new(0, map, tuning, scenario.publishing(), settings);
         let count = osds.len();
         let mut world = World {
             scenario: scenario.clone(),
@@ -217,7 +213,6 @@ impl World {
             wakes: vec![None; count],
             turns: vec![[NextTurn::default(); SHARDS]; count],
             partitioned: BTreeSet::new(),
-            broken: BTreeSet::new(),
             sockets: Sockets::new(seed),
             session_wakes: vec![None; count],
             processes: program.map(|program| Processes::of(scenario, program)),
@@ -246,7 +241,7 @@ impl World {
             self.schedule.at(u64::from(osd) * MILLI, Happening::OsdStart(osd));
         }
         for client in 0..self.clients.len() as u32 {
-            self.schedule.at(SECOND, Happening::ResetSeen(Node::Client(client), Node::Mon));
+            self.schedule.at(SECOND, Happening::ClientTime(client));
         }
         for client in 0..self.scenario.clients {
             let wait = self.workload.wait(self.scenario.think);
@@ -354,7 +349,6 @@ impl World {
                     self.arrive(link, packet);
                 }
             }
-            Happening::Ghost(link, packet) => self.arrive(link, *packet),
             Happening::Flushed(osd, life, count) => {
                 if self.osds[osd as usize].life == life {
                     self.flushing[osd as usize] = false;
@@ -390,11 +384,6 @@ impl World {
                     self.with_osd(osd, |osd, out| osd.on_session_time(now, out));
                 }
             }
-            Happening::ResetSeen(a, b) => {
-                self.reset_seen(a, b);
-                self.reset_seen(b, a);
-            }
-            Happening::ConnectionOver(client, osd, conn) => self.connection_over(client, osd, conn),
             Happening::Committed(life) => {
                 if self.monitor.life == life {
                     self.with_monitor(|monitor, out| monitor.committed(now, out));
@@ -403,7 +392,7 @@ impl World {
             Happening::MonTick(life) => {
                 if self.monitor.life == life {
                     self.schedule.after(Monitor::TICK, Happening::MonTick(life));
-                    self.with_monitor(|m, out| m.handle(now, Event::Tick, out));
+                    self.with_monitor(|monitor, out| monitor.on_tick(now, out));
                 }
             }
             Happening::MonStart => self.start_monitor(),
@@ -444,17 +433,9 @@ impl World {
         if self.trace {
             self.say(format_args!("{from} > {to} {packet:?}"));
         }
-        if let (Some(conn), Node::Client(client), _) | (Some(conn), _, Node::Client(client)) =
-            (packet.connection(), from, to)
-            && self.broken.contains(&(client, conn))
-        {
-            return;
-        }
-        self.reached.note(&packet);
         let link = match packet {
             Packet::Socket(number, event) => return self.send_by_socket(from, to, number, event),
             Packet::Heartbeat(_) => Link::new(from, to).by(Channel::Beats),
-            _ => Link::new(from, to),
         };
         let waits = self.transmit(from, packet.bytes());
         let due = self.network.send_after(self.schedule.now(), waits, link, packet);
@@ -482,19 +463,18 @@ impl World {
         if self.trace {
             self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
         }
-        if let (Node::Client(client), Node::Osd(osd), Some(conn)) = (link.from, link.to, packet.connection())
-            && !self.osds[osd as usize].is_running()
-        {
-            // The port is closed.
-            return self.break_connection((client, osd), conn, 3 * MILLI);
-        }
         if let Channel::Socket(number) = link.channel
             && !self.arrives_by_socket(link, number, &packet)
         {
             return;
         }
         match link.to {
-            Node::Mon => self.with_monitor(|monitor, out| monitor.on_packet(now, link.from, packet, out)),
+            Node::Mon => match packet {
+                Packet::Socket(socket, event) => {
+                    self.with_monitor(|monitor, _| monitor.on_socket(now, link.from, socket, event));
+                }
+                other => self.fail("a packet for somebody else", format!("{}: {other:?}", link.from)),
+            },
             Node::Osd(osd) => self.with_osd(osd, |osd, out| osd.on_packet(now, link.from, packet, out)),
             Node::Client(client) => self.client_packet(client, link.from, packet),
         }
@@ -502,32 +482,9 @@ impl World {
 
     fn client_packet(&mut self, number: u32, from: Node, packet: Packet) {
         let now = self.schedule.now();
-        let osd = if let Node::Osd(osd) = from { OsdId(osd) } else { OsdId(u32::MAX) };
         match packet {
-            Packet::Map(publish) => {
-                self.with_client(number, |client, history, out| client.on_map(now, history, &publish, out));
-            }
-            Packet::Backoff(conn, backoff) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, _, _| client.on_backoff(now, conn, backoff));
-            }
-            Packet::Notify(conn, notify) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, history, out| {
-                    client.on_notify(now, history, conn, &notify, out);
-                });
-            }
-            Packet::Lost(conn, lost) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, history, out| {
-                    client.on_watch_lost(now, history, conn, lost, out);
-                });
-            }
-            Packet::Reply(conn, reply) => {
-                let conn = (osd, conn);
-                self.with_client(number, |client, history, out| {
-                    client.on_reply(now, history, conn, reply, out);
-                });
+            Packet::Socket(socket, event) => {
+                self.with_client(number, |client, _, _| client.on_socket(now, from, socket, event));
             }
             other => self.fail("a packet for somebody else", format!("{from}: {other:?}")),
         }
@@ -545,17 +502,13 @@ impl World {
         let (now, node) = (self.schedule.now(), Node::Client(number));
         let mut out = Vec::new();
         let mut expired = false;
-        act(&mut self.clients[number as usize], &mut self.history, &mut out);
+        let client = &mut self.clients[number as usize];
+        act(client, &mut self.history, &mut out);
+        client.settle(now, &mut self.history, &mut out);
         for wanted in out {
             match wanted {
-                ClientOut::Send(osd, conn, request) => {
-                    self.send(node, Node::Osd(osd.0), Packet::Request(conn, *request));
-                }
-                ClientOut::Close(osd, conn) => self.break_connection((number, osd.0), conn, 20 * MILLI),
-                ClientOut::NeedsMap => {
-                    self.reached.add(Bound::MapGap, 1);
-                    self.send(node, Node::Mon, Packet::Subscribe(0));
-                }
+                ClientOut::Session(wanted) => self.session_out(node, wanted),
+                ClientOut::Reached(bound) => self.reached.add(bound, 1),
                 ClientOut::Expired if expired => {}
                 ClientOut::Expired => {
                     expired = true;
@@ -564,7 +517,6 @@ impl World {
                 }
                 ClientOut::Stale(asked) => self.judge_stale(number, asked),
                 ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
-                ClientOut::Reached(bound) => self.reached.add(bound, 1),
                 ClientOut::Copied(copy, copied) => self.schedule.after(0, Happening::Copied(copy, copied)),
                 ClientOut::Answered(request, result) => self.answer_process(number, request, *result),
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
@@ -576,37 +528,6 @@ impl World {
         }
     }
 
-    /// The connection between a client and an OSD is over with what is under way; they notice within `within`.
-    fn break_connection(&mut self, (client, osd): (u32, u32), conn: u64, within: Nanos) {
-        if !self.broken.insert((client, conn)) {
-            return;
-        }
-        let link = Link::new(Node::Client(client), Node::Osd(osd));
-        let late = self.network.cut(link);
-        self.network.cut(link.back());
-        self.haunt(link, late);
-        let wait = self.disk_random.range(MILLI, within);
-        self.schedule.after(wait, Happening::ConnectionOver(client, osd, conn));
-    }
-
-    /// The connection that a client has to an OSD now is lost. Returns whether there is one.
-    pub(crate) fn lose_connection(&mut self, client: u32, osd: u32, within: Nanos) -> bool {
-        let connection = self.clients[client as usize].connection(OsdId(osd));
-        if let Some(conn) = connection {
-            self.break_connection((client, osd), conn, within);
-        }
-        connection.is_some()
-    }
-
-    fn connection_over(&mut self, client: u32, osd: u32, conn: u64) {
-        let now = self.schedule.now();
-        self.with_client(client, |client, history, out| {
-            client.on_reset(now, history, (OsdId(osd), conn), out);
-        });
-        let from = (Node::Client(client), conn);
-        self.with_osd(osd, |osd, out| osd.on_client_reset(now, from, out));
-    }
-
     // Machines.
 
     /// Lets an OSD act, carries out what it wants, checks what must hold.
@@ -615,14 +536,8 @@ impl World {
         act(&mut self.osds[id as usize], &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                Out::Send(to, packet) => {
-                    if let Packet::ToMon(event) = &packet
-                        && let Event::Cas { cas, .. } = &**event
-                    {
-                        self.invariants.propose(cas.pg, &cas.proposed);
-                    }
-                    self.send_unless_stopped(id, to, packet);
-                }
+                Out::Send(to, packet) => self.send_unless_stopped(id, to, packet),
+                Out::Proposed(pg, membership) => self.invariants.propose(pg, &membership),
                 Out::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
                     self.check(checked);
@@ -646,8 +561,7 @@ impl World {
                 Out::Stalled(order) => self.stalls(id, order),
                 Out::Reached(bound) => self.reached.add(bound, 1),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
-                Out::Said(to, what) => self.say(format_args!("osd.{id} > {to} {what}")),
-                out => self.session_out(id, out),
+                Out::Session(wanted) => self.session_out(Node::Osd(id), wanted),
             }
         }
         self.out = out;
@@ -725,9 +639,11 @@ impl World {
     pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOut>)) {
         let mut out = std::mem::take(&mut self.mon_out);
         act(&mut self.monitor, &mut out);
+        self.monitor.settle(self.schedule.now(), &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                MonOut::Send(to, packet) => self.send(Node::Mon, to, packet),
+                MonOut::Session(wanted) => self.session_out(Node::Mon, wanted),
+                MonOut::Broken(rule, detail) => self.fail(rule, detail),
                 MonOut::Commit => {
                     let extra = self.nemesis.commit_delay();
                     let wait = 100 * MICRO + self.monitor_random.range(0, self.scenario.commit) + extra;
@@ -755,7 +671,7 @@ impl World {
         self.flushing[id as usize] = false;
         self.wakes[id as usize] = None;
         self.session_wakes[id as usize] = None;
-        self.sockets.switched_off.remove(&id);
+        self.sockets.switched_off.remove(&Node::Osd(id));
         self.turns[id as usize] = [NextTurn::default(); SHARDS];
         let me = Node::Osd(id);
         for other in 0..self.osds.len() as u32 {
@@ -765,38 +681,8 @@ impl World {
                 self.network.cut(Link::new(Node::Osd(other), me).by(Channel::Beats));
             }
         }
-        for client in 0..self.clients.len() as u32 {
-            self.lose_connection(client, id, 20 * MILLI);
-        }
-        let late = self.network.cut(Link::new(me, Node::Mon));
-        self.haunt(Link::new(me, Node::Mon), late);
-        self.with_monitor(|monitor, out| monitor.on_reset(me, out));
         self.handle(Happening::NewSession(self.scenario.clients + id));
         self.with_osd(id, |osd, out| osd.start(now, out));
-    }
-
-    /// Some of what was under way on a session that has ended arrives after all, late, where there are ghosts.
-    pub(crate) fn haunt(&mut self, link: Link, lost: Vec<Packet>) {
-        let mut wait = 0;
-        for packet in lost {
-            if let Some(more) = self.nemesis.ghost() {
-                wait += more;
-                self.schedule.after(wait, Happening::Ghost(link, Box::new(packet)));
-            }
-        }
-    }
-
-    fn reset_seen(&mut self, node: Node, peer: Node) {
-        let now = self.schedule.now();
-        match (node, peer) {
-            (Node::Client(client), Node::Mon) => {
-                let next = self.clients[client as usize].map().map_or(Epoch(0), |map| map.epoch.next());
-                self.send(node, Node::Mon, Packet::Subscribe(next.0));
-            }
-            (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
-            (Node::Mon, _) => self.with_monitor(|monitor, out| monitor.on_reset(peer, out)),
-            _ => {}
-        }
     }
 
     fn start_monitor(&mut self) {
@@ -804,17 +690,9 @@ impl World {
         if self.monitor.is_running() {
             return;
         }
+        self.sockets.switched_off.remove(&Node::Mon);
         self.monitor.start(now);
         self.schedule.after(0, Happening::MonTick(self.monitor.life));
-        let osds = (0..self.osds.len() as u32).map(Node::Osd);
-        let nodes: Vec<Node> = osds.chain((0..self.clients.len() as u32).map(Node::Client)).collect();
-        for node in nodes {
-            self.network.cut(Link::new(Node::Mon, node));
-            let late = self.network.cut(Link::new(node, Node::Mon));
-            self.haunt(Link::new(node, Node::Mon), late);
-            let wait = self.disk_random.range(MILLI, 500 * MILLI);
-            self.schedule.after(wait, Happening::ResetSeen(node, Node::Mon));
-        }
     }
 
     /// Cuts a direction off: a partition.
@@ -831,6 +709,9 @@ impl World {
         for due in self.network.unblock(self.schedule.now(), link) {
             self.due(Some(due));
         }
+        for link in self.network.connections(link) {
+            self.make_late(link);
+        }
     }
 }
 
@@ -843,6 +724,11 @@ fn shorten(mut detail: String) -> String {
         detail += " ...";
     }
     detail
+}
+
+/// Tells a client's process from OSDs' and other clients'.
+fn nonce_of(client: u32) -> u64 {
+    (u64::from(client) + 101) << 32
 }
 
 /// Hashes a text.

@@ -1,7 +1,7 @@
-//! What sessions between OSDs are made for happens in simulations.
+//! What sessions and connections are made for happens in simulations.
 
-use nacre_sim::osd::SessionTrouble;
 use nacre_sim::scenario::Scenario;
+use nacre_sim::sessions::SessionTrouble;
 use nacre_sim::{Options, run};
 use std::collections::BTreeMap;
 

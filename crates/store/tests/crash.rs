@@ -444,9 +444,8 @@ fn crash_run(
         let state = tempfile::Builder::new().prefix("nacre-crash-state-").tempdir().unwrap();
         replay::build(&recording.events[..cut], state.path(), keep, &mut Rng::new(seed ^ number << 32));
         let at_least = acknowledged(&recording.events[..cut]);
-        check(state.path(), &recording, at_least).map_err(|problem| {
-            format!("seed {seed}, state {number} (cut at {cut}, {keep:?}): {problem}")
-        })?;
+        check(state.path(), &recording, at_least)
+            .map_err(|problem| format!("seed {seed}, state {number} (cut at {cut}, {keep:?}): {problem}"))?;
     }
     Ok(())
 }

@@ -137,7 +137,7 @@ impl Client {
         let entry = history.begin(now, self.asker(), number, &part(pool, batch), action.clone());
         let object = object(pool);
         self.asked.insert(number, Asked { object: object.clone(), action, entry, patient: false });
-        self.submit(now, (object, vec![op]), Token::Asked(number), out);
+        self.submit(now, (object, vec![op]), Token::Asked(number));
         self.step(now, history, out, |_, _| {});
     }
 
@@ -163,18 +163,18 @@ impl Client {
             start_after: Bytes::new(),
             patient,
         });
-        self.ask_page(now, out);
+        self.ask_page(now);
         self.step(now, history, out, |_, _| {});
     }
 
-    fn ask_page(&mut self, now: Nanos, out: &mut Vec<ClientOut>) {
+    fn ask_page(&mut self, now: Nanos) {
         let asker = self.asker();
         let Some(listing) = &mut self.batches else { return };
         (listing.asker, listing.call) = (asker, now);
         let start_after = listing.start_after.clone();
         let op = Op::OmapGetVals { start_after, filter_prefix: Bytes::new(), max: u64::MAX };
         let object = listing.object.clone();
-        self.submit(now, (object, vec![op]), Token::Batches, out);
+        self.submit(now, (object, vec![op]), Token::Batches);
     }
 
     /// A page of the listing came, or why there is none.
@@ -204,7 +204,7 @@ impl Client {
         if let (Some(from), Some((last, _))) = (next, page.entries.last()) {
             (listing.from, listing.start_after) = (from, last.clone());
             self.batches = Some(listing);
-            self.ask_page(now, out);
+            self.ask_page(now);
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ impl Client {
     fn next_piece(&mut self, now: Nanos, number: u64, out: &mut Vec<ClientOut>) {
         let Some(reader) = self.reading.get(&number) else { return };
         match reader.source().cloned() {
-            Ok(source) => self.submit(now, (source, reader.request()), Token::Piece(number), out),
+            Ok(source) => self.submit(now, (source, reader.request()), Token::Piece(number)),
             Err(errno) => {
                 self.reading.remove(&number);
                 out.push(ClientOut::Copied(number, Box::new(Err(errno))));

@@ -25,18 +25,17 @@ impl Client {
         now: Nanos,
         history: &mut History,
         effects: Vec<Effect<(ObjectId, Nanos)>>,
-        out: &mut Vec<ClientOut>,
     ) -> Result<(), Broken> {
         for effect in effects {
             match effect {
                 Effect::Send { attempt, object, op, .. } => {
-                    self.submit(now, (object, vec![op]), Token::Step(attempt), out);
+                    self.submit(now, (object, vec![op]), Token::Step(attempt));
                 }
                 Effect::Lost { cookie, watcher: (object, _), error } => {
                     let pool_is_gone = self.map().is_none_or(|map| !map.pools.contains_key(&object.pool()));
                     let excused = pool_is_gone || error.errno() != Errno::ENOTCONN;
                     history.watching.lost((self.objecter.client(), cookie), now, excused)?;
-                    self.end_watch(now, history, cookie, out);
+                    self.end_watch(now, history, cookie);
                 }
             }
         }
@@ -44,11 +43,11 @@ impl Client {
     }
 
     /// A watch ends, by its client's will or because it is lost.
-    fn end_watch(&mut self, now: Nanos, history: &mut History, cookie: u64, out: &mut Vec<ClientOut>) {
+    fn end_watch(&mut self, now: Nanos, history: &mut History, cookie: u64) {
         history.watching.ended((self.objecter.client(), cookie));
         self.cookies.retain(|own| *own != cookie);
         if let Some((object, _)) = self.watches.remove(cookie) {
-            self.submit(now, (object, vec![Op::Unwatch { cookie }]), Token::Silent, out);
+            self.submit(now, (object, vec![Op::Unwatch { cookie }]), Token::Silent);
         }
     }
 
@@ -58,7 +57,6 @@ impl Client {
         history: &mut History,
         attempt: Attempt,
         result: &Result<Answer, Error>,
-        out: &mut Vec<ClientOut>,
     ) -> Result<(), Broken> {
         let Attempt { cookie, step, sent_ms, .. } = attempt;
         let (id, sent) = ((self.objecter.client(), cookie), (sent_ms - 1) * MILLI);
@@ -78,7 +76,7 @@ impl Client {
         if self.watches.watcher(cookie).is_none() {
             self.cookies.retain(|own| *own != cookie);
         }
-        self.carry_out(now, history, effects, out)
+        self.carry_out(now, history, effects)
     }
 
     pub(super) fn on_notified(
@@ -130,11 +128,11 @@ impl Client {
                 let payload = Bytes::copy_from_slice(&number.to_le_bytes());
                 let timeout_s = self.random.range(2, 7) as u32;
                 let op = Op::Notify { timeout_s, payload };
-                self.submit(now, (object, vec![op]), Token::Notify(number), out);
+                self.submit(now, (object, vec![op]), Token::Notify(number));
             }
             8 => {
                 if let Some(cookie) = self.cookies.first().copied() {
-                    self.end_watch(now, history, cookie, out);
+                    self.end_watch(now, history, cookie);
                 }
             }
             _ => {}
@@ -151,14 +149,14 @@ impl Client {
         step: impl FnOnce(&mut Watches<(ObjectId, Nanos)>, u64) -> Vec<Effect<(ObjectId, Nanos)>>,
     ) {
         let effects = step(&mut self.watches, millis(now));
-        if let Err(broken) = self.carry_out(now, history, effects, out) {
+        if let Err(broken) = self.carry_out(now, history, effects) {
             out.push(ClientOut::Broken(broken));
         }
         self.step(now, history, out, |_, _| {});
     }
 
     /// An OSD tells of a notify. Most are answered.
-    pub fn on_notify(
+    pub(super) fn on_notify(
         &mut self,
         now: Nanos,
         history: &mut History,
@@ -174,18 +172,13 @@ impl Client {
                 &[message.payload.clone(), cookie.to_le_bytes().to_vec().into()].concat(),
             );
             history.watching.acked(notify_id, (self.objecter.client(), cookie), payload.clone());
-            self.submit(
-                now,
-                (object, vec![Op::NotifyAck { notify_id, cookie, payload }]),
-                Token::Silent,
-                out,
-            );
+            self.submit(now, (object, vec![Op::NotifyAck { notify_id, cookie, payload }]), Token::Silent);
         }
         self.step(now, history, out, |_, _| {});
     }
 
     /// An OSD tells that a watch has lapsed.
-    pub fn on_watch_lost(
+    pub(super) fn on_watch_lost(
         &mut self,
         now: Nanos,
         history: &mut History,

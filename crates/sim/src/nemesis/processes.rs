@@ -107,14 +107,12 @@ impl World {
             _ => None,
         };
         match happening {
-            Happening::Deliver(link) | Happening::Ghost(link, _) => of(link.to),
+            Happening::Deliver(link) => of(link.to),
             Happening::Flushed(osd, ..)
             | Happening::Turn(osd, ..)
             | Happening::OsdTick(osd, _)
             | Happening::SessionTime(osd, _)
-            | Happening::Refused(osd, _)
-            | Happening::ConnectionOver(_, osd, _) => of(Node::Osd(*osd)),
-            Happening::ResetSeen(a, b) => of(*a).max(of(*b)),
+            | Happening::Refused(osd, _) => of(Node::Osd(*osd)),
             _ => None,
         }
     }
@@ -151,7 +149,7 @@ impl World {
         self.with_osd(osd, |osd, out| osd.close_sessions(now, out));
         self.with_osd(osd, |osd, out| osd.stop(now, out));
         self.check_contents(osd);
-        self.lose_sockets(osd, true);
+        self.lose_sockets(Node::Osd(osd), true);
         self.schedule.after(wait, Happening::OsdStart(osd));
     }
 

@@ -102,20 +102,14 @@ impl World {
         self.nemesis.stalled.keys().any(|(of, _)| *of == osd)
     }
 
-    /// Until when something that happens has to wait for an actor that stalls. Requests and what peers send wait elsewhere: in the
-    /// inbox of their shard, or in the socket.
+    /// Until when something that happens has to wait for an actor that stalls. What is sent by sessions waits elsewhere: in the inbox
+    /// of its shard, or in the socket.
     pub(super) fn waits_for_stalled(&self, happening: &Happening) -> Option<Nanos> {
         let of = |osd: u32, actor: usize| self.nemesis.stalled.get(&(osd, actor)).copied();
         match happening {
-            Happening::Deliver(link) | Happening::Ghost(link, _) => {
-                let Link { from, to: Node::Osd(osd), channel } = link else { return None };
-                let is_for_control = *from == Node::Mon || *channel == Channel::Beats;
-                if is_for_control { of(*osd, CONTROL) } else { None }
-            }
+            Happening::Deliver(Link { to: Node::Osd(osd), channel: Channel::Beats, .. }) => of(*osd, CONTROL),
             Happening::Turn(osd, _, shard) => of(*osd, *shard),
-            Happening::OsdTick(osd, _) | Happening::Refused(osd, _) => of(*osd, CONTROL),
-            Happening::ResetSeen(Node::Osd(osd), Node::Mon)
-            | Happening::ResetSeen(Node::Mon, Node::Osd(osd)) => of(*osd, CONTROL),
+            Happening::Refused(osd, _) => of(*osd, CONTROL),
             _ => None,
         }
     }

@@ -1,40 +1,38 @@
 //! What lies beyond a simulated OSD process: its clock as it is read now, connections to other machines, and the simulation
 //! that watches it.
 
-use super::sessions::{SessionConnection, Sessions};
 use super::stalls::{Call, pass, pass_time_of_day, true_time};
 use super::{Copies, Out};
 use crate::bounds::Bound;
 use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::Packet;
-use crate::schedule::Nanos;
+use crate::schedule::{MILLI, Nanos, SECOND};
+use crate::sessions::{MonLink, SessionConnection, Sessions, Waits};
 use crate::store::Store;
 use nacre_common::auth::Peer;
-use nacre_common::conn::{ConnRef, Connection};
-use nacre_common::error::{Error, Result};
-use nacre_mon::logic;
+use nacre_common::conn::ConnRef;
+use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_shard::peers::Peers;
 use nacre_shard::session::{Arrival, Session};
 use nacre_shard::world::{Observation, World};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
-use nacre_types::msg::{
-    ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot, OsdFailure,
-    OsdMarkMeDown, OsdReply, PgCas, StatsReport, WatchLost, WatchNotify,
-};
+use nacre_types::msg::{Encoded, Message, MonSubscribe, PgCas};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::{Mutex, MutexGuard};
-use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use uuid::Uuid;
 
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+/// Waits between attempts to reach the map authority, as the OSD has them.
+const MON_WAITS: Waits = Waits { least: 0, first: 100 * MILLI, longest: 2 * SECOND };
 
 /// See the module's documentation.
 pub(super) struct Host {
@@ -47,15 +45,13 @@ pub(super) struct Host {
     /// The process.
     nonce: u64,
     uuids: AtomicU64,
-    out: Arc<Mutex<Vec<Out>>>,
-    /// Connections of clients, by their numbers there.
-    conns: Mutex<BTreeMap<(Node, u64), ConnRef>>,
-    /// Those of them that are over.
-    over: Mutex<BTreeSet<(Node, u64)>>,
-    next_conn: AtomicU64,
+    out: Mutex<Vec<Out>>,
+    /// Connections of clients.
+    conns: Mutex<BTreeMap<u64, ConnRef>>,
     /// Sessions with peers, and which of them shards use.
     sessions: Arc<Mutex<Sessions>>,
     peers: Mutex<Peers>,
+    mon: Mutex<MonLink>,
 }
 
 impl Host {
@@ -65,7 +61,6 @@ impl Host {
         store: Arc<Store>,
         nonce: u64,
         local_ns: Nanos,
-        out: Arc<Mutex<Vec<Out>>>,
         sessions: Sessions,
     ) -> Host {
         Host {
@@ -76,16 +71,15 @@ impl Host {
             wall_ahead: AtomicI64::new(0),
             nonce,
             uuids: AtomicU64::new(1),
-            out,
+            out: Mutex::default(),
             conns: Mutex::default(),
-            over: Mutex::default(),
-            next_conn: AtomicU64::new(1),
             sessions: Arc::new(Mutex::new(sessions)),
             peers: Mutex::default(),
+            mon: Mutex::new(MonLink::new(MON_WAITS, 0)),
         }
     }
 
-    /// The sessions with peers.
+    /// The sessions with peers, and connections of clients.
     pub(super) fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock()
     }
@@ -115,6 +109,7 @@ impl Host {
     /// What the process wants done or known since this was asked last.
     pub(super) fn take(&self, out: &mut Vec<Out>) {
         out.append(&mut self.out.lock());
+        out.extend(self.sessions().take().map(Out::Session));
     }
 
     /// A bound was reached.
@@ -132,42 +127,58 @@ impl Host {
         self.out.lock().push(Out::Send(to, packet));
     }
 
-    fn connect(&self, to: Node, number: u64, session: Session) -> ConnRef {
-        let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
-        let out = Arc::clone(&self.out);
-        ConnRef::new(Arc::new(SimConnection { to, number, id, out, session, over: AtomicBool::new(false) }))
-    }
-
-    /// A connection of a client's. Where it is over, what comes by it was still in its socket.
-    pub(super) fn conn_of_client(&self, from: (Node, u64), session: ClientId) -> ConnRef {
-        let mut conns = self.conns.lock();
-        if let Some(conn) = conns.get(&from) {
-            return conn.clone();
-        }
+    /// Takes a client's connection, which was accepted.
+    pub(super) fn accept(&self, id: u64, session: Option<ClientId>) {
         let peer = Peer {
             entity: EntityName::client("admin"),
-            client: Some(session),
+            client: session,
             caps: [("osd".to_owned(), "allow *".to_owned())].into(),
             nonce: 0,
             key_fingerprint: 0,
             expires_unix: None,
         };
-        let (client, number) = from;
-        let conn = self.connect(client, number, Session::new(&peer, ADDR));
-        if self.over.lock().contains(&from) {
-            conn.abort();
-        } else {
-            conns.insert(from, conn.clone());
-        }
-        conn
+        let context = Box::new(Session::new(&peer, ADDR));
+        let conn = SessionConnection::of(&self.sessions, id, ADDR, Some(context));
+        let mut conns = self.conns.lock();
+        // Those that shards have ended.
+        conns.retain(|_, conn| !conn.is_over());
+        conns.insert(id, ConnRef::new(Arc::new(conn)));
     }
 
-    /// A client's connection is over; returns its id here.
-    pub(super) fn lose_client(&self, from: (Node, u64)) -> Option<u64> {
-        self.over.lock().insert(from);
-        let conn = self.conns.lock().remove(&from)?;
-        conn.abort();
-        Some(conn.id())
+    /// A client's connection.
+    pub(super) fn conn_of_client(&self, id: u64) -> Option<ConnRef> {
+        self.conns.lock().get(&id).cloned()
+    }
+
+    /// Connects to the map authority where there is no connection and it is time.
+    pub(super) fn keep_mon(&self) {
+        self.mon.lock().keep(self.local_ns(), &mut self.sessions());
+    }
+
+    /// When [`Host::keep_mon`] has something to do.
+    pub(super) fn next_mon_wake(&self) -> Option<Nanos> {
+        self.mon.lock().next_wake()
+    }
+
+    /// A connection came up. Returns whether it is the one to the map authority.
+    pub(super) fn mon_connected(&self, id: u64) -> bool {
+        self.mon.lock().on_connected(id)
+    }
+
+    /// A connection is over. Returns whether it is the one to the map authority.
+    pub(super) fn mon_lost(&self, id: u64) -> bool {
+        self.mon.lock().on_reset(self.local_ns(), id)
+    }
+
+    /// Whether it is the connection to the map authority.
+    pub(super) fn is_mon(&self, id: u64) -> bool {
+        self.mon.lock().is_current(id)
+    }
+
+    /// A client's connection is over. Returns whether it watched by it.
+    pub(super) fn lose_client(&self, id: u64) -> bool {
+        let conn = self.conns.lock().remove(&id);
+        conn.is_some_and(|conn| conn.context::<Session>().is_some_and(Session::is_watching))
     }
 }
 
@@ -188,41 +199,28 @@ impl World for Host {
     }
 
     fn to_mon(&self, message: Encoded) {
-        let kind = message.kind;
-        let osd = self.copies.member.osd;
-        let event = match kind {
-            PgCas::KIND => {
-                message.decode().map(|cas| logic::Event::Cas { origin: logic::Origin(0), osd, cas })
-            }
-            OsdFailure::KIND => {
-                message.decode().map(|report| logic::Event::Failure { reporter: osd, report })
-            }
-            OsdAlive::KIND => message.decode().map(|alive| logic::Event::Alive { osd, alive }),
-            OsdBoot::KIND => message.decode().map(logic::Event::Boot),
-            OsdMarkMeDown::KIND => message.decode().map(|request| logic::Event::MarkMeDown { osd, request }),
-            MonSubscribe::KIND => match message.decode::<MonSubscribe>() {
-                Ok(subscribe) => {
-                    if !subscribe.config {
-                        self.out.lock().push(Out::Reached(Bound::MapAsked));
-                    }
-                    return self.send(Node::Mon, Packet::Subscribe(subscribe.next_epoch.0));
+        let looked = match message.kind {
+            PgCas::KIND => message.clone().decode::<PgCas>().map(|cas| {
+                self.out.lock().push(Out::Proposed(cas.pg, Box::new(cas.proposed)));
+            }),
+            MonSubscribe::KIND => message.clone().decode::<MonSubscribe>().map(|subscribe| {
+                if !subscribe.config {
+                    self.reached(Bound::MapAsked);
                 }
-                Err(error) => Err(error),
-            },
-            StatsReport::KIND => message.decode().map(|report| logic::Event::Stats { osd, report }),
-            // The simulated map authority does not use options and the cluster log.
-            ConfigReport::KIND | LogAppend::KIND => return,
-            _ => return self.broken("an unexpected message", format!("kind {kind}")),
+            }),
+            _ => Ok(()),
         };
-        match event {
-            Ok(event) => self.send(Node::Mon, Packet::ToMon(Box::new(event))),
-            Err(error) => self.broken("a message that can't be decoded", error.to_string()),
+        if let Err(error) = looked {
+            self.broken("a message that can't be decoded", error.to_string());
         }
+        // What can't be sent is lost, as in life: its owner says it again in time or on the next connection.
+        let _ = self.mon.lock().send_encoded(&mut self.sessions(), message);
     }
 
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
         self.peers.lock().get(osd, |process| {
-            let conn = SessionConnection::new(&self.sessions, self.local_ns(), osd, shard, process.addr);
+            let now = self.local_ns();
+            let conn = SessionConnection::begin(&self.sessions, now, osd, shard, process.addr);
             Ok(ConnRef::new(Arc::new(conn)))
         })
     }
@@ -269,61 +267,5 @@ impl World for Host {
             }
         };
         self.out.lock().push(out);
-    }
-}
-
-/// An OSD's end of a client's connection.
-struct SimConnection {
-    to: Node,
-    /// A client's number of it.
-    number: u64,
-    id: u64,
-    out: Arc<Mutex<Vec<Out>>>,
-    session: Session,
-    over: AtomicBool,
-}
-
-impl Connection for SimConnection {
-    fn send_encoded(&self, message: Encoded) -> Result<()> {
-        pass(Call::Send);
-        if self.is_over() {
-            return Err(Error::Closed);
-        }
-        let kind = message.kind;
-        let packet = match kind {
-            OsdReply::KIND => message.decode().map(|reply| Packet::Reply(self.number, reply)),
-            OsdBackoff::KIND => message.decode().map(|backoff| Packet::Backoff(self.number, backoff)),
-            WatchNotify::KIND => message.decode().map(|notify| Packet::Notify(self.number, notify)),
-            WatchLost::KIND => message.decode().map(|lost| Packet::Lost(self.number, lost)),
-            _ => {
-                self.out.lock().push(Out::Broken("an unexpected message", format!("kind {kind}")));
-                return Ok(());
-            }
-        };
-        self.out.lock().push(match packet {
-            Ok(packet) => Out::Send(self.to, packet),
-            Err(error) => Out::Broken("a message that can't be decoded", error.to_string()),
-        });
-        Ok(())
-    }
-
-    fn id(&self) -> u64 {
-        self.id
-    }
-
-    fn peer_addr(&self) -> SocketAddr {
-        ADDR
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
-    fn abort(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
-        Some(&self.session)
     }
 }

@@ -1,12 +1,12 @@
-//! Sockets between OSDs, as the network has them: where they break, and whether sessions hand messages on once and in order. (One that
-//! never comes shows in what waits for it, and in the next of its session.)
+//! Sockets, as the network has them: where they break, and whether sessions and connections hand messages on once and in order. (One
+//! that never comes shows in what waits for it, and in the next of its session.)
 
 use super::World;
 use crate::network::{Channel, Link, Node};
-use crate::osd::{MessageKey, Out, SessionKey, SessionTrouble};
 use crate::packet::{Packet, SocketEvent};
 use crate::random::{Random, Stream};
 use crate::schedule::{MILLI, Nanos};
+use crate::sessions::{MessageKey, SessionKey, SessionOut, SessionTrouble};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug)]
 pub(super) struct Sockets {
     random: Random,
-    /// The OSDs at their ends: who connected first.
-    open: BTreeMap<u64, (u32, u32)>,
-    /// OSDs whose machine is off: nobody answers for them.
-    pub(super) switched_off: BTreeSet<u32>,
+    /// The processes at their ends: who connected first.
+    open: BTreeMap<u64, (Node, Node)>,
+    /// Processes whose machine is off: nobody answers for them.
+    pub(super) switched_off: BTreeSet<Node>,
     /// What each session has taken and not yet handed on.
     sent: BTreeMap<SessionKey, VecDeque<MessageKey>>,
     /// What befell sessions, and how often.
@@ -37,12 +37,9 @@ impl Sockets {
 }
 
 impl World {
-    /// An OSD sends by a socket. Bytes may arrive in two pieces.
+    /// A process sends by a socket. Bytes may arrive in two pieces.
     pub(super) fn send_by_socket(&mut self, from: Node, to: Node, number: u64, event: SocketEvent) {
         let link = Link::new(from, to).by(Channel::Socket(number));
-        if let (SocketEvent::Connect(_), Node::Osd(a), Node::Osd(b)) = (&event, from, to) {
-            self.sockets.open.insert(number, (a, b));
-        }
         match event {
             SocketEvent::Bytes(bytes) if self.sockets.random.chance(100) => {
                 let at = self.sockets.random.index(bytes.len());
@@ -50,7 +47,28 @@ impl World {
                     self.put(link, SocketEvent::Bytes(piece));
                 }
             }
-            event => self.put(link, event),
+            event => {
+                match event {
+                    SocketEvent::Connect(..) => {
+                        self.sockets.open.insert(number, (from, to));
+                    }
+                    SocketEvent::Closed => self.make_late(link),
+                    _ => {}
+                }
+                self.put(link, event);
+            }
+        }
+    }
+
+    /// What is under way may come late, after what is sent by other sockets since: where a socket was closed after it, or a partition
+    /// held it.
+    pub(super) fn make_late(&mut self, link: Link) {
+        if may_be_late(link)
+            && self.network.is_carrying(link)
+            && let Some(wait) = self.nemesis.ghost()
+        {
+            let due = self.network.hold_up(self.schedule.now(), link, wait);
+            self.due(due);
         }
     }
 
@@ -65,25 +83,28 @@ impl World {
 
     /// Whether there is a process for what comes by a socket. The machine of one that is gone says so.
     pub(super) fn arrives_by_socket(&mut self, link: Link, number: u64, packet: &Packet) -> bool {
-        let Node::Osd(osd) = link.to else { return false };
         let is_closed = matches!(packet, Packet::Socket(_, SocketEvent::Closed));
         if is_closed {
             self.sockets.open.remove(&number);
         }
-        let runs = self.osds[osd as usize].is_running();
-        if !runs && !is_closed && !self.sockets.switched_off.contains(&osd) {
+        let runs = match link.to {
+            Node::Osd(osd) => self.osds[osd as usize].is_running(),
+            Node::Mon => self.monitor.is_running(),
+            Node::Client(_) => true,
+        };
+        if !runs && !is_closed && !self.sockets.switched_off.contains(&link.to) {
             self.put(link.back(), SocketEvent::Closed);
         }
         runs
     }
 
-    /// The sockets between two OSDs break; both ends find out within `within`. Returns whether there are any.
-    pub(crate) fn break_sockets(&mut self, a: u32, b: u32, within: Nanos) -> bool {
-        let between = |ends: &(u32, u32)| *ends == (a, b) || *ends == (b, a);
+    /// The sockets between two processes break; both ends find out within `within`. Returns whether there are any.
+    pub(crate) fn break_sockets(&mut self, a: Node, b: Node, within: Nanos) -> bool {
+        let between = |ends: &(Node, Node)| *ends == (a, b) || *ends == (b, a);
         let numbers: Vec<u64> =
             self.sockets.open.iter().filter(|(_, ends)| between(ends)).map(|(number, _)| *number).collect();
         for number in numbers.iter().copied() {
-            let link = Link::new(Node::Osd(a), Node::Osd(b)).by(Channel::Socket(number));
+            let link = Link::new(a, b).by(Channel::Socket(number));
             self.break_direction(link, Some(within));
             self.break_direction(link.back(), Some(within));
             self.sockets.open.remove(&number);
@@ -92,33 +113,41 @@ impl World {
     }
 
     /// A process is gone, and its sockets with it. Its machine tells the peers unless it is gone too.
-    pub(crate) fn lose_sockets(&mut self, osd: u32, tells: bool) {
+    pub(crate) fn lose_sockets(&mut self, node: Node, tells: bool) {
         if !tells {
-            self.sockets.switched_off.insert(osd);
+            self.sockets.switched_off.insert(node);
         }
-        let ends = self.sockets.open.iter().filter(|(_, (a, b))| *a == osd || *b == osd);
-        let numbers: Vec<(u64, u32)> =
-            ends.map(|(number, (a, b))| (*number, if *a == osd { *b } else { *a })).collect();
+        let ends = self.sockets.open.iter().filter(|(_, (a, b))| *a == node || *b == node);
+        let numbers: Vec<(u64, Node)> =
+            ends.map(|(number, (a, b))| (*number, if *a == node { *b } else { *a })).collect();
         for (number, peer) in numbers {
-            let link = Link::new(Node::Osd(osd), Node::Osd(peer)).by(Channel::Socket(number));
+            let link = Link::new(node, peer).by(Channel::Socket(number));
             self.break_direction(link, tells.then_some(20 * MILLI));
             self.sockets.open.remove(&number);
         }
     }
 
-    /// What is under way is lost from some byte on. Where the receiver finds out, it does so within that time.
+    /// What is under way is lost from some byte on; of what goes to the answering end of a lossy connection, more may come late. Where
+    /// the receiver finds out, it does so within that time.
     fn break_direction(&mut self, link: Link, found_out: Option<Nanos>) {
         let under_way = self.network.cut(link);
         let count = self.sockets.random.range(0, under_way.len() as u64 + 1) as usize;
-        let mut under_way = under_way.into_iter();
-        let mut arriving: Vec<Packet> = under_way.by_ref().take(count).collect();
+        let mut under_way = under_way.into_iter().peekable();
+        let mut arriving: Vec<(Nanos, Packet)> =
+            under_way.by_ref().take(count).map(|packet| (0, packet)).collect();
+        while may_be_late(link)
+            && under_way.peek().is_some()
+            && let Some(wait) = self.nemesis.ghost()
+        {
+            arriving.extend(under_way.next().map(|packet| (wait, packet)));
+        }
         if let Some(Packet::Socket(number, SocketEvent::Bytes(bytes))) = under_way.next() {
             let piece: Bytes = bytes.slice(..self.sockets.random.index(bytes.len().max(1)));
-            arriving.push(Packet::Socket(number, SocketEvent::Bytes(piece)));
+            arriving.push((0, Packet::Socket(number, SocketEvent::Bytes(piece))));
         }
         let now = self.schedule.now();
-        for packet in arriving {
-            let due = self.network.send(now, link, packet);
+        for (wait, packet) in arriving {
+            let due = self.network.send_after(now, wait, link, packet);
             self.due(due);
         }
         if let Some(within) = found_out {
@@ -129,34 +158,47 @@ impl World {
         }
     }
 
-    /// What sessions want known.
-    pub(super) fn session_out(&mut self, osd: u32, out: Out) {
+    /// What sessions and connections want done or known.
+    pub(super) fn session_out(&mut self, node: Node, out: SessionOut) {
         match out {
-            Out::Queued(session, message) => {
+            SessionOut::Send(to, number, event) => {
+                let packet = Packet::Socket(number, event);
+                match node {
+                    Node::Osd(osd) => self.send_unless_stopped(osd, to, packet),
+                    _ => self.send(node, to, packet),
+                }
+            }
+            SessionOut::Queued(session, message) => {
                 self.sockets.sent.entry(session).or_default().push_back(message);
             }
-            Out::SessionRestarted(session) => {
+            SessionOut::Restarted(session) => {
                 self.sockets.sent.remove(&session);
             }
-            Out::Session(trouble) => {
-                self.say(format_args!("osd.{osd}: a session: {trouble:?}"));
+            SessionOut::Suffered(trouble) => {
+                self.say(format_args!("{node}: a session: {trouble:?}"));
                 *self.sockets.troubles.entry(trouble).or_default() += 1;
             }
-            Out::Handled(session, message) => {
+            SessionOut::Handled(session, message) => {
                 let due = self.sockets.sent.entry(session).or_default().pop_front();
                 if due != Some(message) {
-                    let detail =
-                        format!("session {session:?} on osd.{osd}: {message:?} where {due:?} was due");
+                    let detail = format!("session {session:?} on {node}: {message:?} where {due:?} was due");
                     self.fail("a session repeats or skips a message", detail);
                 }
             }
             // Nobody sends the rest of a handshake that was given up; the last of it may be under way.
-            Out::GiveUp(number) if self.sockets.random.chance(800) => {
-                if let Some((a, b)) = self.sockets.open.remove(&number) {
-                    self.network.cut(Link::new(Node::Osd(a), Node::Osd(b)).by(Channel::Socket(number)));
+            SessionOut::GiveUp(number) => {
+                if self.sockets.random.chance(800)
+                    && let Some((a, b)) = self.sockets.open.remove(&number)
+                {
+                    self.network.cut(Link::new(a, b).by(Channel::Socket(number)));
                 }
             }
-            _ => {}
+            SessionOut::Said(to, what) => self.say(format_args!("{node} > {to} {what}")),
         }
     }
+}
+
+/// Whether the direction leads to the answering end of a lossy connection: what is sent again there goes by another socket.
+fn may_be_late(link: Link) -> bool {
+    matches!(link.from, Node::Client(_)) || link.to == Node::Mon
 }

@@ -1,0 +1,667 @@
+//! The sessions and connections of a simulated process with others: [`nacre_session`]'s machines over simulated sockets.
+//!
+//! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
+//! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections end with their
+//! socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with whom there are sessions.
+
+mod connection;
+mod end;
+mod mon_link;
+mod reading;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use connection::SessionConnection;
+pub(crate) use mon_link::{MonLink, Waits};
+
+use crate::network::Node;
+use crate::osd::ACTORS;
+use crate::packet::{SocketEvent, describe};
+use crate::schedule::{MILLI, Nanos, SECOND};
+use bytes::{Bytes, BytesMut};
+use end::{End, Side, Socket};
+use nacre_common::error::{Error, Result};
+use nacre_common::throttle::{Permit, Throttle};
+use nacre_session::incoming::{self, Admission, Incoming, Standing, Table};
+use nacre_session::keepalive::{Activity, Beat, Keepalive};
+use nacre_session::outgoing::{self, Backoff, Outgoing};
+use nacre_session::queue::{Batch, OutFrame, Queue, header_of};
+use nacre_session::receive::{FrameLimits, Reader, Received, TooLong};
+use nacre_session::wire::Header;
+use nacre_session::{Cause, Confirm, Loss, Outcome, Policy, Ready, Rules};
+use nacre_types::encoding::DecodeError;
+use nacre_types::ids::EntityName;
+use nacre_types::msg::{Encoded, Message};
+use nacre_types::payload::{self, Payload};
+use nacre_types::{ClientId, OsdId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const BACKOFF: Backoff = Backoff { initial: 200 * MILLI, max: 2 * SECOND };
+/// How often a socket is looked at, and the silence after which it is given up: of sessions, and of lossy connections, which are
+/// many.
+const KEEPALIVE: (Nanos, Nanos) = (2 * SECOND, 6 * SECOND);
+const LOSSY_KEEPALIVE: (Nanos, Nanos) = (4 * SECOND, 12 * SECOND);
+/// A lossy connection that is unused for so long ends.
+const IDLE_TIMEOUT: Nanos = 12 * SECOND;
+/// A socket on which the peer does not answer for so long is given up.
+const READY_TIMEOUT: Nanos = 3 * SECOND;
+
+/// What sessions obey.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionSettings {
+    /// Bytes that may wait for one process.
+    pub queue_bytes: usize,
+    /// The longest frames that are taken.
+    pub limits: FrameLimits,
+    /// One message of so many finds its queue full whatever is in it; 0 for none.
+    pub full_one_in: u64,
+    /// Bytes and messages of peers that may be worked on at a time.
+    pub throttle: (u64, u64),
+    /// The same of clients.
+    pub client_throttle: (u64, u64),
+    /// A session waits so long for its peer.
+    pub timeout: Nanos,
+    /// A rule to break.
+    pub rules: Rules,
+    /// Say what is sent.
+    pub trace: bool,
+}
+
+/// What befalls sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SessionTrouble {
+    /// A message found the queue full.
+    Full,
+    /// A message waited for the throttle.
+    Throttled,
+    /// A socket ended in the middle of a frame.
+    Torn,
+    /// A socket was silent for too long.
+    Silent,
+    /// Nobody answered on a socket.
+    Unanswered,
+    /// A peer came back to its session.
+    Resumed,
+    /// A session was unknown to the peer.
+    Restarted,
+    /// A session was ended by the next one of the peer.
+    Superseded,
+    /// The peer ended the session.
+    PeerClosed,
+    /// A peer did not come back.
+    Lapsed,
+    /// A lossy connection broke.
+    Failed,
+    /// A lossy connection was unused for long.
+    Idle,
+}
+
+impl SessionTrouble {
+    /// All kinds.
+    pub const ALL: &[SessionTrouble] = &[
+        SessionTrouble::Full,
+        SessionTrouble::Throttled,
+        SessionTrouble::Torn,
+        SessionTrouble::Silent,
+        SessionTrouble::Unanswered,
+        SessionTrouble::Resumed,
+        SessionTrouble::Restarted,
+        SessionTrouble::Superseded,
+        SessionTrouble::PeerClosed,
+        SessionTrouble::Lapsed,
+        SessionTrouble::Failed,
+        SessionTrouble::Idle,
+    ];
+}
+
+/// Messages of one session or connection in one direction: the process that connected, its number there, and whether they come from
+/// there.
+pub type SessionKey = (u64, u64, bool);
+
+/// What tells a session's messages apart: sequence number, kind, checksums.
+pub type MessageKey = (u64, u16, u32, u32);
+
+/// A message that came.
+pub(crate) struct Delivery {
+    /// The session or connection.
+    pub(crate) id: u64,
+    /// Who sent it.
+    pub(crate) from: Node,
+    /// The shard on whose thread it came.
+    pub(crate) lane: usize,
+    /// Its number on the wire.
+    pub(crate) kind: u16,
+    meta: Bytes,
+    data: Payload,
+    /// Its share of the throttle.
+    pub(crate) permit: Option<Permit>,
+}
+
+impl Delivery {
+    /// What it says.
+    pub(crate) fn decode<M: Message>(&self) -> Result<M, DecodeError> {
+        if self.kind != M::KIND {
+            let detail = format!("expected kind {}, got {}", M::KIND, self.kind);
+            return Err(DecodeError::Corrupt { what: M::NAME, detail });
+        }
+        payload::decode(M::NAME, &self.meta, self.data.clone())
+    }
+}
+
+/// What the process hears of its sessions.
+pub(crate) enum Event {
+    /// Somebody connected by a lossy connection, a client with this session.
+    Accepted(u64, Option<ClientId>),
+    /// A connection that this side made is up, for the first time or again.
+    Connected(u64),
+    /// A message.
+    Message(Delivery),
+    /// The session or connection with the process is over or starts afresh.
+    Reset {
+        /// Which.
+        id: u64,
+        /// With whom.
+        peer: Node,
+        /// This side connected, and it is over.
+        is_lost: bool,
+    },
+}
+
+/// What sessions want done or known.
+#[derive(Debug)]
+pub enum SessionOut {
+    /// Send by a socket.
+    Send(Node, u64, SocketEvent),
+    /// A message was taken.
+    Queued(SessionKey, MessageKey),
+    /// A message was handed on at the other end.
+    Handled(SessionKey, MessageKey),
+    /// A session starts afresh: what was queued is dropped.
+    Restarted(SessionKey),
+    /// Something happened that is to happen in simulations.
+    Suffered(SessionTrouble),
+    /// No answer came on a socket.
+    GiveUp(u64),
+    /// What a message to a node says, for traces.
+    Said(Node, String),
+}
+
+/// See the module's documentation.
+pub(crate) struct Sessions {
+    settings: SessionSettings,
+    nonce: u64,
+    shards: usize,
+    out: Vec<SessionOut>,
+    ends: BTreeMap<u64, End>,
+    sockets: BTreeMap<u64, u64>,
+    table: Table<u64, ()>,
+    throttle: Throttle,
+    client_throttle: Throttle,
+    accepted: usize,
+    sent: u64,
+    next_end: u64,
+    next_socket: u64,
+    events: VecDeque<Event>,
+    /// Actors that are in the middle of a turn: of the sessions on shards' threads nothing is read, written or looked after, and
+    /// nothing that the map authority sent is taken by control.
+    stalled: [bool; ACTORS],
+    /// Ends from whose sockets something may be read, and to whose sockets something is to be written.
+    readable: BTreeSet<u64>,
+    writable: BTreeSet<u64>,
+    /// What [`Sessions::next_wake`] said last; `None` where that may have changed.
+    wake: Option<Option<Nanos>>,
+}
+
+impl Sessions {
+    /// Of the process `nonce` with so many shards.
+    pub(crate) fn new(settings: SessionSettings, nonce: u64, shards: usize) -> Sessions {
+        let throttle = |(bytes, messages)| Throttle::new(bytes, messages);
+        Sessions {
+            settings,
+            nonce,
+            shards,
+            out: Vec::new(),
+            ends: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            table: Table::new(settings.rules),
+            throttle: throttle(settings.throttle),
+            client_throttle: throttle(settings.client_throttle),
+            accepted: 0,
+            sent: 0,
+            next_end: 1,
+            next_socket: nonce << 24,
+            events: VecDeque::new(),
+            stalled: [false; ACTORS],
+            readable: BTreeSet::new(),
+            writable: BTreeSet::new(),
+            wake: None,
+        }
+    }
+
+    /// An actor's thread stalls, or goes on.
+    pub(crate) fn set_stalled(&mut self, actor: usize, stalls: bool) {
+        self.stalled[actor] = stalls;
+        self.wake = None;
+    }
+
+    /// Whether an end lives on a thread that stalls. The one to the map authority lives on none of the actors' threads.
+    fn waits(&self, end: &End) -> bool {
+        end.peer != Node::Mon && self.stalled[end.lane]
+    }
+
+    /// What they want done or known since this was asked last.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = SessionOut> {
+        self.out.drain(..)
+    }
+
+    fn suffer(&mut self, trouble: SessionTrouble) {
+        self.out.push(SessionOut::Suffered(trouble));
+    }
+
+    fn say(&mut self, to: Node, socket: u64, event: SocketEvent) {
+        self.out.push(SessionOut::Send(to, socket, event));
+    }
+
+    fn socket(&self, now: Nanos, policy: Policy, number: u64, up: bool) -> Socket {
+        Socket {
+            number,
+            up,
+            deadline: now + READY_TIMEOUT,
+            reader: Reader::new(policy, self.settings.limits, self.settings.rules),
+            keepalive: keepalive(policy, now),
+            bytes: BytesMut::new(),
+            pending: None,
+            heard: true,
+            used: true,
+            throttled: false,
+            ended: false,
+        }
+    }
+
+    fn new_end(
+        &mut self,
+        (peer, policy): (Node, Policy),
+        lane: usize,
+        key: (u64, u64),
+        client: Option<ClientId>,
+        side: Side,
+    ) -> u64 {
+        let id = self.next_end;
+        self.next_end += 1;
+        let end = End {
+            peer,
+            policy,
+            lane,
+            key,
+            client,
+            side,
+            queue: Queue::ruled(self.settings.rules),
+            received: Received::default(),
+            socket: None,
+            over: Arc::default(),
+        };
+        self.ends.insert(id, end);
+        id
+    }
+
+    /// Connects to the process, as this client if any. The session or connection lives on the thread of the shard `lane`.
+    pub(crate) fn connect(
+        &mut self,
+        now: Nanos,
+        (peer, policy): (Node, Policy),
+        lane: usize,
+        client: Option<ClientId>,
+    ) -> u64 {
+        let cookie = self.next_end;
+        let session = Outgoing::new(self.nonce, policy, cookie, BACKOFF);
+        let side = Side::Outgoing(session);
+        let id = self.new_end((peer, policy), lane, (self.nonce, cookie), client, side);
+        self.turn_outgoing(now, id, outgoing::Input::Wake);
+        id
+    }
+
+    fn turn_outgoing(&mut self, now: Nanos, id: u64, input: outgoing::Input) {
+        self.wake = None;
+        let Some(end) = self.ends.get_mut(&id) else { return };
+        let Side::Outgoing(session) = &mut end.side else { return };
+        let step = session.turn(now, input, &mut end.queue, &end.received);
+        let (peer, policy, client, sent_key) = (end.peer, end.policy, end.client, end.sent_key());
+        match step {
+            outgoing::Step::Connect(confirm) => {
+                let number = self.next_socket;
+                self.next_socket += 1;
+                let socket = self.socket(now, policy, number, false);
+                if let Some(end) = self.ends.get_mut(&id) {
+                    end.socket = Some(socket);
+                }
+                self.sockets.insert(number, id);
+                self.say(peer, number, SocketEvent::Connect(confirm, client));
+            }
+            outgoing::Step::Run { restarted } => {
+                if restarted {
+                    self.suffer(SessionTrouble::Restarted);
+                    self.out.push(SessionOut::Restarted(sent_key));
+                    self.events.push_back(Event::Reset { id, peer, is_lost: false });
+                }
+                self.come_up(now, id);
+                self.events.push_back(Event::Connected(id));
+            }
+            outgoing::Step::Wait => {}
+            outgoing::Step::Over(cause) => {
+                self.forget(id);
+                if cause == Some(Cause::Failed) {
+                    self.suffer(SessionTrouble::Failed);
+                }
+                if cause.is_some() {
+                    self.events.push_back(Event::Reset { id, peer, is_lost: true });
+                }
+            }
+        }
+    }
+
+    fn turn_incoming(&mut self, now: Nanos, id: u64, input: incoming::Input) {
+        self.wake = None;
+        let Some(end) = self.ends.get_mut(&id) else { return };
+        let Side::Incoming(session, confirm) = &mut end.side else { return };
+        let (peer, cookie) = (end.peer, confirm.cookie);
+        match session.turn(now, input, &mut end.queue, &end.received) {
+            incoming::Step::Run { ready, first } => {
+                let number = end.socket.as_ref().map(|socket| socket.number);
+                if !first {
+                    self.suffer(SessionTrouble::Resumed);
+                }
+                if let Some(number) = number {
+                    self.say(peer, number, SocketEvent::Ready(ready));
+                }
+                self.come_up(now, id);
+            }
+            incoming::Step::Wait => {}
+            incoming::Step::Over(cause) => {
+                self.forget(id);
+                if let Node::Osd(osd) = peer {
+                    self.table.remove(&EntityName::osd(OsdId(osd)), cookie, |own| *own == id);
+                }
+                match cause {
+                    Some(Cause::Lapsed) => self.suffer(SessionTrouble::Lapsed),
+                    Some(Cause::PeerRestarted) => self.suffer(SessionTrouble::Superseded),
+                    Some(Cause::PeerClosed) => self.suffer(SessionTrouble::PeerClosed),
+                    _ => {}
+                }
+                if cause.is_some() {
+                    self.events.push_back(Event::Reset { id, peer, is_lost: false });
+                }
+            }
+        }
+    }
+
+    fn come_up(&mut self, now: Nanos, id: u64) {
+        self.wake = None;
+        let Some(end) = self.ends.get_mut(&id) else { return };
+        if let Some(socket) = &mut end.socket {
+            socket.up = true;
+            socket.keepalive = keepalive(end.policy, now);
+            self.writable.insert(id);
+            self.readable.insert(id);
+        }
+    }
+
+    /// Gives the socket up; the peer is told where it has not gone itself.
+    fn close_socket(&mut self, id: u64) {
+        self.wake = None;
+        let Some(end) = self.ends.get_mut(&id) else { return };
+        let Some(socket) = end.socket.take() else { return };
+        let peer = end.peer;
+        self.sockets.remove(&socket.number);
+        if !socket.ended {
+            self.say(peer, socket.number, SocketEvent::Closed);
+        }
+    }
+
+    fn lose(&mut self, now: Nanos, id: u64, loss: Loss) {
+        self.close_socket(id);
+        let Some(end) = self.ends.get(&id) else { return };
+        match end.side {
+            Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::Input::Lost(loss)),
+            Side::Incoming(..) => self.turn_incoming(now, id, incoming::Input::Lost(loss)),
+            Side::Accepted => {
+                let peer = end.peer;
+                self.forget(id);
+                self.events.push_back(Event::Reset { id, peer, is_lost: false });
+            }
+        }
+    }
+
+    /// Ends the session or connection on this side: its owner does not hear of it.
+    pub(crate) fn forget(&mut self, id: u64) {
+        self.close_socket(id);
+        if let Some(end) = self.ends.remove(&id) {
+            end.over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Something came by a socket.
+    pub(crate) fn on_socket(&mut self, now: Nanos, from: Node, number: u64, event: SocketEvent) {
+        if let SocketEvent::Connect(confirm, client) = event {
+            return match (confirm.policy, from) {
+                (Policy::Lossless, Node::Osd(osd)) => self.admit(now, OsdId(osd), number, confirm),
+                _ => self.accept(now, from, number, confirm, client),
+            };
+        }
+        let Some(id) = self.sockets.get(&number).copied() else {
+            if !matches!(event, SocketEvent::Closed) {
+                self.say(from, number, SocketEvent::Closed);
+            }
+            return;
+        };
+        let Some(socket) = self.ends.get_mut(&id).and_then(|end| end.socket.as_mut()) else { return };
+        match event {
+            SocketEvent::Ready(ready) => self.on_ready(now, id, ready),
+            SocketEvent::Bytes(bytes) => {
+                socket.heard = true;
+                socket.bytes.extend_from_slice(&bytes);
+                self.readable.insert(id);
+            }
+            SocketEvent::Closed => {
+                socket.ended = true;
+                self.readable.insert(id);
+            }
+            SocketEvent::Connect(..) => {}
+        }
+    }
+
+    fn on_ready(&mut self, now: Nanos, id: u64, ready: Ready) {
+        self.turn_outgoing(now, id, outgoing::Input::Ready(ready));
+    }
+
+    fn next_lane(&mut self) -> usize {
+        self.accepted += 1;
+        self.accepted % self.shards
+    }
+
+    /// Takes a lossy connection.
+    fn accept(&mut self, now: Nanos, from: Node, number: u64, confirm: Confirm, client: Option<ClientId>) {
+        let lane = self.next_lane();
+        let key = (confirm.nonce, confirm.cookie);
+        let id = self.new_end((from, Policy::Lossy), lane, key, None, Side::Accepted);
+        let socket = self.socket(now, Policy::Lossy, number, true);
+        if let Some(end) = self.ends.get_mut(&id) {
+            end.socket = Some(socket);
+            self.sockets.insert(number, id);
+        }
+        self.say(from, number, SocketEvent::Ready(Ready { outcome: Outcome::New, in_seq: 0 }));
+        self.events.push_back(Event::Accepted(id, client));
+        self.come_up(now, id);
+    }
+
+    /// Gives a peer its session.
+    fn admit(&mut self, now: Nanos, from: OsdId, number: u64, confirm: Confirm) {
+        let entity = EntityName::osd(from);
+        let id = loop {
+            let standing = |id: &u64| {
+                let end = self.ends.get(id);
+                Standing {
+                    is_over: end.is_none(),
+                    has_heard: end.is_some_and(|end| end.received.has_heard()),
+                }
+            };
+            match self.table.admit(&entity, &(), &confirm, standing) {
+                Admission::Resume(id) => break id,
+                Admission::Begin => {
+                    let lane = self.next_lane();
+                    let side = Side::Incoming(Incoming::new(self.settings.timeout), confirm);
+                    let (peer, key) = (Node::Osd(from.0), (confirm.nonce, confirm.cookie));
+                    let id = self.new_end((peer, Policy::Lossless), lane, key, None, side);
+                    self.table.insert(entity.clone(), (), &confirm, id);
+                    break id;
+                }
+                Admission::Supersede(earlier) => {
+                    for id in earlier {
+                        self.turn_incoming(now, id, incoming::Input::Stopped { superseded: true });
+                    }
+                }
+            }
+        };
+        self.close_socket(id);
+        let socket = self.socket(now, Policy::Lossless, number, false);
+        if let Some(end) = self.ends.get_mut(&id) {
+            end.socket = Some(socket);
+            self.sockets.insert(number, id);
+        }
+        self.turn_incoming(now, id, incoming::Input::Attached(confirm));
+    }
+
+    /// Writes what is due.
+    pub(crate) fn flush(&mut self) {
+        let mut batch = Batch::default();
+        for id in std::mem::take(&mut self.writable) {
+            if self.ends.get(&id).is_some_and(|end| self.waits(end)) {
+                self.writable.insert(id);
+                continue;
+            }
+            let Some(end) = self.ends.get_mut(&id) else { continue };
+            let Some(socket) = end.socket.as_mut().filter(|socket| socket.up && !socket.ended) else {
+                continue;
+            };
+            let ack = end.received.last();
+            while end.queue.take(&mut batch, end.policy == Policy::Lossless, ack) {
+                end.received.tell(ack);
+                socket.used |= batch.frames > 0;
+                let mut bytes = BytesMut::with_capacity(batch.bytes);
+                batch.chunks(usize::MAX).for_each(|chunk| bytes.extend_from_slice(chunk));
+                let bytes = SocketEvent::Bytes(bytes.freeze());
+                self.out.push(SessionOut::Send(end.peer, socket.number, bytes));
+            }
+        }
+    }
+
+    /// When [`Sessions::on_time`] has something to do.
+    pub(crate) fn next_wake(&mut self) -> Option<Nanos> {
+        if self.wake.is_none() {
+            let free = self.ends.values().filter(|end| !self.waits(end));
+            self.wake = Some(free.filter_map(End::next_wake).min());
+        }
+        self.wake.flatten()
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_time(&mut self, now: Nanos) {
+        self.wake = None;
+        let due = |end: &End| !self.waits(end) && end.next_wake().is_some_and(|at| at <= now);
+        let ids: Vec<u64> = self.ends.iter().filter(|(_, end)| due(end)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(end) = self.ends.get_mut(&id) else { continue };
+            let Some(socket) = end.socket.as_mut() else {
+                match end.side {
+                    Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::Input::Wake),
+                    Side::Incoming(..) => self.turn_incoming(now, id, incoming::Input::Wake),
+                    Side::Accepted => {}
+                }
+                continue;
+            };
+            if !socket.up {
+                let number = socket.number;
+                self.suffer(SessionTrouble::Unanswered);
+                self.out.push(SessionOut::GiveUp(number));
+                self.lose(now, id, Loss::Fault);
+                continue;
+            }
+            let activity = Activity {
+                heard: std::mem::take(&mut socket.heard),
+                used: std::mem::take(&mut socket.used),
+                throttled: socket.throttled,
+                ack_due: end.policy == Policy::Lossless && end.received.is_ack_due(),
+            };
+            let idle_timeout = (end.policy == Policy::Lossy).then_some(IDLE_TIMEOUT);
+            match socket.keepalive.turn(now, activity, idle_timeout) {
+                Beat::Silent => {
+                    self.suffer(SessionTrouble::Silent);
+                    self.lose(now, id, Loss::Fault);
+                }
+                Beat::Idle => {
+                    self.suffer(SessionTrouble::Idle);
+                    self.lose(now, id, Loss::Idle);
+                }
+                Beat::Ask { ack, keepalive } => {
+                    if ack {
+                        end.queue.ask_ack();
+                    }
+                    if keepalive {
+                        end.queue.ask_keepalive(false);
+                    }
+                    self.writable.insert(id);
+                }
+            }
+        }
+    }
+
+    /// The process ends in order: peers are told, and what is queued is written before.
+    pub(crate) fn close(&mut self) {
+        for (id, end) in &mut self.ends {
+            end.queue.closing = true;
+            self.writable.insert(*id);
+        }
+        self.flush();
+    }
+
+    /// Whether the next message finds its queue full.
+    fn is_unlucky(&mut self) -> bool {
+        self.sent += 1;
+        let mixed = (self.nonce ^ self.sent << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.settings.full_one_in > 0 && mixed.is_multiple_of(self.settings.full_one_in)
+    }
+
+    /// Queues a message.
+    pub(crate) fn send(&mut self, id: u64, message: Encoded) -> Result<()> {
+        // What is said to the map authority first always finds room, and nothing is said again.
+        let to_mon = self.ends.get(&id).is_some_and(|end| end.peer == Node::Mon);
+        let chance = !to_mon && self.is_unlucky();
+        let Some(end) = self.ends.get_mut(&id) else { return Err(Error::Closed) };
+        let said = self.settings.trace.then(|| describe(&message));
+        let (kind, split) = (message.kind, message.split);
+        let header = header_of(kind, &split.meta, &split.data, true);
+        let checked = self.settings.limits.check(header.meta_len.into(), header.data_len.into());
+        checked.map_err(|TooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
+        let frame = OutFrame { header, meta: split.meta, data: split.data };
+        if chance || end.queue.push(frame, self.settings.queue_bytes, usize::MAX).is_some() {
+            self.suffer(SessionTrouble::Full);
+            return Err(Error::Full);
+        }
+        self.writable.insert(id);
+        if let Some(said) = said {
+            self.out.push(SessionOut::Said(end.peer, said));
+        }
+        self.out.push(SessionOut::Queued(end.sent_key(), key_of(&header, end.queue.last_seq())));
+        Ok(())
+    }
+}
+
+fn keepalive(policy: Policy, now: Nanos) -> Keepalive {
+    let (interval, timeout) = if policy == Policy::Lossy { LOSSY_KEEPALIVE } else { KEEPALIVE };
+    Keepalive::new(now, interval, timeout)
+}
+
+fn key_of(header: &Header, seq: u64) -> MessageKey {
+    (seq, header.kind, header.meta_crc, header.data_crc)
+}

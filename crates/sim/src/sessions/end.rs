@@ -1,0 +1,104 @@
+//! One end of a session or connection, and the socket that it has.
+
+use super::SessionKey;
+use crate::network::Node;
+use crate::schedule::Nanos;
+use bytes::{Buf, BytesMut};
+use nacre_common::error::Result;
+use nacre_common::throttle::Permit;
+use nacre_session::incoming::Incoming;
+use nacre_session::keepalive::Keepalive;
+use nacre_session::outgoing::Outgoing;
+use nacre_session::queue::Queue;
+use nacre_session::receive::{Arrival, Reader, Received};
+use nacre_session::wire::{HEADER_BYTES, Header};
+use nacre_session::{Confirm, Loss, Policy};
+use nacre_types::ClientId;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub(super) enum Side {
+    Outgoing(Outgoing),
+    Incoming(Incoming, Confirm),
+    /// The answering side of a lossy connection.
+    Accepted,
+}
+
+pub(super) struct Socket {
+    pub(super) number: u64,
+    /// Frames pass; before, the peer's answer is waited for.
+    pub(super) up: bool,
+    /// Given up then, while it is not up.
+    pub(super) deadline: Nanos,
+    pub(super) reader: Reader,
+    pub(super) keepalive: Keepalive,
+    pub(super) bytes: BytesMut,
+    /// A frame whose body is not all there or waits for the throttle.
+    pub(super) pending: Option<(Header, Arrival, Option<Permit>)>,
+    pub(super) heard: bool,
+    pub(super) used: bool,
+    pub(super) throttled: bool,
+    /// The peer's end is gone: nothing comes after what is in `bytes`.
+    pub(super) ended: bool,
+}
+
+impl Socket {
+    /// The next header and what follows from it; `None` where its bytes are not there yet.
+    pub(super) fn read_header(
+        &mut self,
+        queue: &mut Queue,
+        received: &Received,
+    ) -> Result<Option<(Header, Arrival)>, Loss> {
+        let Some(head) = self.bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let header = Header::decode(head).map_err(|_| Loss::Fault)?;
+        self.bytes.advance(HEADER_BYTES);
+        if let Some(ack) = self.reader.new_ack(&header) {
+            queue.acknowledge(ack).map_err(|_| Loss::Fault)?;
+        }
+        let arrival = self.reader.judge(&header, received).map_err(|_| Loss::Fault)?;
+        Ok(Some((header, arrival)))
+    }
+}
+
+/// One end of a session or connection.
+pub(super) struct End {
+    pub(super) peer: Node,
+    pub(super) policy: Policy,
+    /// The shard on whose thread it lives.
+    pub(super) lane: usize,
+    /// The process that connected, and its number there.
+    pub(super) key: (u64, u64),
+    /// As which client this side connects.
+    pub(super) client: Option<ClientId>,
+    pub(super) side: Side,
+    pub(super) queue: Queue,
+    pub(super) received: Received,
+    pub(super) socket: Option<Socket>,
+    pub(super) over: Arc<AtomicBool>,
+}
+
+impl End {
+    pub(super) fn next_wake(&self) -> Option<Nanos> {
+        match (&self.socket, &self.side) {
+            (Some(socket), _) if socket.up => Some(socket.keepalive.next_wake()),
+            (Some(socket), _) => Some(socket.deadline),
+            (None, Side::Outgoing(session)) => session.next_wake(),
+            (None, Side::Incoming(session, _)) => session.next_wake(),
+            (None, Side::Accepted) => None,
+        }
+    }
+
+    pub(super) fn is_outgoing(&self) -> bool {
+        matches!(self.side, Side::Outgoing(_))
+    }
+
+    /// Of the messages that this side sends.
+    pub(super) fn sent_key(&self) -> SessionKey {
+        (self.key.0, self.key.1, self.is_outgoing())
+    }
+
+    /// Of the messages that it receives.
+    pub(super) fn received_key(&self) -> SessionKey {
+        (self.key.0, self.key.1, !self.is_outgoing())
+    }
+}

@@ -1,0 +1,114 @@
+//! The connection of an OSD or a client to the map authority: lossy, and made again after a wait that grows, as production does.
+
+use super::Sessions;
+use crate::network::Node;
+use crate::schedule::Nanos;
+use nacre_common::error::{Error, Result};
+use nacre_session::Policy;
+use nacre_types::msg::{Encoded, Message};
+
+/// How long is waited between attempts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    /// After a connection that came up.
+    pub(crate) least: Nanos,
+    /// After the first attempt that failed; doubled with each further one.
+    pub(crate) first: Nanos,
+    /// At most.
+    pub(crate) longest: Nanos,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct MonLink {
+    waits: Waits,
+    conn: Option<u64>,
+    is_up: bool,
+    wait: Nanos,
+    retry_at: Nanos,
+}
+
+impl MonLink {
+    /// Connects first at `start`.
+    pub(crate) fn new(waits: Waits, start: Nanos) -> MonLink {
+        MonLink { waits, conn: None, is_up: false, wait: 0, retry_at: start }
+    }
+
+    /// When [`MonLink::keep`] has something to do.
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        self.conn.is_none().then_some(self.retry_at)
+    }
+
+    /// Connects where there is no connection and it is time.
+    pub(crate) fn keep(&mut self, now: Nanos, sessions: &mut Sessions) {
+        if self.conn.is_none() && now >= self.retry_at {
+            self.wait = (self.wait * 2).clamp(self.waits.first, self.waits.longest);
+            self.conn = Some(sessions.connect(now, (Node::Mon, Policy::Lossy), 0, None));
+        }
+    }
+
+    /// A connection came up. Returns whether it is this one.
+    pub(crate) fn on_connected(&mut self, conn: u64) -> bool {
+        let is_own = self.conn == Some(conn);
+        if is_own {
+            (self.is_up, self.wait) = (true, 0);
+        }
+        is_own
+    }
+
+    /// A connection is over. Returns whether it is this one.
+    pub(crate) fn on_reset(&mut self, now: Nanos, conn: u64) -> bool {
+        let is_own = self.conn == Some(conn);
+        if is_own {
+            (self.conn, self.is_up) = (None, false);
+            self.retry_at = now + self.wait.max(self.waits.least);
+        }
+        is_own
+    }
+
+    /// Whether messages of this connection count.
+    pub(crate) fn is_current(&self, conn: u64) -> bool {
+        self.conn == Some(conn)
+    }
+
+    /// Sends while it is up; what is sent otherwise is lost.
+    pub(crate) fn send<M: Message>(&self, sessions: &mut Sessions, message: &M) -> Result<()> {
+        self.send_encoded(sessions, Encoded::new(message))
+    }
+
+    /// As [`MonLink::send`].
+    pub(crate) fn send_encoded(&self, sessions: &mut Sessions, message: Encoded) -> Result<()> {
+        match self.conn.filter(|_| self.is_up) {
+            Some(conn) => sessions.send(conn, message),
+            None => Err(Error::Closed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    const WAITS: Waits = Waits { least: 5, first: 10, longest: 15 };
+
+    #[test]
+    fn attempts_are_spaced_until_one_comes_up() {
+        let mut sessions = Sessions::new(Scenario::of(1).mon_sessions(None), 1, 1);
+        let mut link = MonLink::new(WAITS, 100);
+        link.keep(99, &mut sessions);
+        assert_eq!(link.next_wake(), Some(100));
+        for (now, next) in [(100, 110), (110, 125), (125, 140)] {
+            link.keep(now, &mut sessions);
+            assert_eq!(link.next_wake(), None, "an attempt is under way");
+            let conn = link.conn.unwrap();
+            assert!(!link.on_reset(now, conn + 1) && link.on_reset(now, conn));
+            assert_eq!(link.next_wake(), Some(next));
+        }
+        link.keep(140, &mut sessions);
+        let conn = link.conn.unwrap();
+        assert!(link.on_connected(conn) && link.is_current(conn));
+        assert!(link.on_reset(200, conn) && !link.is_current(conn));
+        assert_eq!(link.next_wake(), Some(205));
+    }
+}

@@ -1,0 +1,142 @@
+//! How frames become messages.
+
+use super::{Delivery, Event, SessionOut, SessionTrouble, Sessions, key_of};
+use crate::network::Node;
+use crate::osd::CONTROL;
+use crate::schedule::Nanos;
+use bytes::Buf;
+use nacre_common::error::Result;
+use nacre_common::throttle::Throttle;
+use nacre_session::Loss;
+use nacre_session::body::Body;
+use nacre_session::receive::{Arrival, memory_bytes};
+
+impl Sessions {
+    /// What the process hears next.
+    pub(crate) fn next_event(&mut self, now: Nanos) -> Option<Event> {
+        loop {
+            let is_free = |event: &Event| !self.waits_for_control(event);
+            if let Some(at) = self.events.iter().position(is_free) {
+                return self.events.remove(at);
+            }
+            let id = self.readable.iter().copied().find(|id| self.is_ready(*id))?;
+            match self.read(id) {
+                Ok(Some(event)) => self.events.push_back(event),
+                Ok(None) => {
+                    if !self.ends.get(&id).and_then(|end| end.socket.as_ref()).is_some_and(|s| s.throttled) {
+                        self.readable.remove(&id);
+                    }
+                }
+                Err(loss) => {
+                    self.readable.remove(&id);
+                    self.lose(now, id, loss);
+                }
+            }
+        }
+    }
+
+    /// Whether control has to take an event, whose thread stalls.
+    fn waits_for_control(&self, event: &Event) -> bool {
+        // An end that is gone may have been one.
+        let of_mon = |id: &u64| self.ends.get(id).is_none_or(|end| end.peer == Node::Mon);
+        self.stalled[CONTROL]
+            && match event {
+                Event::Connected(id) => of_mon(id),
+                Event::Reset { peer, .. } => *peer == Node::Mon,
+                Event::Message(delivery) => delivery.from == Node::Mon,
+                Event::Accepted(..) => false,
+            }
+    }
+
+    /// Whether reading gets on: a frame that waits for the throttle does not before there is room, and nothing does on a thread that
+    /// stalls.
+    fn is_ready(&self, id: u64) -> bool {
+        let Some(end) = self.ends.get(&id) else { return true };
+        if self.waits(end) || end.peer == Node::Mon && self.stalled[CONTROL] {
+            return false;
+        }
+        let Some(socket) = end.socket.as_ref().filter(|socket| socket.throttled) else { return true };
+        let Some((header, ..)) = &socket.pending else { return true };
+        self.throttle_of(end.peer).try_take(memory_bytes(header)).is_some()
+    }
+
+    fn throttle_of(&self, peer: Node) -> &Throttle {
+        if matches!(peer, Node::Client(_)) { &self.client_throttle } else { &self.throttle }
+    }
+
+    /// Reads frames up to the next message; `None` where the bytes or the throttle end.
+    fn read(&mut self, id: u64) -> Result<Option<Event>, Loss> {
+        let Sessions { ends, out, writable, throttle, client_throttle, .. } = self;
+        let Some(end) = ends.get_mut(&id) else { return Ok(None) };
+        let throttle = if matches!(end.peer, Node::Client(_)) { client_throttle } else { throttle };
+        let (queue, received) = (&mut end.queue, &end.received);
+        let Some(socket) = end.socket.as_mut().filter(|socket| socket.up || socket.ended) else {
+            return Ok(None);
+        };
+        let starved = |ended: bool| if ended { Err(Loss::Fault) } else { Ok(None) };
+        let mut suffer = |trouble| out.push(SessionOut::Suffered(trouble));
+        loop {
+            let (header, arrival, permit) = match socket.pending.take() {
+                Some(pending) => pending,
+                None => match socket.read_header(queue, received)? {
+                    Some((header, arrival)) => (header, arrival, None),
+                    None => {
+                        if socket.ended && !socket.bytes.is_empty() {
+                            suffer(SessionTrouble::Torn);
+                        }
+                        return starved(socket.ended);
+                    }
+                },
+            };
+            match arrival {
+                Arrival::Nothing => continue,
+                Arrival::Keepalive => {
+                    queue.ask_keepalive(true);
+                    writable.insert(id);
+                    continue;
+                }
+                Arrival::Close => return Err(Loss::PeerClosed),
+                Arrival::Next | Arrival::Duplicate => {}
+            }
+            let Some(permit) = permit.or_else(|| throttle.try_take(memory_bytes(&header))) else {
+                if !std::mem::replace(&mut socket.throttled, true) {
+                    suffer(SessionTrouble::Throttled);
+                }
+                socket.pending = Some((header, arrival, None));
+                return Ok(None);
+            };
+            socket.throttled = false;
+            if (socket.bytes.len() as u64) < header.body_len() {
+                socket.pending = Some((header, arrival, Some(permit)));
+                if socket.ended {
+                    suffer(SessionTrouble::Torn);
+                }
+                return starved(socket.ended);
+            }
+            let mut body = Body::new(&header);
+            let taken = body.fill(&socket.bytes);
+            socket.bytes.advance(taken);
+            let (meta, data) = body.finish(&header).map_err(|_| Loss::Fault)?;
+            if arrival == Arrival::Duplicate {
+                continue;
+            }
+            socket.reader.handled(&header, received);
+            socket.used = true;
+            if socket.reader.is_ack_due(&header, received) {
+                queue.ask_ack();
+                writable.insert(id);
+            }
+            let (from, lane, kind) = (end.peer, end.lane, header.kind);
+            out.push(SessionOut::Handled(end.received_key(), key_of(&header, header.seq)));
+            return Ok(Some(Event::Message(Delivery {
+                id,
+                from,
+                lane,
+                kind,
+                meta,
+                data,
+                permit: Some(permit),
+            })));
+        }
+    }
+}
