@@ -13,34 +13,34 @@ option_group! {
         [min("16Mi"), services(&[Osd]), create()];
     bluestore_block_db_path: Str = "", "Directory for the database of a new store; empty for 'db' in osd_data"
         [services(&[Osd]), create(), long("A directory on the file system of a faster device. It must be empty.")];
-    bluestore_min_alloc_size: Size = "4Ki", "What a new store allocates space in: 4Ki, 8Ki, 16Ki, 32Ki or 64Ki"
-        [range("4Ki", "64Ki"), services(&[Osd]), create(), long("More makes for less metadata and fewer pieces of large \
-            objects; small objects take this much each, and small overwrites write as much.")];
-    bdev_enable_discard: Bool = "false", "Tell the device of space that was freed"
-        [services(&[Osd]), startup(), long("A file gives such space back to its file system.")];
-    bluestore_csum_type: ChecksumType = "crc32c", "What new data is checked by" [services(&[Osd]), runtime(),
-        long("A pool's csum_type goes before it. none serves whatever the device returns.")];
+    bluestore_min_alloc_size: Size = "4Ki", "Allocation unit of a new store: 4Ki, 8Ki, 16Ki, 32Ki or 64Ki"
+        [range("4Ki", "64Ki"), services(&[Osd]), create(), long("A larger unit means less metadata and fewer extents of \
+            large objects. Each small object takes at least one unit, and each small overwrite writes at least one.")];
+    bdev_enable_discard: Bool = "false", "Send discards (TRIM) for freed space to the device"
+        [services(&[Osd]), startup(), long("Where the data is in a file, the space is given back to its file system.")];
+    bluestore_csum_type: ChecksumType = "crc32c", "Checksum algorithm of new data" [services(&[Osd]), runtime(),
+        long("A pool's csum_type takes precedence. With none, damage that the device does not report goes unnoticed.")];
     bluestore_compression_mode: CompressionMode = "none", "When new data is compressed" [services(&[Osd]), runtime(),
-        long("passive where clients hint that it is worth while, aggressive unless they hint that it is not, force \
-            always. A pool's compression_mode goes before it.")];
-    bluestore_compression_algorithm: CompressionAlgorithm = "snappy", "What data is compressed with"
+        long("passive: data that clients mark as compressible. aggressive: all data but what clients mark as \
+            incompressible. force: all data. A pool's compression_mode takes precedence.")];
+    bluestore_compression_algorithm: CompressionAlgorithm = "snappy", "Compression algorithm of new data"
         [services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
-    bluestore_compression_required_ratio: Float = "0.875", "The share of its size that compressed data may take at most"
+    bluestore_compression_required_ratio: Float = "0.875", "Largest ratio of compressed to original size at which data is stored compressed"
         [range("0", "1"), services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
     bluestore_compression_min_blob_size: Size = "0", "Writes shorter than this are not compressed; 0 for 8 KiB"
         [services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
     bluestore_compression_max_blob_size: Size = "0", "Data is compressed in pieces of this size; 0 for 64 KiB"
         [range("0", "256Ki"), services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
-    bluestore_cache_size: Size = "0", "Memory for onodes and data; 0 for 1/32 of what is available at the start, 256 MiB to 1 GiB" [services(&[Osd]), startup()];
+    bluestore_cache_size: Size = "0", "Memory for cached onodes and data; 0 for 1/32 of the memory available at start, from 256 MiB to 1 GiB" [services(&[Osd]), startup()];
     bluestore_prefer_deferred_size: Size = "32Ki", "Writes of up to this go through the write-ahead log; 0 for none"
         [range("0", "1Mi"), services(&[Osd]), startup()];
     bluestore_allocation_from_file: Bool = "true", "Keep the allocator's state in a file, not in RocksDB"
-        [services(&[Osd]), startup(), long("A clean shutdown writes the file, a start takes it. After a crash checkpoints and small \
-            records of what changed since give the same. When off, every change of the allocator is also written to RocksDB, as \
+        [services(&[Osd]), startup(), long("A clean shutdown writes the file and the next start reads it. After a crash the state is rebuilt from \
+            checkpoints and records of later changes. When off, every change of the allocator is also written to RocksDB, as \
             Ceph once did: that costs writes and compaction. An existing store changes over at its next start.")];
-    bluestore_allocation_recovery_threads: Int = "-1", "Threads of the scan of all objects that finds out what is allocated"
+    bluestore_allocation_recovery_threads: Int = "-1", "Threads of the scan of all objects that rebuilds the allocation map"
         [range("-1", "1024"), services(&[Osd]), startup(), long("Needed only where neither the allocation file nor a checkpoint \
-            can be believed. -1 for one per core; 0 for the simple scan on one thread, Ceph's default; N for the parallel scan \
+            is valid. -1 for one per core; 0 for the simple scan on one thread, Ceph's default; N for the parallel scan \
             on N threads.")];
     bluestore_allocation_checkpoint_bytes: Size = "8Mi", "Bytes of records of allocation between checkpoints of the allocator"
         [range("0", "128Mi"), services(&[Osd]), startup(), nacre(), long("Bounds what a start after a crash reads. 0 keeps no such \

@@ -13,7 +13,7 @@ option_group! {
         [services(&[Osd]), create(), long("bluestore is for disks, memstore keeps everything in memory and loses it \
         in a crash, filestore uses plain files. What an existing OSD uses is written beside its data.")];
     osd_device_class: Str = "", "Device class of a new OSD; empty for mem on memstore and ssd on others"
-        [services(&[Osd]), startup(), nacre(), long("Counts when the OSD is first added to the CRUSH map; later         'ceph osd crush set-device-class' changes it.")];
+        [services(&[Osd]), startup(), nacre(), long("Counts when the OSD is first added to the CRUSH map; later 'ceph osd crush set-device-class' changes it.")];
     osd_uuid: UuidKind = "00000000-0000-0000-0000-000000000000", "Id of a new OSD; zeros to make one up"
         [services(&[Osd]), create()];
     osd_op_num_shards: Uint = "0", "Threads that PGs are spread over; 0 for half of the cores"
@@ -37,12 +37,12 @@ option_group! {
     osd_client_message_size_cap: Size = "500Mi", "Bytes of clients' requests in hand at a time"
         [min("1Mi"), services(&[Osd]), startup(), see(&["ms_dispatch_throttle_bytes"])];
     osd_heartbeat_interval: IntSecs = "6", "Seconds between pings of a peer" [range("1", "60"), services(&[Osd])];
-    osd_heartbeat_grace: IntSecs = "20", "Seconds of a peer's silence after which it is reported as failed"
+    osd_heartbeat_grace: IntSecs = "20", "Seconds without an answer after which a peer is reported as failed"
         [min("1"), services(&[Osd, Mon]), see(&["osd_heartbeat_interval"])];
     osd_heartbeat_min_peers: Uint = "10", "The least number of peers to ping" [services(&[Osd])];
     osd_fast_fail_on_connection_refused: Bool = "true", "Report a peer as failed at once when its port is closed"
         [services(&[Osd])];
-    osd_beacon_report_interval: IntSecs = "300", "Seconds between signs of life to the monitors"
+    osd_beacon_report_interval: IntSecs = "300", "Seconds between beacons to the monitors"
         [min("1"), services(&[Osd]), see(&["mon_osd_report_timeout"])];
     osd_mon_report_interval: IntSecs = "5", "Seconds between reports of statistics to the monitors"
         [min("1"), services(&[Osd])];
@@ -54,7 +54,7 @@ option_group! {
     osd_max_backfills: Uint = "1", "Backfills that one OSD takes part in at a time" [min("1"), services(&[Osd])];
     osd_recovery_max_active: Uint = "0", "Objects that one OSD recovers at a time; 0 chooses by the device"
         [services(&[Osd]), see(&["osd_recovery_max_active_ssd"])];
-    osd_recovery_max_active_ssd: Uint = "10", "Objects recovered at a time on solid state" [services(&[Osd])];
+    osd_recovery_max_active_ssd: Uint = "10", "Objects that one OSD with a solid-state device recovers at a time" [services(&[Osd])];
     osd_recovery_max_chunk: Size = "8Mi", "Bytes of an object that are recovered at a time" [min("4Ki"), services(&[Osd])];
     osd_backfill_scan_max: Uint = "512", "The greatest number of objects in a backfill scan" [min("1"), services(&[Osd])];
     osd_op_thread_timeout: IntSecs = "15", "Seconds after which an OSD whose shard hangs answers no pings; 0 for never"
@@ -84,7 +84,7 @@ option_group! {
     osd_crush_update_on_start: Bool = "true", "Place the OSD in the CRUSH map when it starts" [services(&[Osd])];
     osd_crush_initial_weight: Float = "-1", "CRUSH weight of a new OSD; negative for its size in TiB"
         [services(&[Osd]), startup()];
-    crush_location: Str = "", "Where a new OSD goes in the CRUSH map, such as 'root=default host=a'"
+    crush_location: Str = "", "Location of a new OSD in the CRUSH map, such as 'root=default host=a'"
         [services(&[Osd]), startup()];
     osd_class_default_list: Str = "*", "Object classes that clients may call without naming them in their caps"
         [services(&[Osd]), startup()];
