@@ -64,7 +64,7 @@ mutations! {
     /// Writes are acknowledged below min_size, without the dead.
     AckBelowMinSize = "ack-below-min-size", "R5", ["an in-sync disk lacks an acknowledged write"];
     /// Dup records are not kept.
-    ForgetDups = "forget-dups", "R6", ["a resend was answered differently"];
+    ForgetDups = "forget-dups", "R6", ["a resend was answered differently", "write applied twice"];
     /// Requests that succeeded without a change are not recorded.
     ForgetUnchanged = "forget-unchanged", "R6", ["a resend was answered differently", "not linearizable"];
     /// Operations sent before the interval began are executed.
@@ -97,7 +97,7 @@ mutations! {
     FillWithoutDups = "fill-without-dups", "R6", ["a resend was answered differently", "not linearizable"];
     /// Objects of divergent updates are kept where a member is filled.
     KeepDivergent = "keep-divergent", "R8",
-        ["not linearizable", "write applied twice", "replicas differ at rest", "a listing shows an absent object", "an in-sync disk lacks an acknowledged content"];
+        ["not linearizable", "write applied twice", "replicas differ at rest", "a listing shows an absent object", "an in-sync disk lacks an acknowledged content", "one version, two contents"];
     /// What is damaged on both sides counts as equal in a backfill.
     TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest", "a PG is not active in time"];
     /// A new primary does not know the watches in objects' infos.

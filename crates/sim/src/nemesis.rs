@@ -160,6 +160,11 @@ impl Nemesis {
         self.stopped.contains(&client)
     }
 
+    /// Whether lost messages may haunt their receivers.
+    pub fn has_ghosts(&self) -> bool {
+        self.ghosts.is_some()
+    }
+
     /// If a lost message haunts its receiver: how much later than the one before.
     pub fn ghost(&mut self) -> Option<Nanos> {
         let random = self.ghosts.as_mut()?;

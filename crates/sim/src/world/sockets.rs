@@ -52,7 +52,10 @@ impl World {
                     SocketEvent::Connect(..) => {
                         self.sockets.open.insert(number, (from, to));
                     }
-                    SocketEvent::Closed => self.make_late(link),
+                    SocketEvent::Closed => {
+                        self.sockets.open.remove(&number);
+                        self.make_late(link);
+                    }
                     _ => {}
                 }
                 self.put(link, event);
@@ -60,10 +63,12 @@ impl World {
         }
     }
 
-    /// What is under way may come late, after what is sent by other sockets since: where a socket was closed after it, or a partition
-    /// held it.
+    /// What is under way by a socket that was closed or broke may come late, after what is sent by other sockets since.
     pub(super) fn make_late(&mut self, link: Link) {
+        let is_open =
+            matches!(link.channel, Channel::Socket(number) if self.sockets.open.contains_key(&number));
         if may_be_late(link)
+            && !is_open
             && self.network.is_carrying(link)
             && let Some(wait) = self.nemesis.ghost()
         {
@@ -127,15 +132,17 @@ impl World {
         }
     }
 
-    /// What is under way is lost from some byte on; of what goes to the answering end of a lossy connection, more may come late. Where
-    /// the receiver finds out, it does so within that time.
+    /// What is under way is lost from some byte on; what goes to the answering end of a lossy connection may come late. Where the
+    /// receiver finds out, it does so within that time.
     fn break_direction(&mut self, link: Link, found_out: Option<Nanos>) {
         let under_way = self.network.cut(link);
-        let count = self.sockets.random.range(0, under_way.len() as u64 + 1) as usize;
+        let is_late = may_be_late(link) && self.nemesis.has_ghosts();
+        let most = if is_late { 0 } else { under_way.len() as u64 };
+        let count = self.sockets.random.range(0, most + 1) as usize;
         let mut under_way = under_way.into_iter().peekable();
         let mut arriving: Vec<(Nanos, Packet)> =
             under_way.by_ref().take(count).map(|packet| (0, packet)).collect();
-        while may_be_late(link)
+        while is_late
             && under_way.peek().is_some()
             && let Some(wait) = self.nemesis.ghost()
         {
