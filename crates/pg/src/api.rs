@@ -91,8 +91,10 @@ pub enum Mutation {
     IgnoreBlocklist,
     /// R10: listings leave out what the primary lacks.
     ListWithoutMissing,
-    /// R4: a lease is judged by the time at which the turn began, however long the store took for a read.
+    /// R4: a lease is judged by a time from before the store was read.
     JudgeBeforeRead,
+    /// R4: leases and deadlines are judged by the time at which the turn began, however long its calls took.
+    JudgeByTurn,
 }
 
 #[cfg(feature = "mutations")]

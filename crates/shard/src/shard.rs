@@ -319,6 +319,10 @@ impl Shard {
             let some = self.inbox.take(MESSAGES_PER_LOOK, &mut messages, &mut committed);
             handled += messages.len() + usize::from(!committed.is_empty());
             if some {
+                if !self.shared.settings.breaks(Mutation::JudgeByTurn) {
+                    // However long the turn has waited for the store: what came meanwhile is judged by a time at which it had come.
+                    self.now_ns = self.shared.world.boot_ns();
+                }
                 self.on_committed(&mut committed);
                 for message in messages.drain(..) {
                     self.on_message(message);
@@ -433,7 +437,9 @@ impl Shard {
                 let (pg, interval) = (hosted.pg, version.interval);
                 self.shared.world.observe(Observation::Ordered { pg, interval });
             }
-            if matches!(outcome, Executed::Read) && !self.shared.settings.breaks(Mutation::JudgeBeforeRead) {
+            let breaks = |rule| self.shared.settings.breaks(rule);
+            let is_read = matches!(outcome, Executed::Read);
+            if is_read && !breaks(Mutation::JudgeBeforeRead) && !breaks(Mutation::JudgeByTurn) {
                 // However long the store took: leases are judged by a time at which it had been read (rule R4).
                 self.now_ns = self.shared.world.boot_ns();
             }

@@ -57,8 +57,11 @@ mutations! {
     SkipLeaseWait = "skip-lease-wait", "R4", ["two primaries serve at one instant"];
     /// Clocks drift beyond the stated bound.
     WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
-    /// A lease is judged by the time at which the turn began, however long the store took for a read.
-    JudgeBeforeRead = "judge-before-read", "R4", ["not linearizable"];
+    /// A lease is judged by a time from before the store was read.
+    JudgeBeforeRead = "judge-before-read", "R4", [];
+    /// Leases and deadlines are judged by the time at which the turn began, however long its calls took.
+    JudgeByTurn = "judge-by-turn", "R4",
+        ["not linearizable", "a watch is lost before its time", "a notify completes without a watcher"];
     /// The in-sync set shrinks below min_size.
     ShrinkBelowMinSize = "shrink-below-min-size", "R5", ["the cluster does not become whole again", "a PG is not active in time"];
     /// Writes are acknowledged below min_size, without the dead.
@@ -154,6 +157,7 @@ impl Mutation {
             Mutation::SkipLeaseWait => Pg::SkipLeaseWait,
             Mutation::WildClocks => Pg::None,
             Mutation::JudgeBeforeRead => Pg::JudgeBeforeRead,
+            Mutation::JudgeByTurn => Pg::JudgeByTurn,
             Mutation::ShrinkBelowMinSize => Pg::ShrinkBelowMinSize,
             Mutation::AckBelowMinSize => Pg::AckBelowMinSize,
             Mutation::ForgetDups => Pg::ForgetDups,
@@ -212,7 +216,7 @@ impl Mutation {
             Mutation::IgnoreLease | Mutation::SkipLeaseWait => &[Partition, OneWay, MonPartition],
             Mutation::WildClocks => &[Partition, OneWay, MonPartition, Drift],
             // Somebody must not hear of the new primary, and ask the one before it, whose shard stalls.
-            Mutation::JudgeBeforeRead => &[Partition, OneWay, MapGap, Stall],
+            Mutation::JudgeBeforeRead | Mutation::JudgeByTurn => &[Partition, OneWay, MapGap, Stall],
             Mutation::ShrinkBelowMinSize | Mutation::AckBelowMinSize => &[Crash, Partition, OneWay, Wipe],
             Mutation::ForgetDups => &[Reset, Crash, Partition],
             Mutation::ForgetUnchanged => &[Ghost, Reset, Partition],
@@ -258,7 +262,7 @@ impl Mutation {
         if self == Mutation::WildClocks {
             shaped.drift_ppm = 200_000;
         }
-        if self == Mutation::JudgeBeforeRead {
+        if matches!(self, Mutation::JudgeBeforeRead | Mutation::JudgeByTurn) {
             shaped.outlast_leases();
         }
         shaped

@@ -506,6 +506,22 @@ fn a_ping_that_waits_for_its_pg_is_a_sign_of_life() {
 }
 
 #[test]
+fn a_ping_that_comes_during_a_long_turn_counts_from_then() {
+    let bench = Bench::new();
+    let conn = connect();
+    let start_ns = bench.watch(1, &conn);
+    let request = bench.request(1, Op::WatchPing { cookie: 7 });
+    let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
+    bench.cell.enter(|shard| {
+        // The turn has waited for the store since.
+        shard.now_ns = start_ns.saturating_sub(20 * SECOND);
+        bench.shared.inboxes[0].post(ShardMessage::Client(Box::new(arrival)));
+    });
+    assert_eq!(bench.lapsed_at(start_ns + 29 * SECOND, true), 0);
+    assert_eq!(bench.lapsed_at(start_ns + 60 * SECOND, true), 1);
+}
+
+#[test]
 fn no_watch_lapses_while_its_pg_can_not_answer() {
     let bench = Bench::new();
     let start_ns = bench.watch(1, &connect());
