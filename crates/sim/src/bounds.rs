@@ -16,7 +16,7 @@ pub const LONG_OMAP: usize = 900_000;
 /// Omap entries of one piece of an object (`OMAP_STEP_ENTRIES` of `nacre-exec`).
 const OMAP_PIECE: usize = 4_096;
 /// Objects that a backfill lists in one step (`osd_backfill_scan_max`).
-const LONG_SCAN: usize = 512;
+pub const LONG_SCAN: usize = 512;
 
 macro_rules! bounds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $often:literal;)*) => {

@@ -221,10 +221,7 @@ impl Invariants {
     /// At no instant may two OSDs serve the same PG. `changed` is the only one whose state has changed.
     pub fn one_server(&self, osds: &[Osd], changed: u32, now: Nanos) -> Result<(), Violation> {
         let me = &osds[changed as usize];
-        for pg in me.hosted() {
-            if !me.serves(pg, now) {
-                continue;
-            }
+        for pg in me.serving(now) {
             if let Some(other) = osds.iter().find(|osd| osd.id != me.id && osd.serves(pg, now)) {
                 let intervals: Vec<_> = [me, other]
                     .iter()

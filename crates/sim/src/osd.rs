@@ -367,12 +367,28 @@ impl Osd {
     /// answers nobody.
     pub fn serves(&self, pg: PgId, now: Nanos) -> bool {
         let Some(process) = &self.process else { return false };
-        let local = self.clock.read(now);
-        let heartbeats = process.shared.heartbeats.lock();
-        let serves = |machine: &Pg| {
-            machine.state() & pg_state::ACTIVE != 0 && machine.holds_leases(&heartbeats.view(local))
-        };
+        let serves = |machine: &Pg| self.is_serving(process, machine, now);
         self.with_machine(pg, serves).unwrap_or(false)
+    }
+
+    /// The PGs of which that holds, in order.
+    pub fn serving(&self, now: Nanos) -> Vec<PgId> {
+        let mut pgs = Vec::new();
+        if let Some(process) = &self.process {
+            let serves = |machine: &Pg| self.is_serving(process, machine, now);
+            for cell in process.free_cells() {
+                cell.inspect(|shard| {
+                    pgs.extend(shard.pgs().filter(|pg| shard.machine(*pg).is_some_and(serves)));
+                });
+            }
+        }
+        pgs.sort_unstable();
+        pgs
+    }
+
+    fn is_serving(&self, process: &Process, machine: &Pg, now: Nanos) -> bool {
+        machine.state() & pg_state::ACTIVE != 0
+            && machine.holds_leases(&process.shared.heartbeats.lock().view(self.clock.read(now)))
     }
 
     /// What a hosted PG's machine says of itself.
@@ -396,15 +412,6 @@ impl Osd {
             said.catching_up,
             said.blocked_by
         ))
-    }
-
-    /// The hosted PGs, but those of shards that stall.
-    pub fn hosted(&self) -> Vec<PgId> {
-        let cells = self.process.iter().flat_map(Process::free_cells);
-        let mut pgs: Vec<PgId> =
-            cells.flat_map(|cell| cell.inspect(|s| s.pgs().collect::<Vec<_>>())).collect();
-        pgs.sort_unstable();
-        pgs
     }
 
     /// Requests that the shards hold for clients, but for shards that stall.

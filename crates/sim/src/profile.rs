@@ -199,7 +199,7 @@ fn huge(scenario: &mut Scenario, random: &mut Random) {
     scenario.peer_throttle_bytes = 100 << 20;
     scenario.bandwidth = random.range(200, 2_000) * 1_000_000;
     scenario.log_entries = random.range(20, 250) as usize;
-    scenario.trouble = random.range(20, 40) * SECOND;
+    scenario.trouble = random.range(30, 50) * SECOND;
     match random.range(0, 3) {
         0 => huge_data(scenario, random),
         1 => huge_omap(scenario, random),
@@ -213,17 +213,17 @@ fn huge_data(scenario: &mut Scenario, random: &mut Random) {
     scenario.clients = 2;
     scenario.objects = 2;
     scenario.outstanding = 2;
-    scenario.requests = 100;
+    scenario.requests = 140;
     scenario.think = random.range(200, 600) * MILLI;
 }
 
 /// An omap of a million entries.
 fn huge_omap(scenario: &mut Scenario, random: &mut Random) {
-    scenario.batches = 210;
+    scenario.batches = 220;
     scenario.clients = random.range(2, 4) as u32;
-    scenario.outstanding = random.range(1, 4) as usize;
-    scenario.requests = 340;
-    scenario.think = random.range(60, 120) * MILLI;
+    scenario.outstanding = random.range(3, 7) as usize;
+    scenario.requests = 360;
+    scenario.think = random.range(40, 90) * MILLI;
 }
 
 /// Many thousand objects.

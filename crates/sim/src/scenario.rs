@@ -460,6 +460,27 @@ impl Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::LONG_SCAN;
+
+    #[test]
+    fn huge_runs_have_the_bounds_of_production() {
+        let huge: Vec<_> = (0..200).map(|seed| Profile::Huge.shape(Scenario::of(seed))).collect();
+        for scenario in &huge {
+            let settings = scenario.settings(OsdId(0), None);
+            let pg = settings.shards.pg;
+            assert_eq!((pg.push_bytes, pg.scan_objects), (1 << 20, LONG_SCAN));
+            let ms = &settings.config.snapshot().ms;
+            let limits = settings.sessions.limits;
+            assert_eq!(limits.meta_bytes, ms.ms_max_frame_meta_bytes);
+            assert_eq!(limits.data_bytes, ms.ms_max_frame_data_bytes);
+            assert_eq!(settings.sessions.queue_bytes as u64, ms.ms_out_queue_bytes);
+            assert_eq!(settings.sessions.throttle.0, ms.ms_dispatch_throttle_bytes);
+        }
+        let count = |is: &dyn Fn(&Scenario) -> bool| huge.iter().filter(|scenario| is(scenario)).count();
+        assert!(count(&|scenario| scenario.token_bytes > TOKEN_BYTES) > 40);
+        assert!(count(&|scenario| scenario.batches > 0) > 40);
+        assert!(count(&|scenario| scenario.objects > 1_000) > 40);
+    }
 
     #[test]
     fn seeds_vary_sizes_and_faults() {

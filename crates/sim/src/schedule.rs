@@ -105,6 +105,15 @@ impl<E> Schedule<E> {
     }
 }
 
+/// `span * number / of`, rounded towards zero.
+fn of_ratio(span: Nanos, number: i64, of: i64) -> i64 {
+    let narrow = i64::try_from(span).ok().and_then(|span| span.checked_mul(number));
+    match narrow {
+        Some(product) => product / of,
+        None => (i128::from(span) * i128::from(number) / i128::from(of)) as i64,
+    }
+}
+
 /// A machine's clock: an arbitrary offset and a constant drift, as CLOCK_BOOTTIME of different machines has.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -128,9 +137,9 @@ impl Clock {
 
     /// What it shows at true time `now`.
     pub fn read(&self, now: Nanos) -> Nanos {
-        let elapsed = i128::from(now - self.since);
-        let local = elapsed + elapsed * i128::from(self.drift_ppm) / 1_000_000;
-        self.base + local as Nanos
+        let elapsed = now - self.since;
+        let ahead = of_ratio(elapsed, self.drift_ppm, 1_000_000);
+        (self.base + elapsed).wrapping_add_signed(ahead)
     }
 
     /// The first true time at which the clock shows `local` or more.
@@ -138,9 +147,8 @@ impl Clock {
         if local <= self.base {
             return self.since;
         }
-        let wanted = i128::from(local - self.base);
-        let rate = 1_000_000 + i128::from(self.drift_ppm);
-        let mut at = self.since + (wanted * 1_000_000 / rate) as Nanos;
+        let wanted = local - self.base;
+        let mut at = self.since + of_ratio(wanted, 1_000_000, 1_000_000 + self.drift_ppm) as Nanos;
         while self.read(at) < local {
             at += 1;
         }

@@ -64,7 +64,8 @@ impl World {
         let first = seen.tokens.first().copied().unwrap_or(0);
         let action = match self.workload.range(0, 100) {
             0..34 => Action::Read,
-            36..45 if is_large => Action::WriteAt(self.workload.range(0, 8) as u8, token),
+            // Places at which objects become as large as may be.
+            35..45 if is_large => Action::WriteAt(self.workload.range(4, 10) as u8, token),
             34..45 => Action::WriteFull(token),
             45..59 => Action::Append(token),
             59..65 => Action::WriteAt(self.workload.range(0, 6) as u8, token),
@@ -100,7 +101,7 @@ impl World {
         let known = self.workload.range(0, u64::from(self.batches.max(1))) as u32;
         let token = self.clients[number as usize].next_token();
         let (batch, action) = match draw {
-            0..88 if self.batches < all => {
+            0..92 if self.batches < all => {
                 self.batches += 1;
                 (self.batches - 1, Action::WriteFull(token))
             }
