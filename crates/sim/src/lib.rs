@@ -20,7 +20,8 @@
 //! rest: that is how [`sweep`] makes failures small.
 //!
 //! Asynchronous code above the engine has a world of its own ([`gateway`]): an executor whose order and clocks come from
-//! the seed, and an engine over objects in memory.
+//! the seed, and an engine over objects in memory. It runs on whole clusters, too, in processes that are clients of them
+//! ([`program`]).
 //!
 //! # What is checked
 //!

@@ -10,7 +10,9 @@ use crate::gateway::executor::{ProcessId, Scheduler};
 use crate::history::Broken;
 use crate::profile::Profile;
 use crate::scenario::Scenario;
+use crate::schedule::Nanos;
 use nacre_engine::Cluster;
+use nacre_engine::engine::ObjectRequest;
 use nacre_task::{BoxedTask, Env};
 
 /// What a process has when it starts.
@@ -31,6 +33,16 @@ pub struct Start {
 pub trait Program {
     /// What a process does, until it is asked to finish.
     fn start(&mut self, start: Start) -> BoxedTask;
+
+    /// Changes a request before it leaves: a rule that processes break on purpose.
+    fn change(&self, request: ObjectRequest) -> ObjectRequest {
+        request
+    }
+
+    /// After what time processes give a request up (`rados_osd_op_timeout`).
+    fn op_timeout(&self) -> Option<Nanos> {
+        None
+    }
 
     /// The process at this place has ended where it was, or its session is over.
     fn ended(&mut self, place: usize);

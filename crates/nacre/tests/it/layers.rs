@@ -44,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "mon",
             "engine",
             "objecter",
+            "striper",
             "task",
         ],
     ),

@@ -7,17 +7,18 @@ use nacre_engine::engine::ObjectRequest;
 use nacre_objecter::Submission;
 
 impl Client {
-    /// Sends a request of its process. The answer is told by this number.
+    /// Sends a request of its process, which is given up after the time allowed. The answer is told by this number.
     pub fn ask_for_process(
         &mut self,
         now: Nanos,
         history: &mut History,
-        (number, request): (u64, ObjectRequest),
+        (number, request, timeout): (u64, ObjectRequest, Option<Nanos>),
         out: &mut Vec<ClientOut>,
     ) {
         let ObjectRequest { object, ops, flags, snap, snap_context, mtime_ns } = request;
         let mtime_ns = mtime_ns.unwrap_or(now);
-        let submission = Submission { object, ops, flags, snap, snap_context, mtime_ns, deadline_ms: None };
+        let deadline_ms = timeout.map(|timeout| millis(now + timeout));
+        let submission = Submission { object, ops, flags, snap, snap_context, mtime_ns, deadline_ms };
         self.step(now, history, out, |objecter, sink| {
             objecter.submit(submission, Token::Process(number), millis(now), sink);
         });

@@ -12,12 +12,15 @@ use crate::gateway::executor::Scheduler;
 use crate::history::Broken;
 use crate::random::{Random, Stream};
 use crate::scenario::Scenario;
+use crate::schedule::{Nanos, SECOND};
 use bytes::Bytes;
 use history::{CELL, History, Kind, Number, Outcome};
+use nacre_engine::engine::ObjectRequest;
 use nacre_engine::{Error, IoCtx, Result};
 use nacre_striper::{Clock, Layout, MIN_STRIPE_UNIT, Striper};
 use nacre_task::{BoxedTask, Env};
 use nacre_types::errno::Errno;
+use nacre_types::op::{CmpOp, CmpValue, Op};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,11 +47,22 @@ struct Shared {
     objects: u64,
     tasks: u64,
     think: Duration,
+    op_timeout: Option<Nanos>,
+}
+
+/// A guard of the striper's requests that is left out on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breach {
+    /// An append does not compare the size before it takes its place.
+    UnguardedAppends,
+    /// Requests do not compare the object's epoch.
+    UnguardedEpochs,
 }
 
 /// See the module's documentation.
 pub struct StriperProgram {
     shared: Arc<Shared>,
+    breach: Option<Breach>,
 }
 
 impl StriperProgram {
@@ -58,10 +72,16 @@ impl StriperProgram {
         let shared = Shared {
             history: Mutex::default(),
             objects: random.range(1, 5),
-            tasks: random.range(1, 4),
-            think: Duration::from_millis(random.range(100, 800)),
+            tasks: random.range(2, 5),
+            think: Duration::from_millis(random.range(40, 400)),
+            op_timeout: random.chance(300).then(|| random.range(SECOND, 8 * SECOND)),
         };
-        StriperProgram { shared: Arc::new(shared) }
+        StriperProgram { shared: Arc::new(shared), breach: None }
+    }
+
+    /// The same with a guard left out.
+    pub fn breaking(scenario: &Scenario, breach: Breach) -> StriperProgram {
+        StriperProgram { breach: Some(breach), ..StriperProgram::new(scenario) }
     }
 }
 
@@ -80,6 +100,27 @@ impl Program for StriperProgram {
                 let _ = task.await;
             }
         })
+    }
+
+    fn change(&self, mut request: ObjectRequest) -> ObjectRequest {
+        // Guards are told by the number of the part that does not hold: one that always holds takes their place.
+        for part in &mut request.ops {
+            let Op::CmpXattr { name, op, value } = &mut part.op else { continue };
+            let is_left_out = match self.breach {
+                Some(Breach::UnguardedAppends) => name == "striper.size" && *op == CmpOp::Eq,
+                Some(Breach::UnguardedEpochs) => name == "striper.epoch" && *op == CmpOp::Eq,
+                None => false,
+            };
+            if is_left_out {
+                (*op, *value) = (CmpOp::Gte, CmpValue::U64(u64::MAX));
+            }
+        }
+        request
+    }
+
+    fn op_timeout(&self) -> Option<Nanos> {
+        // What is looked at last is there.
+        self.shared.op_timeout.filter(|_| !self.shared.history.lock().finishing)
     }
 
     fn ended(&mut self, place: usize) {

@@ -28,7 +28,7 @@ const POOL: PoolId = PoolId(1);
 const ERRANDS: Nanos = 50 * MILLI;
 
 /// Mean time between two faults of one process.
-const FAULT_INTERVAL: Nanos = 12 * SECOND;
+const FAULT_INTERVAL: Nanos = 18 * SECOND;
 
 /// A process, or where one will start.
 #[derive(Default)]
@@ -189,12 +189,13 @@ impl World {
         let (view, Some(processes)) = (self.monitor.view(), &mut self.processes) else { return };
         let errand = match want {
             Want::Request(request, done) => {
+                let (request, timeout) = (processes.program.change(request), processes.program.op_timeout());
                 processes.last_request += 1;
                 let number = processes.last_request;
                 let waiting = Waiting { process, object: request.object.clone(), asked: now, done };
                 processes.waiting.insert(number, waiting);
                 return self.with_client(client, |client, history, out| {
-                    client.ask_for_process(now, history, (number, request), out);
+                    client.ask_for_process(now, history, (number, request, timeout), out);
                 });
             }
             Want::Fence(session, done) => Errand::Fence(session, done),
@@ -329,7 +330,7 @@ impl World {
         processes.program.ended(place);
         let falls_silent = processes.random.chance(500);
         let calm = self.ending != Ending::Trouble;
-        let wait = processes.random.range(20 * MILLI, if calm { SECOND } else { 8 * SECOND });
+        let wait = processes.random.range(20 * MILLI, if calm { SECOND } else { 4 * SECOND });
         self.say(format_args!("process {place} ends"));
         // What it has sent may be on its way for long; its connections end now or when the next process starts.
         if falls_silent {
@@ -357,7 +358,7 @@ impl World {
         match kind {
             Fault::ClientStop => self.end_process(place, process),
             Fault::ClientPause => {
-                let wait = MILLI + draws[1] % if draws[1] & 7 == 0 { 40 * SECOND } else { 5 * SECOND };
+                let wait = MILLI + draws[1] % if draws[1] & 15 == 0 { 40 * SECOND } else { 4 * SECOND };
                 processes.executor.pause(process, wait);
                 self.say(format_args!("process {place} is paused for {wait} ns"));
                 self.pause_client(client, wait);

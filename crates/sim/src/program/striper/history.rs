@@ -244,10 +244,23 @@ impl History {
         if unaligned {
             return Err(("a striped object has a size that nobody gave it", String::new()));
         }
+        // Runs of cells are of one operation.
+        let mut over = (usize::MAX, Vec::new());
         for (cell, word) in read.cells() {
             let (number, index) = ((word >> INDEX_BITS).wrapping_sub(1) as usize, word % (1 << INDEX_BITS));
             self.place_cell(read, cell, number, index)?;
-            self.judge_cell(read, cell, number)?;
+            if over.0 != number {
+                over = (number, self.certainly_over(read, number));
+            }
+            if let Some(entry) =
+                over.1.iter().map(|at| &self.entries[*at]).find(|entry| entry.overwrites(cell))
+            {
+                let writer = &self.entries[number];
+                return Err((
+                    "striped data comes back",
+                    format!("cell {cell} of {writer:?} after {entry:?}"),
+                ));
+            }
         }
         self.judge_missing(read)
     }
@@ -304,22 +317,19 @@ impl History {
         Ok(())
     }
 
-    /// A cell that is read: nothing has certainly overwritten it.
-    fn judge_cell(&self, read: &Read<'_>, cell: u64, number: usize) -> Result<(), (&'static str, String)> {
+    /// What was asked after an operation was over, and answered before a read was asked: the read sees nothing of the operation
+    /// where that overwrote it.
+    fn certainly_over(&self, read: &Read<'_>, number: usize) -> Vec<usize> {
         let writer = &self.entries[number];
-        let over = |entry: &Entry| {
+        let is_over = |entry: &Entry| {
             let is_removal = entry.kind == Kind::Remove;
             let since = writer.done().or(writer.died.filter(|_| is_removal && writer.end.is_none()));
-            since.is_some_and(|since| entry.begin > since)
-                && entry.done().is_some_and(|end| end < read.begin)
-                && entry.overwrites(cell)
+            since.is_some_and(|since| entry.begin > since) && entry.done().is_some_and(|end| end < read.begin)
         };
-        match self.entries_of(read.object).find(|(at, entry)| *at != number && over(entry)) {
-            Some((_, entry)) => {
-                Err(("striped data comes back", format!("cell {cell} of {writer:?} after {entry:?}")))
-            }
-            None => Ok(()),
-        }
+        self.entries_of(read.object)
+            .filter(|(at, entry)| *at != number && is_over(entry))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     /// What is not there was cut off.
@@ -329,17 +339,22 @@ impl History {
             self.entries_of(read.object).filter(|(_, entry)| answered(entry) && entry.len() > 0)
         {
             let later = |entry: &Entry| entry.begin < read.end && entry.may_follow(writer.begin);
-            let excused = |cell: u64| {
-                self.entries_of(read.object).any(|(_, entry)| {
-                    let cuts =
-                        if read.data.is_none() { entry.kind == Kind::Remove } else { entry.cuts(cell) };
-                    cuts && !std::ptr::eq(entry, writer) && later(entry)
-                })
-            };
+            // From this cell on it may have been cut off since.
+            let cuts = self
+                .entries_of(read.object)
+                .filter(|(_, entry)| !std::ptr::eq(*entry, writer) && later(entry));
+            let cut = cuts.filter_map(|(_, entry)| match entry.kind {
+                Kind::Remove => Some(0),
+                Kind::WriteFull(_) if read.data.is_some() => Some(0),
+                Kind::Truncate(len) if read.data.is_some() => Some(len),
+                _ => None,
+            });
+            let cut = cut.min().unwrap_or(u64::MAX);
             let lost = match writer.cells() {
                 Some(cells) => {
-                    let (from, to) = (cells.start.max(read.range.start), cells.end.min(read.range.end));
-                    (from..to).find(|cell| read.cell(*cell) == 0 && !excused(*cell))
+                    let (from, to) =
+                        (cells.start.max(read.range.start), cells.end.min(read.range.end).min(cut));
+                    (from..to).find(|cell| read.cell(*cell) == 0)
                 }
                 // An append that nobody has seen: it is somewhere, unless it was cut off or written over.
                 None => {
