@@ -63,6 +63,15 @@ impl Inner {
             if size == meta.size {
                 return Ok(());
             }
+            // The size never exceeds what is announced: writers in its range rely on that, and so does whoever cuts it off.
+            let pieces = meta.pieces.max(meta.layout.pieces(size));
+            let mut announce = parts::announce(meta.epoch, pieces);
+            announce.full_force();
+            if let Verdict::Held(0) =
+                verdict(self.pool.operate(&piece_name(&object.name, 0), announce).await)?
+            {
+                continue;
+            }
             let done = if size > meta.size {
                 let mut op = parts::in_epoch(meta.epoch);
                 parts::grow(&mut op, size);

@@ -542,3 +542,19 @@ fn what_is_no_first_piece_is_refused_at_once() {
     }
     assert!(cluster.0.lock().executed - before < 20);
 }
+
+/// Data in a range by which a truncation had grown the object goes with the next truncation.
+#[test]
+fn data_in_what_a_truncation_grew_does_not_come_back() {
+    let cluster = Cluster::default();
+    let (grower, writer, cutter) = (cluster.striper(0), cluster.striper(1), cluster.striper(2));
+    cluster.wait(grower.write("o", 0, "begin")).unwrap();
+    cluster.wait(grower.truncate("o", 6 * UNIT)).unwrap();
+    cluster.wait(writer.write("o", 3 * UNIT, pattern(5, 100))).unwrap();
+    cluster.wait(cutter.truncate("o", 0)).unwrap();
+    cluster.wait(cutter.truncate("o", 6 * UNIT)).unwrap();
+    let read = cluster.wait(writer.read("o", 3 * UNIT, 100)).unwrap();
+    assert!(read.iter().all(|byte| *byte == 0));
+    cluster.wait(cutter.remove("o")).unwrap();
+    assert!(cluster.names().is_empty());
+}
