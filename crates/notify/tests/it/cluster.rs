@@ -76,6 +76,8 @@ struct Room {
     ended: Mutex<BTreeMap<u64, Nanos>>,
     scheduler: Mutex<Option<Scheduler>>,
     defaults: watch::Sender<TopicDefaults>,
+    /// Sessions of gateways that carry out requests.
+    working: Mutex<BTreeSet<u64>>,
     /// What was not drained at the last look.
     left: Mutex<Vec<String>>,
 }
@@ -112,6 +114,7 @@ impl Gateways {
             ended: Mutex::default(),
             scheduler: Mutex::default(),
             defaults: watch::Sender::new(TopicDefaults { max_retries: 3, ..TopicDefaults::default() }),
+            working: Mutex::default(),
             left: Mutex::default(),
         };
         Gateways { room: Arc::new(room), mutation }
@@ -136,6 +139,7 @@ impl Program for Gateways {
     fn ended(&mut self, place: usize) {
         let now = self.room.scheduler.lock().as_ref().map_or(0, Scheduler::now);
         if let Some(session) = self.room.sessions.lock().remove(&place) {
+            self.room.working.lock().remove(&session);
             self.room.ended.lock().insert(session, now + LEASE);
         }
     }
@@ -251,6 +255,7 @@ impl Gateway {
         while !self.room.made.load(Ordering::Relaxed) {
             self.env.sleep(LOOK).await;
         }
+        self.room.working.lock().insert(self.s3.session);
         drop(self.env.spawn(Arc::clone(&self).hear_of_others()));
         drop(self.env.spawn(Arc::clone(&self.s3).maintain()));
         let tasks: Vec<_> = (0..TASKS).map(|_| self.env.spawn(Arc::clone(&self).work())).collect();
@@ -258,6 +263,7 @@ impl Gateway {
             // It ends with its process only.
             let _ = task.await;
         }
+        self.room.working.lock().remove(&self.s3.session);
         if place == 0 {
             self.drain().await;
         }
@@ -363,8 +369,9 @@ impl Gateway {
             self.env.sleep(DRAINED).await;
             let now = self.scheduler.now();
             let is_known = self.room.ended.lock().values().all(|at| *at + SECOND <= now);
+            let is_quiet = is_known && self.room.working.lock().is_empty();
             match left(&self.s3.index, &self.s3.buckets).await {
-                Ok(left) if left.is_empty() && is_known => return,
+                Ok(left) if left.is_empty() && is_quiet => return,
                 Ok(left) => *self.room.left.lock() = left,
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return self.s3.failed("a look at what is left", &error),
