@@ -216,7 +216,8 @@ pub struct ClientOp {
     pub object: ObjectId,
     /// Whether it may change the object.
     pub write: bool,
-    /// Whether it does not look at one object but lists the PG: waits for nothing but activity and lease.
+    /// Whether it does not look at one object but lists the PG: is executed as soon as the PG is active, and answered when the
+    /// updates that it may show are committed.
     pub listing: bool,
 }
 

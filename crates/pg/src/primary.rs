@@ -495,8 +495,11 @@ impl Pg {
 
     fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<Command>) {
         let uncommitted = self.settings.breaks(Mutation::ReadUncommitted);
-        let newest = if op.listing { None } else { self.log.latest_for_object(&op.object) };
-        let newest = newest.map(|e| e.version).filter(|v| *v > self.committed_to && !uncommitted);
+        let newest = match op.listing {
+            true => Some(self.log.head()),
+            false => self.log.latest_for_object(&op.object).map(|entry| entry.version),
+        };
+        let newest = newest.filter(|v| *v > self.committed_to && !uncommitted);
         let Some(primary) = &mut self.primary else { return };
         match newest {
             Some(version) => primary.wait_for_commit(version, Waiter::Reply(op.token)),

@@ -25,6 +25,23 @@ fn below_min_size_operations_wait_and_the_set_stays() {
 }
 
 #[test]
+fn listings_wait_for_the_updates_that_they_show() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 2);
+    let primary = c.primary();
+    let other = (0..3).map(osd).find(|member| *member != primary).unwrap();
+    c.cut(primary, other);
+    let mark = c.clients.mark();
+    let write = c.send("new", Request::Append(mark));
+    let list = c.send("", Request::List);
+    assert!(!c.run_for(TERM / 4, &|c| c.clients.answer(list).is_some()));
+    assert!(c.clients.answer(write).is_none());
+    c.heal();
+    c.run_until("both answers", |c| [write, list].iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
 fn few_operations_wait_for_a_pg_that_is_not_active() {
     let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
     c.run_clean();
