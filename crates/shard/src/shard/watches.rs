@@ -97,12 +97,13 @@ impl Shard {
         let (slot, object) = (op.slot, &op.request.object);
         let early = self.shared.settings.breaks(Mutation::LapseEarly);
         let timeout_s = if early { timeout_s / 2 } else { timeout_s };
-        let known_lost = |conn: &&ConnRef| conn.is_over();
-        match op.conn.as_ref().filter(|conn| !known_lost(conn)) {
+        // Whether it is over is looked at after it is known as one that watches: then its end is told in any case.
+        let is_known = |conn: &&ConnRef| {
+            conn.context::<Session>().into_iter().for_each(Session::set_watching);
+            !conn.is_over()
+        };
+        match op.conn.as_ref().filter(is_known) {
             Some(conn) => {
-                if let Some(session) = conn.context::<Session>() {
-                    session.set_watching();
-                }
                 self.watches.connect((slot, object), watch, timeout_s, conn.clone(), self.now_ns, out);
             }
             None => {
