@@ -48,7 +48,7 @@ impl World {
     /// In this time after the last fault the cluster must be whole again: a minute, and twice what sending everything takes.
     fn patience(&self) -> Nanos {
         let bytes: u64 = self.osds.iter().map(|osd| osd.disk().used()).sum();
-        let sending = if self.scenario.bandwidth == 0 { 0 } else { bytes * SECOND / self.scenario.bandwidth };
+        let sending = (bytes * SECOND).checked_div(self.scenario.bandwidth).unwrap_or(0);
         60 * SECOND + 2 * sending
     }
 
