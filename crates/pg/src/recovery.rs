@@ -68,13 +68,24 @@ struct Backfill {
     dirty: BTreeSet<ObjectId>,
 }
 
+/// A piece of an object on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// The first one, perhaps the whole object.
+    First,
+    /// A later one, or the first of several that was sent: writes wait.
+    Later,
+    /// One that was sent before and not answered.
+    Again,
+}
+
 /// An object on its way.
 #[derive(Clone, Debug)]
 struct Pushing {
     /// The read whose answer is awaited, or came last; answers to others belong to an attempt that was given up.
     read: u64,
-    /// Whether several pieces are needed, so that writes wait.
-    in_pieces: bool,
+    /// Which piece it is.
+    piece: Piece,
     /// The piece that is read or was sent last.
     at: PieceCursor,
     /// The next piece, which is read when the member has stored the one before it.
@@ -198,7 +209,7 @@ impl CatchUp {
     }
 
     pub(crate) fn is_copying(&self, object: &ObjectId) -> bool {
-        self.pushing.get(object).is_some_and(|pushing| pushing.in_pieces)
+        self.pushing.get(object).is_some_and(|pushing| pushing.piece != Piece::First)
     }
 }
 
@@ -528,7 +539,7 @@ impl Pg {
             out.push(Command::Send { to: osd, msg: PeerMsg::Unfound { interval, object, version } });
         }
         for object in start {
-            self.read_push(osd, object, PieceCursor::default(), false, out);
+            self.read_push(osd, object, (PieceCursor::default(), Piece::First), out);
         }
     }
 
@@ -536,8 +547,7 @@ impl Pg {
         &mut self,
         to: OsdId,
         object: ObjectId,
-        cursor: PieceCursor,
-        in_pieces: bool,
+        (cursor, piece): (PieceCursor, Piece),
         out: &mut Vec<Command>,
     ) {
         let purpose = ReadFor::Push { to, object: object.clone() };
@@ -545,7 +555,7 @@ impl Pg {
         let read = self.read_object(purpose, object.clone(), cursor, out);
         let sent_at = self.now;
         if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
-            catching_up.pushing.insert(object, Pushing { read, in_pieces, at, next: None, sent_at });
+            catching_up.pushing.insert(object, Pushing { read, piece, at, next: None, sent_at });
         }
     }
 
@@ -581,8 +591,11 @@ impl Pg {
             return;
         };
         let pushing = catching_up.pushing.get(&object).filter(|pushing| pushing.read == read);
-        let Some(at) = pushing.map(|pushing| pushing.at.clone()) else { return };
-        catching_up.heard_at = self.now;
+        let Some((at, which)) = pushing.map(|pushing| (pushing.at.clone(), pushing.piece)) else { return };
+        if which != Piece::Again {
+            // However long the store took. What the member does not answer is no sign of life.
+            catching_up.heard_at = self.now;
+        }
         // What was read of an object that is known to be damaged by now is not used.
         let piece = match piece {
             Ok(piece) if !self.missing.contains_key(&object) => piece,
@@ -601,7 +614,7 @@ impl Pg {
         };
         let version = piece.as_ref().map_or(Eversion::default(), |p| p.version);
         if expected.is_some_and(|expected| expected != version) {
-            return self.read_push(to, object, PieceCursor::default(), false, out);
+            return self.read_push(to, object, (PieceCursor::default(), Piece::First), out);
         }
         let next = piece.as_ref().and_then(|p| p.next.clone());
         out.push(Command::Send {
@@ -610,7 +623,8 @@ impl Pg {
         });
         match next {
             Some(cursor) => {
-                let waiting = Pushing { read, in_pieces: true, at, next: Some(cursor), sent_at: self.now };
+                let piece = if which == Piece::First { Piece::Later } else { which };
+                let waiting = Pushing { read, piece, at, next: Some(cursor), sent_at: self.now };
                 catching_up.pushing.insert(object, waiting);
             }
             None => {
@@ -659,7 +673,7 @@ impl Pg {
         let Some(pushing) = catching_up.pushing.get_mut(&object) else { return };
         catching_up.heard_at = now;
         if let Some(cursor) = pushing.next.take() {
-            self.read_push(from, object, cursor, true, out);
+            self.read_push(from, object, (cursor, Piece::Later), out);
         }
     }
 
@@ -700,7 +714,7 @@ impl Pg {
         }
         for (osd, object, at) in lost {
             if self.primary.as_ref().is_some_and(|p| p.catching_up.contains_key(&osd)) {
-                self.read_push(osd, object, at, true, out);
+                self.read_push(osd, object, (at, Piece::Again), out);
             }
         }
         self.step_recovery(out);
