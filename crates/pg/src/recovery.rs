@@ -159,7 +159,7 @@ impl CatchUp {
             Stage::Asked | Stage::Reserving | Stage::Log | Stage::Finishing => true,
             Stage::Filling => {
                 !self.unconfirmed.is_empty()
-                    || self.pushing.values().any(|pushing| pushing.next.is_some())
+                    || self.pushing.values().any(|p| p.next.is_some() || p.piece == Piece::Again)
                     || self.backfill.as_ref().is_some_and(scanned)
             }
             Stage::Ready => self.acked < target,

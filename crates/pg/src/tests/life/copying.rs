@@ -39,6 +39,38 @@ fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
 }
 
 #[test]
+fn a_member_that_does_not_take_pieces_any_more_starts_over() {
+    let mut c = cluster(3, 3, 2);
+    // Longer than a piece.
+    for _ in 0..3 {
+        write_some(&mut c, 8);
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    for _ in 0..2 {
+        write_some(&mut c, 8);
+    }
+    c.boot(osd(2));
+    let is_copied =
+        |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")));
+    c.run_until("two objects in pieces", |c| (0..8).filter(|n| is_copied(c, *n)).count() > 1);
+    let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
+    // It alone finds that its connection to the primary was lost, after it answered one of the pieces.
+    let now = c.now;
+    c.host(osd(2)).feed(now, Event::PeerReset(osd(0)));
+    c.collect(osd(2));
+    c.run_for(c.settings.retry_ns / 3, &|_| false);
+    let interval = c.latest_membership().unwrap().interval;
+    let object = c.clients.object(&format!("a{copied}"));
+    let msg = PeerMsg::PieceDone { interval, object };
+    let now = c.now;
+    c.host(osd(0)).feed(now, Event::Peer { from: osd(2), msg });
+    c.collect(osd(0));
+    // So they are sent again at different times, each while the other one is waited for.
+    c.run_clean();
+}
+
+#[test]
 fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
     let mut c = cluster(3, 3, 2);
     // Longer than a piece.
