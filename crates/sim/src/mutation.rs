@@ -203,7 +203,7 @@ impl Mutation {
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
             Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition, OneWay,
-            OutIn, Partition, Reset, Restore, SlowCas, SlowDisk, Stall, Wipe,
+            OutIn, Partition, Reset, Restart, Restore, SlowCas, SlowDisk, Stall, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -211,7 +211,7 @@ impl Mutation {
             Mutation::TrustWipedMember => &[Wipe, Crash],
             Mutation::SkipTailRepair | Mutation::AcceptOldIntervalOps => &[Crash, Partition, SlowDisk, Delay],
             // The record of an interval that has just begun is lost; no OSD is left to report the primary's failure.
-            Mutation::ReuseInterval => &[Blackout, Crash, OutIn, SlowDisk],
+            Mutation::ReuseInterval => &[Blackout, Crash, Restart, SlowDisk, MonPartition, SlowCas],
             Mutation::ReadUncommitted => &[Crash, SlowDisk, Partition, Delay],
             Mutation::IgnoreLease | Mutation::SkipLeaseWait => &[Partition, OneWay, MonPartition],
             Mutation::WildClocks => &[Partition, OneWay, MonPartition, Drift],
@@ -225,7 +225,7 @@ impl Mutation {
             Mutation::DropBeforeFilled => &[OutIn, Crash],
             Mutation::ApplyPastCursor | Mutation::JoinWithMissing => &[OutIn, Wipe, Crash],
             Mutation::SkipMending => &[Damage, Crash],
-            Mutation::ForgetRefused => &[Crash, OutIn, SlowCas],
+            Mutation::ForgetRefused => &[Crash, OutIn, SlowCas, MonPartition, Ghost, Stall],
             Mutation::IgnoreIncarnation => &[Wipe, Crash],
             Mutation::SkipLevelling => &[Crash, Partition, SlowDisk, Delay],
             Mutation::VolatilePromise => &[Crash, SlowDisk, Partition, SlowCas],

@@ -323,10 +323,13 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
             let Some(next) = models[at].apply(&txn) else { continue };
             models[at] = next;
             let completion = Completion { sink: Arc::new(MarkSink), token: token(at, index) };
-            if let Err(StoreError::NoSpace { .. }) = store.queue_transaction(&txn, Some(completion.clone())) {
-                // What was freed is free once durable.
+            let mut tries = 0;
+            while let Err(error) = store.queue_transaction(&txn, Some(completion.clone())) {
+                // What was freed is free once that is durable, and copies of deferred writes are.
+                assert!(matches!(error, StoreError::NoSpace { .. }) && tries < 200, "{error}");
+                tries += 1;
                 store.flush().unwrap();
-                store.queue_transaction(&txn, Some(completion)).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
             }
             queued[at].push(txn);
             order.push(at);
