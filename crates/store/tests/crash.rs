@@ -2,7 +2,7 @@
 //! every change and every fsync. From one recording many crash states are built, each keeping what was fsynced and dropping, tearing
 //! or keeping the rest at random. On each state the check must find nothing, every acknowledged transaction must be
 //! whole, and what is there must be a prefix of what was queued, over all collections: what the disk of the simulator keeps of
-//! a crash. The start after a cut is recorded too, and cut again.
+//! a crash. BlueStore's start after a cut is recorded too, and cut again.
 //!
 //! The layer is the C library's calls defined anew in this binary, which the linker prefers to the library's; a test
 //! proves that it sees everything. `NACRE_CRASH_RUNS` and `NACRE_CRASH_CUTS` raise the numbers of recordings and states.
@@ -507,10 +507,10 @@ fn power_cuts_lose_nothing_acknowledged_with_the_settings_of_an_osd() {
 }
 
 #[test]
-fn power_cuts_during_a_start_lose_nothing() {
+fn power_cuts_during_a_start_of_bluestore_lose_nothing() {
     let _alone = alone();
     for seed in 0..number("NACRE_CRASH_RUNS", 10, 100) {
-        let loads = [Load::Any, Load::Tight, Load::AnyOnFiles, Load::Files, Load::OwnSettings];
+        let loads = [Load::Any, Load::Tight, Load::OwnSettings];
         let load = loads[seed as usize % loads.len()];
         recovery_crash_run(seed, load, 60, number("NACRE_CRASH_CUTS", 8, 20)).unwrap();
     }
