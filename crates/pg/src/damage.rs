@@ -6,11 +6,12 @@
 //! in-sync members of an active PG are whole, but for objects that none of them has. Those are *unfound*: operations on
 //! them fail with EIO, all but a removal, and everything else goes on.
 
-use crate::api::{ClientOp, Command, DropReason, LeaseView, Mutation, PeerMsg, Refusal};
+use crate::api::{ClientOp, Command, DropReason, LeaseView, PeerMsg, Refusal};
 use crate::copy;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Durable, Pg};
 use crate::primary::kept;
+use crate::settings::Mutation;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};

@@ -26,17 +26,19 @@ mod recovery;
 mod replica;
 pub mod reserve;
 mod restore;
+mod settings;
 mod tail;
 
-#[cfg(feature = "mutations")]
-pub use api::take_breaches;
 pub use api::{
-    ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, Mutation, ObjectPiece, PeerMsg,
-    PgEnvelope, PgQuery, PieceCursor, Reached, Refusal, Remembered, Settings,
+    ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, ObjectPiece, PeerMsg, PgEnvelope,
+    PgQuery, PieceCursor, Reached, Refusal, Remembered,
 };
 pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use known::KnownOsds;
 pub use pg::Pg;
+#[cfg(feature = "mutations")]
+pub use settings::take_breaches;
+pub use settings::{Mutation, Settings};
 
 #[cfg(test)]
 mod tests;

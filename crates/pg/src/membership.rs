@@ -14,9 +14,10 @@
 //!
 //! A proposal's outcome stays unknown until an answer or a map tells it: it is repeated, never forgotten (R1).
 
-use crate::api::{Command, DropReason, MemberInfo, Mutation, PeerMsg};
+use crate::api::{Command, DropReason, MemberInfo, PeerMsg};
 use crate::pg::{Durable, Pg};
 use crate::primary::{Phase, Primary};
+use crate::settings::Mutation;
 use nacre_types::ids::{Incarnation, Interval, OsdId};
 use nacre_types::msg::{PgCas, PgCasReply};
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};

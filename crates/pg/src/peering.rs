@@ -7,11 +7,12 @@
 //!
 //! Activation then waits until no earlier primary can hold a lease of this OSD (R4).
 
-use crate::api::{Command, LeaseView, MemberInfo, Mutation, PeerMsg};
+use crate::api::{Command, LeaseView, MemberInfo, PeerMsg};
 use crate::damage::MAX_NAMED;
 use crate::pg::{Durable, Pg};
 use crate::primary::Phase;
 use crate::recovery::CatchUp;
+use crate::settings::Mutation;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, PgMembership};

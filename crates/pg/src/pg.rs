@@ -4,9 +4,7 @@
 //! `primary` orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the
 //! last updates between in-sync members.
 
-use crate::api::{
-    Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Reached, Settings,
-};
+use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceCursor, Reached};
 use crate::copy::{self, CopyRecord};
 use crate::damage::MAX_NAMED;
 use crate::log::{LogError, PgLog};
@@ -14,6 +12,7 @@ use crate::membership::PromotionProposal;
 use crate::primary::{Phase, Primary};
 use crate::replica::{Arrived, Replica, Staged};
 use crate::restore::Restoring;
+use crate::settings::{Mutation, Settings};
 use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;

@@ -9,12 +9,13 @@
 mod commit;
 mod state;
 
-use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, Settings};
+use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView};
 use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
 use crate::membership::{DEPARTURE_PATIENCE, Departure};
 use crate::peering::Peering;
 use crate::pg::Pg;
 use crate::recovery::CatchUp;
+use crate::settings::{Mutation, Settings};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, ReqId};

@@ -4,10 +4,11 @@
 //! updates taken, in order, without gaps. An update of an object that is missing here is logged, not applied: the
 //! object arrives whole later (R8).
 
-use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg};
+use crate::api::{Command, MemberInfo, ObjectPiece, PeerMsg};
 use crate::copy;
 use crate::log::{DupSnapshot, EntryKind, LogEntry};
 use crate::pg::{Durable, ListFor, Pg};
+use crate::settings::Mutation;
 use crate::tail::put_piece;
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, Interval, OsdId};

@@ -11,8 +11,9 @@
 //! itself and on all in-sync members, which confirm that ([`PeerMsg::Record`]), so whoever holds what was acknowledged remembers under which
 //! record, or a later one.
 
-use crate::api::{Command, Mutation, PeerMsg, Remembered};
+use crate::api::{Command, PeerMsg, Remembered};
 use crate::pg::{Durable, Pg};
+use crate::settings::Mutation;
 use nacre_types::ids::{Interval, OsdId};
 use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,10 @@
 //! Replication of ordered updates: to the members, into the log and its bounds, and to acknowledgement.
 
 use super::{Inflight, MAX_LOG_BYTES, Phase, Primary, Waiter};
-use crate::api::{ClientOp, Command, LeaseView, Mutation, PeerMsg};
+use crate::api::{ClientOp, Command, LeaseView, PeerMsg};
 use crate::log::LogEntry;
 use crate::pg::{Durable, Pg};
+use crate::settings::Mutation;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::osdmap::Member;
 use nacre_types::txn::{Transaction, TxnOp};

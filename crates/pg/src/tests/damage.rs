@@ -2,8 +2,9 @@
 
 use super::cluster::{Cluster, osd, test_settings};
 use super::host::{MS, Request};
-use crate::api::{Refusal, Settings};
+use crate::api::Refusal;
 use crate::pg::Durable;
+use crate::settings::Settings;
 use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
 

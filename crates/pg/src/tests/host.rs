@@ -1,10 +1,11 @@
 //! One OSD of the toy cluster: a machine, a store, an executor, heartbeats with leases.
 
 use super::store::{Store, VERSION_ATTR, encode_version};
-use crate::api::{ClientOp, Command, Event, Executed, PeerMsg, Refusal, Settings};
+use crate::api::{ClientOp, Command, Event, Executed, PeerMsg, Refusal};
 use crate::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatMap, HeartbeatSettings};
 use crate::lease::{LeaseSettings, LeaseTable};
 use crate::pg::Pg;
+use crate::settings::Settings;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, OsdId, PgId};

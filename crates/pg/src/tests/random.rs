@@ -2,7 +2,7 @@
 
 use super::cluster::{Action, Cluster, Rng, test_settings};
 use super::host::{Host, MS, Request};
-use crate::api::Settings;
+use crate::settings::Settings;
 use nacre_types::osdmap::Member;
 
 /// What a history may hold.

@@ -3,7 +3,8 @@
 use super::super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::super::host::{MS, Request};
 use super::{append, cluster, set, write_some};
-use crate::api::{Event, PeerMsg, Settings};
+use crate::api::{Event, PeerMsg};
+use crate::settings::Settings;
 use nacre_types::osdmap::flag;
 use nacre_types::stats::pg_state;
 

@@ -3,7 +3,7 @@
 use super::super::cluster::{Cluster, osd, test_settings};
 use super::super::host::{MS, Request, TERM};
 use super::{cluster, set, write_some};
-use crate::api::Settings;
+use crate::settings::Settings;
 use std::sync::Arc;
 
 #[test]

@@ -1,0 +1,188 @@
+//! Objects on their way to members that catch up, in pieces.
+
+use super::SILENT_RETRIES;
+use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
+use crate::log::EntryKind;
+use crate::pg::{Pg, ReadFor};
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, Interval, OsdId};
+use nacre_types::object::ObjectId;
+
+/// A piece of an object on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// The first one, perhaps the whole object.
+    First,
+    /// A later one, or the first of several that was sent: writes wait.
+    Later,
+    /// One that was sent before and not answered.
+    Again,
+}
+
+/// An object on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Pushing {
+    /// The read whose answer is awaited, or came last; answers to others belong to an attempt that was given up.
+    read: u64,
+    /// Which piece it is.
+    piece: Piece,
+    /// The piece that is read or was sent last.
+    pub(super) at: PieceCursor,
+    /// The next piece, which is read when the member has stored the one before it.
+    next: Option<PieceCursor>,
+    /// When the piece was sent. The member may give signs of life in between that tell nothing of it.
+    sent_at: u64,
+}
+
+impl Pushing {
+    /// Whether writes to the object wait for the copy.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.piece != Piece::First
+    }
+
+    /// Whether the member has to answer. That is so too while a piece is read that it did not answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.next.is_some() || self.piece == Piece::Again
+    }
+
+    /// Whether the piece, or its answer, counts as lost.
+    pub(super) fn is_lost(&self, now: u64, retry: u64) -> bool {
+        self.next.is_some() && now >= self.sent_at + SILENT_RETRIES * retry
+    }
+}
+
+impl Pg {
+    pub(super) fn read_push(
+        &mut self,
+        to: OsdId,
+        object: ObjectId,
+        (cursor, piece): (PieceCursor, Piece),
+        out: &mut Vec<Command>,
+    ) {
+        let purpose = ReadFor::Push { to, object: object.clone() };
+        let at = cursor.clone();
+        let read = self.read_object(purpose, object.clone(), cursor, out);
+        let sent_at = self.now;
+        if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
+            catching_up.pushing.insert(object, Pushing { read, piece, at, next: None, sent_at });
+        }
+    }
+
+    pub(crate) fn on_object_read(
+        &mut self,
+        read: u64,
+        piece: Result<Option<ObjectPiece>, Errno>,
+        out: &mut Vec<Command>,
+    ) {
+        match self.reads.remove(&read) {
+            Some(ReadFor::Tail { to }) => self.on_tail_read(to, read, piece, out),
+            Some(ReadFor::Push { to, object }) => self.push(to, read, object, piece, out),
+            None => {}
+        }
+    }
+
+    fn push(
+        &mut self,
+        to: OsdId,
+        read: u64,
+        object: ObjectId,
+        piece: Result<Option<ObjectPiece>, Errno>,
+        out: &mut Vec<Command>,
+    ) {
+        let interval = self.interval();
+        // What was read may have been overtaken by a write; the copy must be of the newest version.
+        let newest = self.log.latest_for_object(&object);
+        let expected = newest.map(|e| match e.kind {
+            EntryKind::Delete | EntryKind::Error => Eversion::default(),
+            EntryKind::Modify => e.version,
+        });
+        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
+            return;
+        };
+        let pushing = catching_up.pushing.get(&object).filter(|pushing| pushing.read == read);
+        let Some((at, which)) = pushing.map(|pushing| (pushing.at.clone(), pushing.piece)) else { return };
+        if which != Piece::Again {
+            // However long the store took. What the member does not answer is no sign of life.
+            catching_up.heard_at = self.now;
+        }
+        // What was read of an object that is known to be damaged by now is not used.
+        let piece = match piece {
+            Ok(piece) if !self.missing.contains_key(&object) => piece,
+            other => {
+                catching_up.pushing.remove(&object);
+                if let Some(backfill) = &mut catching_up.backfill {
+                    backfill.work.insert(object.clone());
+                }
+                // It is tried again later, if it is not known to be damaged then.
+                catching_up.unreadable.insert(object.clone());
+                if other == Err(Errno::EIO) {
+                    self.note_damaged(&object, out);
+                }
+                return;
+            }
+        };
+        let version = piece.as_ref().map_or(Eversion::default(), |p| p.version);
+        if expected.is_some_and(|expected| expected != version) {
+            return self.read_push(to, object, (PieceCursor::default(), Piece::First), out);
+        }
+        let next = piece.as_ref().and_then(|p| p.next.clone());
+        out.push(Command::Send {
+            to,
+            msg: PeerMsg::Push { interval, object: object.clone(), version, piece },
+        });
+        match next {
+            Some(cursor) => {
+                let piece = if which == Piece::First { Piece::Later } else { which };
+                let waiting = Pushing { read, piece, at, next: Some(cursor), sent_at: self.now };
+                catching_up.pushing.insert(object, waiting);
+            }
+            None => {
+                catching_up.pushing.remove(&object);
+                catching_up.missing.remove(&object);
+                catching_up.unconfirmed.insert(object.clone());
+                if let Some(backfill) = &mut catching_up.backfill {
+                    backfill.work.remove(&object);
+                    backfill.done.insert(object);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_push_done(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: &ObjectId,
+        _version: Eversion,
+    ) {
+        let known = self.reign_includes(interval);
+        if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&from))
+            && known
+        {
+            catching_up.unconfirmed.remove(object);
+            catching_up.heard_at = self.now;
+        }
+    }
+
+    /// The member has stored a piece: the next one of the object is read.
+    pub(crate) fn on_push_piece_done(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: ObjectId,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.reign_includes(interval) {
+            return;
+        }
+        let now = self.now;
+        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&from)) else {
+            return;
+        };
+        let Some(pushing) = catching_up.pushing.get_mut(&object) else { return };
+        catching_up.heard_at = now;
+        if let Some(cursor) = pushing.next.take() {
+            self.read_push(from, object, (cursor, Piece::Later), out);
+        }
+    }
+}
