@@ -12,6 +12,7 @@ mod background;
 mod copies;
 mod early;
 mod hosting;
+mod inflight;
 mod ops;
 mod space;
 mod sums;
@@ -39,6 +40,7 @@ use crate::world::Observation;
 use background::Work;
 use copies::Copies;
 use early::EarlyRequests;
+use inflight::{Inflight, slot_of, token_of};
 use nacre_common::conn::ConnRef;
 use nacre_common::options::Options;
 use nacre_exec::ContextCache;
@@ -62,8 +64,6 @@ use std::time::Duration;
 use sums::Sums;
 use watches::WatchTable;
 
-/// Bits of a completion's token that hold the machine's persist id; the PG's slot is above.
-const PERSIST_BITS: u32 = 40;
 /// Work done in the background before readers get their turn again.
 const WORK_PER_TURN: usize = 1;
 /// Messages and batches of completions handled before timers and sockets get their turn again.
@@ -72,36 +72,6 @@ const MESSAGES_PER_TURN: usize = 256;
 const TURN_NS: u64 = 10_000_000;
 /// Messages taken from the inbox at a time, and handled between two looks at the clock.
 const MESSAGES_PER_LOOK: usize = 16;
-
-/// A transaction that the store has not reported, or not all before it.
-#[derive(Clone, Copy, Debug)]
-struct Queued {
-    /// The PG's slot and the machine's persist id.
-    token: u64,
-    queued_ns: u64,
-    /// It is durable, and an earlier one of the PG is not.
-    overtakes: bool,
-}
-
-impl Queued {
-    fn slot(&self) -> u32 {
-        slot_of(self.token)
-    }
-
-    fn id(&self) -> u64 {
-        id_of(self.token)
-    }
-}
-
-/// The PG's slot in a token of the store.
-fn slot_of(token: u64) -> u32 {
-    (token >> PERSIST_BITS) as u32
-}
-
-/// The machine's persist id in a token of the store.
-fn id_of(token: u64) -> u64 {
-    token & ((1 << PERSIST_BITS) - 1)
-}
 
 /// A PG on this OSD.
 struct Hosted {
@@ -147,9 +117,7 @@ pub struct Shard {
     background: VecDeque<Work>,
     links: IdMap<OsdId, ConnRef>,
     space: MemberSpace,
-    inflight: VecDeque<Queued>,
-    /// How many of them are durable.
-    overtaking: usize,
+    inflight: Inflight,
     reservations: Vec<Reservation>,
     /// Buffers for machines' commands.
     spare: Vec<Vec<Command>>,
@@ -209,8 +177,7 @@ impl ShardCell {
             background: VecDeque::new(),
             links: IdMap::default(),
             space: MemberSpace::default(),
-            inflight: VecDeque::new(),
-            overtaking: 0,
+            inflight: Inflight::default(),
             reservations: Vec::new(),
             spare: Vec::new(),
             messages: Vec::new(),
@@ -237,8 +204,7 @@ impl ShardCell {
         if shard.halted {
             self.broken.store(true, Ordering::Release);
         }
-        let oldest = shard.inflight.front().map(|queued| queued.queued_ns);
-        self.shared.progress.end_turn(shard.index, oldest);
+        self.shared.progress.end_turn(shard.index, shard.inflight.oldest_ns());
         Some(result)
     }
 
@@ -526,19 +492,18 @@ impl Shard {
     }
 
     fn persist(&mut self, slot: u32, id: u64, txn: Transaction) {
-        debug_assert!(id < 1 << PERSIST_BITS);
-        let token = u64::from(slot) << PERSIST_BITS | id;
-        if txn.ops.is_empty() && !self.inflight.iter().any(|queued| queued.slot() == slot) {
+        let token = token_of(slot, id);
+        if txn.ops.is_empty() && !self.inflight.has(slot) {
             // A machine without a copy waits for nothing: there is no collection to write to.
             self.inbox.committed(&[token]);
             return;
         }
         self.metrics.transactions.inc();
         self.shared.take_space(txn.payload_bytes() as u64);
-        self.inflight.push_back(Queued { token, queued_ns: self.now_ns, overtakes: false });
+        self.inflight.push(token, self.now_ns);
         let sink = Arc::clone(&self.inbox);
         if let Err(error) = self.shared.store.queue_transaction(&txn, Some(Completion { sink, token })) {
-            self.inflight.pop_back();
+            self.inflight.take_back();
             self.refused(slot, id, txn, &error);
         }
     }
@@ -575,8 +540,11 @@ impl Shard {
         self.metrics.commit_batches.inc();
         let mut slots: Vec<u32> = Vec::with_capacity(8);
         for token in tokens.drain(..) {
-            let slot = slot_of(token);
-            let Some(id) = self.durable_up_to(token) else { continue };
+            let (slot, completed) = (slot_of(token), self.inflight.complete(token));
+            if let Some(queued_ns) = completed.queued_ns {
+                self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued_ns));
+            }
+            let Some(id) = completed.up_to else { continue };
             if let Some(hosted) = self.slots[slot as usize].as_mut()
                 && hosted.committed.replace(id).is_none()
             {
@@ -590,39 +558,6 @@ impl Shard {
                 self.feed(slot, Event::Committed { persist });
             }
         }
-    }
-
-    /// A transaction is durable. Returns the persist id of its PG up to which all are now. A machine takes an id for the word
-    /// that all before it are durable too, so one that overtook an earlier one is reported with that; stores complete the
-    /// transactions of a collection in order, so none does.
-    fn durable_up_to(&mut self, token: u64) -> Option<u64> {
-        let slot = slot_of(token);
-        let of_slot = |queued: &Queued| queued.slot() == slot;
-        let Some(at) = self.inflight.iter().position(of_slot) else {
-            // It was never handed to the store.
-            return Some(id_of(token));
-        };
-        if self.inflight[at].token != token {
-            let Some(queued) = self.inflight.iter_mut().find(|queued| queued.token == token) else {
-                return Some(id_of(token));
-            };
-            self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued.queued_ns));
-            queued.overtakes = true;
-            self.overtaking += 1;
-            return None;
-        }
-        self.metrics.commit_latency.record(self.now_ns.saturating_sub(self.inflight[at].queued_ns));
-        self.inflight.remove(at);
-        let mut newest = id_of(token);
-        while self.overtaking > 0
-            && let Some(at) = self.inflight.iter().position(of_slot)
-            && self.inflight[at].overtakes
-        {
-            newest = self.inflight[at].id();
-            self.inflight.remove(at);
-            self.overtaking -= 1;
-        }
-        Some(newest)
     }
 
     fn send(&mut self, slot: u32, to: OsdId, msg: PeerMsg) {

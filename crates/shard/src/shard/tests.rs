@@ -364,22 +364,6 @@ fn a_message_that_is_too_long_leaves_the_connection_to_the_other_pgs() {
 }
 
 #[test]
-fn a_change_is_durable_once_all_before_it_are() {
-    let bench = Bench::new();
-    let token = |slot: u64, id: u64| slot << PERSIST_BITS | id;
-    let queued = |token: u64| Queued { token, queued_ns: 0, overtakes: false };
-    bench.cell.enter(|shard| {
-        shard.inflight.clear();
-        shard.inflight.extend([token(0, 71), token(1, 5), token(0, 72), token(0, 73)].map(queued));
-        assert_eq!(shard.durable_up_to(token(0, 72)), None);
-        assert_eq!(shard.durable_up_to(token(1, 5)), Some(5));
-        assert_eq!(shard.durable_up_to(token(0, 71)), Some(72));
-        assert_eq!(shard.durable_up_to(token(0, 73)), Some(73));
-        assert!(shard.inflight.is_empty() && shard.overtaking == 0);
-    });
-}
-
-#[test]
 fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
     const CAP: u64 = 128;
     let bench = Bench::with(&[("osd_client_message_cap", "128")]);

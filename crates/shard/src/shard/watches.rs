@@ -97,12 +97,10 @@ impl Shard {
         let (slot, object) = (op.slot, &op.request.object);
         let early = self.shared.settings.breaks(Mutation::LapseEarly);
         let timeout_s = if early { timeout_s / 2 } else { timeout_s };
-        // Whether it is over is looked at after it is known as one that watches: then its end is told in any case.
-        let is_known = |conn: &&ConnRef| {
-            conn.context::<Session>().into_iter().for_each(Session::set_watching);
-            !conn.is_over()
-        };
-        match op.conn.as_ref().filter(is_known) {
+        let conn = op.conn.as_ref();
+        // In this order: the end of a connection is told of those that watch only.
+        conn.and_then(|conn| conn.context::<Session>()).into_iter().for_each(Session::set_watching);
+        match conn.filter(|conn| !conn.is_over()) {
             Some(conn) => {
                 self.watches.connect((slot, object), watch, timeout_s, conn.clone(), self.now_ns, out);
             }

@@ -1,0 +1,120 @@
+//! Transactions that are with the store, and what its reports say of them.
+
+use std::collections::VecDeque;
+
+/// Bits of a completion's token that hold the machine's persist id; the PG's slot is above.
+const PERSIST_BITS: u32 = 40;
+
+/// The token of a transaction of the PG in `slot`, which has the machine's persist id `id`.
+pub(super) fn token_of(slot: u32, id: u64) -> u64 {
+    debug_assert!(id < 1 << PERSIST_BITS);
+    u64::from(slot) << PERSIST_BITS | id
+}
+
+/// The PG's slot in a token.
+pub(super) fn slot_of(token: u64) -> u32 {
+    (token >> PERSIST_BITS) as u32
+}
+
+/// The machine's persist id in a token.
+fn id_of(token: u64) -> u64 {
+    token & ((1 << PERSIST_BITS) - 1)
+}
+
+/// A transaction that the store has not reported, or not all before it.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    token: u64,
+    queued_ns: u64,
+    /// It is durable, and an earlier one of the PG is not.
+    overtakes: bool,
+}
+
+/// The transactions of a shard that are with the store, in the order in which they were queued.
+#[derive(Debug, Default)]
+pub(super) struct Inflight {
+    queue: VecDeque<Queued>,
+    /// How many of them are durable.
+    overtaking: usize,
+}
+
+/// What a report of the store means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Completed {
+    /// When the transaction was queued; `None` where the store never had it.
+    pub(super) queued_ns: Option<u64>,
+    /// The persist id of the PG up to which all transactions are durable; `None` where that has not changed.
+    pub(super) up_to: Option<u64>,
+}
+
+impl Inflight {
+    /// A transaction goes to the store.
+    pub(super) fn push(&mut self, token: u64, queued_ns: u64) {
+        self.queue.push_back(Queued { token, queued_ns, overtakes: false });
+    }
+
+    /// The store refused the transaction that was pushed last.
+    pub(super) fn take_back(&mut self) {
+        self.queue.pop_back();
+    }
+
+    /// Whether the PG in `slot` has a transaction here.
+    pub(super) fn has(&self, slot: u32) -> bool {
+        self.of(slot).is_some()
+    }
+
+    /// When the oldest one was queued.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        self.queue.front().map(|queued| queued.queued_ns)
+    }
+
+    fn of(&self, slot: u32) -> Option<usize> {
+        self.queue.iter().position(|queued| slot_of(queued.token) == slot)
+    }
+
+    /// A transaction is durable. A machine takes a persist id for the word that all before it are durable too, so one that
+    /// overtook an earlier one is reported with that; stores complete the transactions of a collection in order, so none does.
+    pub(super) fn complete(&mut self, token: u64) -> Completed {
+        let slot = slot_of(token);
+        let never_queued = Completed { queued_ns: None, up_to: Some(id_of(token)) };
+        let Some(at) = self.of(slot) else { return never_queued };
+        if self.queue[at].token != token {
+            let Some(queued) = self.queue.iter_mut().find(|queued| queued.token == token) else {
+                return never_queued;
+            };
+            queued.overtakes = true;
+            self.overtaking += 1;
+            return Completed { queued_ns: Some(queued.queued_ns), up_to: None };
+        }
+        let queued_ns = self.queue.remove(at).map(|queued| queued.queued_ns);
+        let mut up_to = id_of(token);
+        while self.overtaking > 0
+            && let Some(at) = self.of(slot)
+            && self.queue[at].overtakes
+        {
+            up_to = id_of(self.queue[at].token);
+            self.queue.remove(at);
+            self.overtaking -= 1;
+        }
+        Completed { queued_ns, up_to: Some(up_to) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_that_overtake_others_are_reported_with_them() {
+        let mut inflight = Inflight::default();
+        for (slot, id) in [(0, 71), (1, 5), (0, 72), (0, 73)] {
+            inflight.push(token_of(slot, id), id);
+        }
+        let mut complete = |slot, id| inflight.complete(token_of(slot, id)).up_to;
+        assert_eq!([complete(0, 73), complete(0, 72)], [None, None]);
+        assert_eq!(complete(1, 5), Some(5), "another PG's does not wait");
+        assert_eq!(complete(0, 71), Some(73));
+        assert_eq!(complete(0, 74), Some(74), "one that the store never had");
+        assert_eq!((inflight.oldest_ns(), inflight.overtaking), (None, 0));
+    }
+}
