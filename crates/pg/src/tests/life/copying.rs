@@ -8,8 +8,13 @@ use crate::settings::Settings;
 use nacre_types::osdmap::flag;
 use nacre_types::stats::pg_state;
 
-#[test]
-fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
+/// Whether object `a{n}` is sent to a member in pieces.
+fn is_copied(c: &Cluster, n: u32) -> bool {
+    c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")))
+}
+
+/// A cluster that sends `count` of the objects `a0` to `a7` to osd.2 in pieces.
+fn copying_in_pieces(count: usize) -> Cluster {
     let mut c = cluster(3, 3, 2);
     // Longer than a piece.
     for _ in 0..3 {
@@ -21,9 +26,13 @@ fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
         write_some(&mut c, 8);
     }
     c.boot(osd(2));
-    let is_copied =
-        |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")));
-    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
+    c.run_until("objects in pieces", |c| (0..8).filter(|n| is_copied(c, *n)).count() >= count);
+    c
+}
+
+#[test]
+fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
+    let mut c = copying_in_pieces(1);
     let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
     let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
     c.run_until("an answer to a piece", |c| c.links.values().any(|wires| wires.iter().any(is_done)));
@@ -41,20 +50,7 @@ fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
 
 #[test]
 fn a_member_that_does_not_take_pieces_any_more_starts_over() {
-    let mut c = cluster(3, 3, 2);
-    // Longer than a piece.
-    for _ in 0..3 {
-        write_some(&mut c, 8);
-    }
-    c.kill(osd(2), 0);
-    c.mon.down(osd(2));
-    for _ in 0..2 {
-        write_some(&mut c, 8);
-    }
-    c.boot(osd(2));
-    let is_copied =
-        |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")));
-    c.run_until("two objects in pieces", |c| (0..8).filter(|n| is_copied(c, *n)).count() > 1);
+    let mut c = copying_in_pieces(2);
     let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
     // It alone finds that its connection to the primary was lost, after it answered one of the pieces.
     let now = c.now;
@@ -73,20 +69,8 @@ fn a_member_that_does_not_take_pieces_any_more_starts_over() {
 
 #[test]
 fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
-    let mut c = cluster(3, 3, 2);
-    // Longer than a piece.
-    for _ in 0..3 {
-        write_some(&mut c, 8);
-    }
-    c.kill(osd(2), 0);
-    c.mon.down(osd(2));
-    for _ in 0..2 {
-        write_some(&mut c, 8);
-    }
-    c.boot(osd(2));
+    let mut c = copying_in_pieces(1);
     let name = |n: u32| format!("a{n}");
-    let is_copied = |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&name(n)));
-    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
     // It goes on when the member has stored a piece.
     let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
     let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
