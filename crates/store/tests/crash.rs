@@ -156,7 +156,7 @@ fn config(seed: u64) -> BlueStoreConfig {
     }
 }
 
-/// An OSD's own, but for the sizes of what it fills ahead: each state is written anew.
+/// An OSD's own, but for the sizes of what it fills ahead: each state is written in full.
 fn own_settings() -> BlueStoreConfig {
     BlueStoreConfig {
         wal_prefill: true,

@@ -353,11 +353,11 @@ impl Gateway {
 
     async fn get(&self, bucket: u64, key: &str) {
         let head = head_name(&id(bucket), key);
-        let begun = self.scheduler.now();
+        let started = self.scheduler.now();
         match tag_of_head(&self.s3.data, &head).await {
             Ok(tag) => {
                 let now = self.scheduler.now();
-                self.room.heads.lock().read((begun, now), &head, tag.as_deref());
+                self.room.heads.lock().read((started, now), &head, tag.as_deref());
             }
             Err(error) => self.s3.failed("a GET", &error),
         }
@@ -461,9 +461,9 @@ async fn look_at_all(room: &Room, pool: &IoCtx, scheduler: &Scheduler) -> Result
         let bucket = buckets.get(&id(number)).await?;
         for key in (0..room.keys).map(|key| format!("key{key}")) {
             let (shard, head) = (bucket.shard_of(&key), head_name(&bucket.id, &key));
-            let begun = scheduler.now();
+            let started = scheduler.now();
             let tag = tag_of_head(pool, &head).await?;
-            room.heads.lock().read((begun, scheduler.now()), &head, tag.as_deref());
+            room.heads.lock().read((started, scheduler.now()), &head, tag.as_deref());
             let name = position(Kind::Entry, key.as_bytes());
             let found = pool.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
             let entry = found.get(&name).map(|entry| index_record::decode::<Entry>(&shard, entry).unwrap());

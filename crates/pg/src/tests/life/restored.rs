@@ -58,7 +58,7 @@ fn a_member_without_a_copy_is_left_out_when_the_pg_is_put_back() {
     let old = c.mon.membership().cloned();
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
-    // It was let go under a record that nobody remembers.
+    // It was let go under a record that no member remembers.
     c.disks.get_mut(&osd(2)).unwrap().1 = Default::default();
     c.mon.restore(old);
     c.boot(osd(2));

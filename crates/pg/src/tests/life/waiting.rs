@@ -127,7 +127,7 @@ fn a_pool_whose_min_size_falls_is_served_again() {
         });
     };
     set_min_size(&mut c, 3);
-    // Its primary peers anew, and finds too few members.
+    // Its primary peers again, and finds too few members.
     c.reset_session(osd(0), osd(1));
     let mark = c.clients.mark();
     let op = c.send("a0", Request::Append(mark));
