@@ -9,6 +9,7 @@ use crate::ops::OpReply;
 use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
 use nacre_types::ceph::SessionAddr;
+use nacre_types::errno::Errno;
 use nacre_types::msg::LogLine;
 use nacre_types::op::OsdOp;
 use nacre_types::osdmap::OsdMap;
@@ -109,6 +110,9 @@ pub struct EngineStats {
 }
 
 /// A connection to one cluster.
+///
+/// What has a default is left out by engines that have no watches, no map or nothing to administer: those that stand for a
+/// cluster in tests and simulations.
 pub trait Engine: Send + Sync + 'static {
     /// Which engine: `native`.
     fn name(&self) -> &'static str;
@@ -134,62 +138,104 @@ pub trait Engine: Send + Sync + 'static {
         timeout_s: u32,
         handler: Arc<dyn WatchHandler>,
         done: OnDone,
-    ) -> u64;
+    ) -> u64 {
+        let _ = (object, flags, timeout_s, handler);
+        done(Err(Errno::EOPNOTSUPP.into()));
+        0
+    }
 
     /// Ends a watch.
-    fn unwatch(&self, cookie: u64, done: OnDone);
+    fn unwatch(&self, cookie: u64, done: OnDone) {
+        let _ = cookie;
+        done(Err(Errno::ENOTCONN.into()));
+    }
 
     /// How long ago a watch was last known to stand.
-    fn watch_check(&self, cookie: u64) -> Result<Duration>;
+    fn watch_check(&self, cookie: u64) -> Result<Duration> {
+        let _ = cookie;
+        Err(Errno::ENOTCONN.into())
+    }
 
     /// Returns once every handler that was called before has returned.
-    fn watch_flush(&self) -> Pending<()>;
+    fn watch_flush(&self) -> Pending<()> {
+        Pending::ready(Ok(()))
+    }
 
     /// Runs a command in Ceph's JSON form.
-    fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply>;
+    fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply> {
+        let _ = (target, command, input);
+        Pending::ready(Err(Errno::EOPNOTSUPP.into()))
+    }
 
     /// Calls `follower` with each new line of the cluster log of at least `level` (`debug`, `info`, `sec`, `warn`,
     /// `error`) and of `channel` (`cluster`, `audit`, `*`), on the engine's thread; it replaces the one before. `None`
     /// ends that.
-    fn follow_log(&self, follow: Option<LogFollow>);
+    fn follow_log(&self, follow: Option<LogFollow>) {
+        let _ = follow;
+    }
 
     /// Returns once the engine has the newest cluster map.
-    fn refresh_map(&self) -> Pending<()>;
+    fn refresh_map(&self) -> Pending<()> {
+        Pending::ready(Ok(()))
+    }
 
     /// The cluster's id.
-    fn fsid(&self) -> String;
+    fn fsid(&self) -> String {
+        String::new()
+    }
 
     /// This session's number, unique in the cluster (`rados_get_instance_id`).
     fn instance_id(&self) -> u64;
 
     /// Makes this handle one session: where the cluster gives it another number its operations fail as if it were
     /// blocklisted. Returns the session's number.
-    fn bind_session(&self) -> u64;
+    fn bind_session(&self) -> u64 {
+        self.instance_id()
+    }
 
     /// This session's address as blocklists name it; `None` before it was ever connected.
-    fn address(&self) -> Option<SessionAddr>;
+    fn address(&self) -> Option<SessionAddr> {
+        None
+    }
 
     /// The pool of that name in the map at hand.
-    fn pool_id(&self, name: &str) -> Option<PoolId>;
+    fn pool_id(&self, name: &str) -> Option<PoolId> {
+        let _ = name;
+        None
+    }
 
     /// The pool's name in the map at hand.
-    fn pool_name(&self, pool: PoolId) -> Option<String>;
+    fn pool_name(&self, pool: PoolId) -> Option<String> {
+        let _ = pool;
+        None
+    }
 
     /// All pools of the map at hand.
-    fn pools(&self) -> Vec<(PoolId, String)>;
+    fn pools(&self) -> Vec<(PoolId, String)> {
+        Vec::new()
+    }
 
     /// The cluster map, where the engine keeps one in Nacre's form.
-    fn osdmap(&self) -> Option<Arc<OsdMap>>;
+    fn osdmap(&self) -> Option<Arc<OsdMap>> {
+        None
+    }
 
     /// An option's value in this client's configuration.
-    fn option(&self, name: &str) -> Option<String>;
+    fn option(&self, name: &str) -> Option<String> {
+        let _ = name;
+        None
+    }
 
     /// The engine's figures.
-    fn stats(&self) -> EngineStats;
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
 
     /// Operations in flight, one line each (`objecter_requests`).
-    fn requests(&self) -> Vec<String>;
+    fn requests(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Ends the session; operations in flight fail.
-    fn shut_down(&self);
+    fn shut_down(&self) {}
 }

@@ -5,13 +5,9 @@ mod races;
 
 use super::meta::{EPOCH, PIECES, SIZE, UNFINISHED};
 use super::*;
-use nacre_engine::engine::{
-    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
-};
-use nacre_engine::{Completer, OnDone, OpReply, WatchHandler, block_on};
-use nacre_types::ceph::SessionAddr;
+use nacre_engine::engine::{Cursor, Engine, ListPage, ObjectRequest, OnReply};
+use nacre_engine::{Completer, OpReply, block_on};
 use nacre_types::op::{CmpValue, Op, OpResult, Pairs, StatReply};
-use nacre_types::osdmap::OsdMap;
 use nacre_types::{PoolId, encoding};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -196,38 +192,8 @@ impl Engine for Client {
         let objects = world.objects.keys().map(object).collect();
         Pending::ready(Ok(ListPage { objects, next: Cursor::End }))
     }
-    fn watch(&self, _: ObjectId, _: u32, _: u32, _: Arc<dyn WatchHandler>, _: OnDone) -> u64 {
-        unreachable!()
-    }
-    fn unwatch(&self, _: u64, _: OnDone) {
-        unreachable!()
-    }
-    fn watch_check(&self, _: u64) -> Result<Duration> {
-        unreachable!()
-    }
-    fn watch_flush(&self) -> Pending<()> {
-        unreachable!()
-    }
-    fn command(&self, _: CommandTarget, _: String, _: Bytes) -> Pending<CommandReply> {
-        unreachable!()
-    }
-    fn follow_log(&self, _: Option<LogFollow>) {
-        unreachable!()
-    }
-    fn refresh_map(&self) -> Pending<()> {
-        Pending::ready(Ok(()))
-    }
-    fn fsid(&self) -> String {
-        String::new()
-    }
     fn instance_id(&self) -> u64 {
         self.id as u64
-    }
-    fn bind_session(&self) -> u64 {
-        self.instance_id()
-    }
-    fn address(&self) -> Option<SessionAddr> {
-        None
     }
     fn pool_id(&self, _: &str) -> Option<PoolId> {
         Some(PoolId(1))
@@ -238,19 +204,6 @@ impl Engine for Client {
     fn pools(&self) -> Vec<(PoolId, String)> {
         vec![(PoolId(1), "p".into())]
     }
-    fn osdmap(&self) -> Option<Arc<OsdMap>> {
-        None
-    }
-    fn option(&self, _: &str) -> Option<String> {
-        None
-    }
-    fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
-    fn requests(&self) -> Vec<String> {
-        Vec::new()
-    }
-    fn shut_down(&self) {}
 }
 
 impl World {

@@ -4,21 +4,15 @@ use super::PoolIo;
 use crate::abi::Handle;
 use crate::client::{CLIENTS, Client};
 use crate::settings::Settings;
-use bytes::Bytes;
-use nacre_client::engine::{
-    CommandReply, CommandTarget, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
-};
-use nacre_client::{IoCtx, OnDone, OpReply, Pending, Result, WatchHandler};
-use nacre_types::ceph::SessionAddr;
+use nacre_client::engine::{Engine, ListPage, ObjectRequest, OnReply};
+use nacre_client::{IoCtx, OpReply, Pending};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::op::request_flag;
-use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, PoolId};
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 #[derive(Default)]
 pub(crate) struct Recorder {
@@ -63,59 +57,7 @@ impl Engine for Recorder {
     fn list(&self, _: ObjectId, _: u64, _: Option<String>) -> Pending<ListPage> {
         unreachable!()
     }
-    fn watch(&self, _: ObjectId, _: u32, _: u32, _: Arc<dyn WatchHandler>, _: OnDone) -> u64 {
-        unreachable!()
-    }
-    fn unwatch(&self, _: u64, _: OnDone) {
-        unreachable!()
-    }
-    fn watch_check(&self, _: u64) -> Result<Duration> {
-        unreachable!()
-    }
-    fn watch_flush(&self) -> Pending<()> {
-        unreachable!()
-    }
-    fn command(&self, _: CommandTarget, _: String, _: Bytes) -> Pending<CommandReply> {
-        unreachable!()
-    }
-    fn follow_log(&self, _: Option<LogFollow>) {
-        unreachable!()
-    }
-    fn refresh_map(&self) -> Pending<()> {
-        unreachable!()
-    }
-    fn fsid(&self) -> String {
-        String::new()
-    }
     fn instance_id(&self) -> u64 {
         1
     }
-    fn bind_session(&self) -> u64 {
-        1
-    }
-    fn address(&self) -> Option<SessionAddr> {
-        None
-    }
-    fn pool_id(&self, _: &str) -> Option<PoolId> {
-        None
-    }
-    fn pool_name(&self, _: PoolId) -> Option<String> {
-        None
-    }
-    fn pools(&self) -> Vec<(PoolId, String)> {
-        Vec::new()
-    }
-    fn osdmap(&self) -> Option<Arc<OsdMap>> {
-        None
-    }
-    fn option(&self, _: &str) -> Option<String> {
-        None
-    }
-    fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
-    fn requests(&self) -> Vec<String> {
-        Vec::new()
-    }
-    fn shut_down(&self) {}
 }

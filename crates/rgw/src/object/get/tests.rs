@@ -1,11 +1,9 @@
 use super::*;
 use crate::gateway::Config;
 use crate::object::{Holder, SECRET_BYTES};
-use nacre_client::engine::{CommandTarget, Engine, ListPage, LogFollow, ObjectRequest, OnReply};
-use nacre_client::{Cluster, CommandReply, EngineStats, OnDone, OpReply, Pending, WatchHandler};
-use nacre_types::ceph::SessionAddr;
+use nacre_client::engine::{Engine, ListPage, ObjectRequest, OnReply};
+use nacre_client::{Cluster, OpReply, Pending};
 use nacre_types::op::{Op, OpResult};
-use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, PoolId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -74,14 +72,6 @@ impl Engine for OneHead {
         Some(PoolId(1))
     }
 
-    fn bind_session(&self) -> u64 {
-        1
-    }
-
-    fn option(&self, _name: &str) -> Option<String> {
-        None
-    }
-
     fn name(&self) -> &'static str {
         "one head"
     }
@@ -96,63 +86,9 @@ impl Engine for OneHead {
         panic!("a listing from {cursor:?}");
     }
 
-    fn watch(&self, object: ObjectId, _: u32, _: u32, _: Arc<dyn WatchHandler>, _: OnDone) -> u64 {
-        panic!("a watch of {object:?}");
-    }
-
-    fn unwatch(&self, _cookie: u64, _done: OnDone) {}
-
-    fn watch_check(&self, _cookie: u64) -> nacre_client::Result<Duration> {
-        Ok(Duration::ZERO)
-    }
-
-    fn watch_flush(&self) -> Pending<()> {
-        Pending::ready(Ok(()))
-    }
-
-    fn command(&self, _target: CommandTarget, command: String, _input: Bytes) -> Pending<CommandReply> {
-        panic!("{command}");
-    }
-
-    fn follow_log(&self, _follow: Option<LogFollow>) {}
-
-    fn refresh_map(&self) -> Pending<()> {
-        Pending::ready(Ok(()))
-    }
-
-    fn fsid(&self) -> String {
-        String::new()
-    }
-
     fn instance_id(&self) -> u64 {
         1
     }
-
-    fn address(&self) -> Option<SessionAddr> {
-        None
-    }
-
-    fn pool_name(&self, _pool: PoolId) -> Option<String> {
-        None
-    }
-
-    fn pools(&self) -> Vec<(PoolId, String)> {
-        Vec::new()
-    }
-
-    fn osdmap(&self) -> Option<Arc<OsdMap>> {
-        None
-    }
-
-    fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
-
-    fn requests(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn shut_down(&self) {}
 }
 
 async fn open(engine: &Arc<OneHead>) -> Arc<Gateway> {
