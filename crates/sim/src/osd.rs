@@ -607,8 +607,10 @@ impl Process {
 
     /// An actor that stalls goes on.
     fn go_on(&mut self, actor: usize) {
-        let left = self.stalled[actor].take().and_then(Stalled::go_on);
-        self.set_stalled(actor, left);
+        if let Some(stalled) = self.stalled[actor].take() {
+            stalled.go_on();
+        }
+        self.set_stalled(actor, None);
     }
 
     /// Turns that stall end where they are: the process dies.

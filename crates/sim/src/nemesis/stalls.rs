@@ -92,8 +92,9 @@ impl World {
         }
     }
 
-    /// A process ends: what its actors waited for does not matter any more.
+    /// A process ends: none of its actors stalls any more.
     pub(super) fn forget_stalls(&mut self, osd: u32) {
+        self.osds[osd as usize].order_stall(None);
         self.nemesis.stalled.retain(|(of, _), _| *of != osd);
     }
 

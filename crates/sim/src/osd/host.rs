@@ -213,6 +213,7 @@ impl World for Host {
         if let Err(error) = looked {
             self.broken("a message that can't be decoded", error.to_string());
         }
+        pass(Call::Send);
         // What can't be sent is lost, as in life: its owner says it again in time or on the next connection.
         let _ = self.mon.lock().send_encoded(&mut self.sessions(), message);
     }
