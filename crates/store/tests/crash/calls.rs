@@ -5,7 +5,9 @@
 use crate::faults::{self, Call};
 use crate::recorder;
 use libc::{c_char, c_int, c_long, c_void, iovec, mode_t, off_t, size_t, ssize_t, syscall};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 
 /// Whether a call fails instead of being made.
 fn fails(fd: c_int, call: Call) -> bool {
@@ -250,6 +252,13 @@ extern "C" fn fsetxattr(
         recorder::set_attribute(file, &bytes_of(name), Some(value.to_vec()));
     }
     done
+}
+
+/// Sets an extended attribute by the call above.
+pub(crate) fn set_attribute(file: &File, name: &str, value: &[u8]) {
+    let name = CString::new(name).unwrap();
+    let done = fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0);
+    assert_eq!(done, 0, "{name:?}: {}", std::io::Error::last_os_error());
 }
 
 #[unsafe(no_mangle)]

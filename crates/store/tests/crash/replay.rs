@@ -5,7 +5,11 @@
 //! is there, and zeros behind it where the file system recorded the new size before all data. Not so in RocksDB's files: its
 //! manifest does not survive that. Names in a directory are durable by an fsync of the
 //! directory only; of later changes to names a random prefix is there.
+//!
+//! The directory itself may be recorded: every change is made by the calls of [`crate::calls`], none by rustix, which makes
+//! system calls past them.
 
+use crate::calls;
 use crate::recorder::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
@@ -176,8 +180,7 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
     file.set_len(size).unwrap();
     for (name, value) in attributes {
         if let Some(value) = value {
-            let flags = rustix::fs::XattrFlags::empty();
-            rustix::fs::fsetxattr(&file, name.as_str(), value, flags).unwrap();
+            calls::set_attribute(&file, name, value);
         }
     }
 }
@@ -196,8 +199,11 @@ fn torn_write(file: &std::fs::File, offset: u64, data: &[u8], rng: &mut Rng) {
     }
 }
 
+/// What is in a file: its data and its extended attributes.
+pub(crate) type Contents = (Vec<u8>, BTreeMap<String, Vec<u8>>);
+
 /// All files below `root` that matter, by relative path.
-pub(crate) fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn contents(root: &Path) -> BTreeMap<String, Contents> {
     let mut found = BTreeMap::new();
     let mut directories = vec![String::new()];
     while let Some(directory) = directories.pop() {
@@ -208,9 +214,25 @@ pub(crate) fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
             if entry.file_type().unwrap().is_dir() {
                 directories.push(path);
             } else if !name.starts_with("LOG") && name != "LOCK" && name != "lock" {
-                found.insert(path, std::fs::read(entry.path()).unwrap());
+                let data = std::fs::read(entry.path()).unwrap();
+                found.insert(path, (data, attributes(&entry.path())));
             }
         }
     }
     found
+}
+
+/// The extended attributes of a file in the namespace `user`.
+fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut list = vec![0; 64 << 10];
+    let len = rustix::fs::listxattr(path, &mut list[..]).unwrap();
+    let names = list[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let read = |name: &[u8]| {
+        let name = String::from_utf8(name.to_vec()).unwrap();
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(path, name.as_str(), &mut value[..]).unwrap();
+        value.truncate(len);
+        (name, value)
+    };
+    names.map(read).collect()
 }
