@@ -448,6 +448,12 @@ impl PgLog {
         self.dups.note_oldest(client, oldest_tid, now_ns);
     }
 
+    /// Begins the terms of all sessions anew: until `now_ns` (CLOCK_BOOTTIME) their clients may have been heard elsewhere, or their
+    /// requests have waited without being noted.
+    pub fn begin_terms(&mut self, now_ns: u64) {
+        self.dups.begin_terms(now_ns);
+    }
+
     /// Expires the sessions not heard of for `term_ns` and returns them. Their retained dups go; a resend that the
     /// log does not answer is refused. A session first seen here by its log entries starts its term with this call.
     pub fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {

@@ -297,6 +297,8 @@ impl Pg {
             return;
         }
         primary.phase = Phase::Active;
+        // R6: others may have heard clients since this OSD served before, and what waits has not been noted.
+        self.log.begin_terms(now);
         // Each answer came after the record was durable.
         primary.unrecorded.clear();
         primary.retried_at = now;

@@ -585,7 +585,7 @@ impl Pg {
         self.retry_primary(out);
         self.release_lease_waiters(leases, out);
         self.announce_stray(out);
-        if self.primary.is_some() {
+        if self.is_active() {
             let early = self.settings.breaks(Mutation::ExpireEarly);
             let expiry_ns = self.settings.session_expiry_ns / if early { 20 } else { 1 };
             let expired = self.log.expire_sessions(self.now, expiry_ns);

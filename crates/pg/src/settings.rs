@@ -123,7 +123,8 @@ pub struct Settings {
     pub cas_retry_ns: u64,
     /// Unanswered peering and recovery messages are sent again after so many nanoseconds.
     pub retry_ns: u64,
-    /// Client sessions without contact for so long are forgotten and their resends refused (R6).
+    /// Client sessions without contact for so long are forgotten and their resends refused (R6). The primary counts only while it is
+    /// active, from then on.
     pub session_expiry_ns: u64,
     /// Dup records and sessions that are kept (R6).
     pub dups: DupLimits,

@@ -211,6 +211,8 @@ pub(super) struct Dups {
     clients: BTreeMap<ClientId, Session>,
     /// The sessions that have not expired, by a time of contact that may be out of date, or [`NO_CONTACT`].
     by_contact: BTreeSet<(u64, ClientId)>,
+    /// No session's term began before: until then clients may have been heard elsewhere, or by nobody who noted it.
+    terms_from_ns: u64,
     /// Retained dups by update counter, oldest first.
     by_age: BTreeMap<u64, ReqId>,
     retained_bytes: usize,
@@ -237,6 +239,7 @@ impl Dups {
             limits,
             clients: BTreeMap::new(),
             by_contact: BTreeSet::new(),
+            terms_from_ns: 0,
             by_age: BTreeMap::new(),
             retained_bytes: 0,
             bare: BTreeSet::new(),
@@ -446,13 +449,18 @@ impl Dups {
         due
     }
 
+    /// See [`super::PgLog::begin_terms`].
+    pub(super) fn begin_terms(&mut self, now_ns: u64) {
+        self.terms_from_ns = now_ns;
+    }
+
     /// See [`super::PgLog::expire_sessions`]. Looks at each session once in a term.
     pub(super) fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
         let mut expired = Vec::new();
         for client in self.take_due(now_ns, term_ns) {
             let Some(session) = self.clients.get_mut(&client) else { continue };
             session.listed_ns = None;
-            let contact_ns = *session.contact_ns.get_or_insert(now_ns);
+            let contact_ns = self.terms_from_ns.max(*session.contact_ns.get_or_insert(now_ns));
             if now_ns.saturating_sub(contact_ns) >= term_ns {
                 session.expire();
                 expired.push(client);

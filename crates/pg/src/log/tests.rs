@@ -98,12 +98,26 @@ fn expired_sessions_are_refused_never_executed_again() {
 }
 
 #[test]
+fn a_term_that_begins_anew_is_a_whole_one() {
+    let mut log = log_of(4, DupLimits::default());
+    log.note_oldest(ClientId(1), 1, 1000);
+    assert_eq!(log.expire_sessions(1010, 100), []);
+    // The client may have been heard elsewhere meanwhile.
+    log.begin_terms(5000);
+    assert_eq!(log.expire_sessions(5000, 100), []);
+    assert_eq!(log.expire_sessions(5099, 100), []);
+    log.note_oldest(ClientId(1), 1, 5050);
+    assert_eq!(log.expire_sessions(5149, 100), [], "it was heard since");
+    assert_eq!(log.expire_sessions(5150, 100), [ClientId(1)]);
+}
+
+#[test]
 fn sessions_expire_as_if_all_were_looked_at_each_time() {
     const TERM: u64 = 100;
     let mut log = PgLog::new(Eversion::default(), DupLimits::default());
     // By client: when it was last heard of, where that is known, and whether it has expired.
     let mut model: BTreeMap<u64, (Option<u64>, bool)> = BTreeMap::new();
-    let (mut dice, mut expired_so_far) = (7_u64, 0);
+    let (mut dice, mut expired_so_far, mut terms_from) = (7_u64, 0, 0);
     let mut below = |limit: u64| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (dice >> 33) % limit
@@ -122,11 +136,15 @@ fn sessions_expire_as_if_all_were_looked_at_each_time() {
             log.note_oldest(ClientId(client), 0, now);
             *known = (Some(now), false);
         }
+        if below(200) == 0 {
+            log.begin_terms(now);
+            terms_from = now;
+        }
         if below(40) == 0 {
             let expiring: Vec<ClientId> = model
                 .iter_mut()
                 .filter_map(|(client, (contact, expired))| {
-                    let contact = *contact.get_or_insert(now);
+                    let contact = terms_from.max(*contact.get_or_insert(now));
                     let expires = !*expired && now - contact >= TERM;
                     *expired |= expires;
                     expires.then_some(ClientId(*client))

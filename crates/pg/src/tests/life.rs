@@ -6,7 +6,7 @@ mod waiting;
 
 use super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::host::{MS, Request, TERM};
-use crate::api::{Event, PeerMsg};
+use crate::api::{Event, PeerMsg, Settings};
 use crate::log::{EntryKind, LogEntry};
 use bytes::Bytes;
 use nacre_types::ids::{ClientId, Eversion, ReqId};
@@ -399,6 +399,34 @@ fn a_resend_is_answered_not_executed() {
     c.run_until("an answer", |c| c.clients.answer(op).is_some());
     assert_eq!(c.ask("a0", Request::Read).len(), 8);
     c.boot(osd(0));
+    c.run_clean();
+}
+
+#[test]
+fn a_client_heard_by_another_primary_was_not_silent() {
+    let term = 60_000 * MS;
+    let mut c = Cluster::new(3, 3, 2, Settings { session_expiry_ns: term, ..test_settings() });
+    c.run_clean();
+    let expired_at = |c: &mut Cluster, id| {
+        let now = c.now;
+        c.host(id).feed(now, Event::Tick);
+        c.collect(id);
+        c.hosts[&id].pg.reached().sessions_expired
+    };
+    append(&mut c, "a0");
+    assert_eq!(expired_at(&mut c, osd(0)), 0);
+    c.mon.set_up(&[1, 2, 0]);
+    c.run_until("handover", |c| c.primary() == osd(1) && c.is_served());
+    c.run_for(term, &|_| false);
+    append(&mut c, "a0");
+    // The first one is primary again: it has not heard the client for a term.
+    c.mon.set_up(&[0, 1, 2]);
+    c.run_until("handover", |c| c.primary() == osd(0));
+    assert_eq!(expired_at(&mut c, osd(0)), 0, "while it peers");
+    c.run_until("activity", Cluster::is_served);
+    assert_eq!(expired_at(&mut c, osd(0)), 0, "once it serves");
+    c.run_for(term, &|_| false);
+    assert_eq!(expired_at(&mut c, osd(0)), 1, "after a term's silence");
     c.run_clean();
 }
 
