@@ -235,6 +235,7 @@ impl Shared {
             snap_context: request.snap_context,
             mtime_ns: request.mtime_ns.unwrap_or_else(now_ns),
             deadline_ms,
+            tier: request.tier,
         };
         self.with_state(|state, batch| self.submit(state, batch, submission, token));
     }
@@ -343,6 +344,7 @@ impl Engine for Native {
             snap: SNAP_HEAD,
             snap_context: None,
             mtime_ns: None,
+            tier: None,
         };
         let answered = self.operate_with(request, |completer| {
             Done::Answer(Box::new(move |answer| completer.complete(answer)))

@@ -13,6 +13,7 @@ use nacre_types::errno::Errno;
 use nacre_types::msg::LogLine;
 use nacre_types::op::OsdOp;
 use nacre_types::osdmap::OsdMap;
+use nacre_types::tier::TierSender;
 use nacre_types::{ObjectId, OsdId, PgId, PoolId};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct ObjectRequest {
     pub snap_context: Option<(u64, Vec<u64>)>,
     /// The modification time for the object, nanoseconds since 1970; `None` is now.
     pub mtime_ns: Option<u64>,
+    /// The sender, where that is an OSD for a PG of a cache tier.
+    pub tier: Option<Box<TierSender>>,
 }
 
 /// Whom a command is for.

@@ -137,7 +137,7 @@ impl IoCtx {
         }
         let object = self.object(name)?;
         let flags = flags | self.flags;
-        Ok(ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns })
+        Ok(ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns, tier: None })
     }
 
     fn write_request(&self, name: &str, op: WriteOp) -> Result<ObjectRequest> {

@@ -54,10 +54,21 @@ impl Copied {
     }
 }
 
-/// One piece: attributes and omap header first, then data, then omap entries.
-pub(super) fn get(object: &Pending<'_>, cursor: &CopyCursor, max_bytes: u64) -> Result<OpResult, Errno> {
+/// One piece: attributes and omap header first, then data, then omap entries. `for_tier`: for another pool of the pool's tier.
+pub(super) fn get(
+    object: &Pending<'_>,
+    cursor: &CopyCursor,
+    max_bytes: u64,
+    for_tier: bool,
+) -> Result<OpResult, Errno> {
     if !object.exists() {
-        return Err(Errno::ENOENT);
+        if !for_tier {
+            return Err(Errno::ENOENT);
+        }
+        let cursor = CopyCursor { complete: true, ..CopyCursor::default() };
+        let user_version = object.absent_version();
+        let piece = CopyGetReply { is_absent: true, user_version, cursor, ..CopyGetReply::default() };
+        return Ok(OpResult::output(encode(&piece)));
     }
     let info = object.info();
     let mut piece = CopyGetReply {
@@ -105,6 +116,9 @@ pub(super) fn get(object: &Pending<'_>, cursor: &CopyCursor, max_bytes: u64) -> 
         piece.reqids = object.recent_requests();
         piece.reqids.extend(info.copied_requests.iter().copied());
         piece.reqids.truncate(MAX_COPIED_REQUESTS);
+        if for_tier {
+            piece.watchers = info.watchers.clone();
+        }
     }
     Ok(OpResult::output(encode(&piece)))
 }
@@ -115,6 +129,25 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
         return Err(Errno::EINVAL);
     }
     let copied = object.source_copy().ok_or(Errno::EINVAL)??;
+    if flags & copy_from_flag::FLUSH != 0 && object.exists() {
+        match object.info().user_version {
+            // A flush that was delayed must not bring older contents back.
+            newer if newer > copied.head.user_version => return Err(Errno::ERANGE),
+            same if same == copied.head.user_version => return Ok(OpResult::default()),
+            _ => {}
+        }
+    }
+    let attrs = attrs_of(object, copied)?;
+    let given = flags & copy_from_flag::TRUNCATE_SEQ != 0;
+    object.replace(copied, attrs, if given { truncate } else { copied.head.truncate });
+    if flags & copy_from_flag::FLUSH != 0 {
+        *object.watchers_mut() = copied.head.watchers.clone();
+    }
+    Ok(OpResult::default())
+}
+
+/// The attributes of a copy, if the object can be one.
+pub(super) fn attrs_of(object: &Pending<'_>, copied: &Copied) -> Result<Vec<(String, Bytes)>, Errno> {
     if copied.head.size > object.limits().max_object_size_bytes {
         return Err(Errno::EFBIG);
     }
@@ -123,7 +156,5 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
         let name = std::str::from_utf8(name).map_err(|_| Errno::EIO)?;
         attrs.push((name.to_owned(), value.clone()));
     }
-    let given = flags & copy_from_flag::TRUNCATE_SEQ != 0;
-    object.replace(copied, attrs, if given { truncate } else { copied.head.truncate });
-    Ok(OpResult::default())
+    Ok(attrs)
 }

@@ -23,6 +23,7 @@ pub mod pieces;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod tier;
 mod watch;
 
 pub use context::{ContextCache, ObjectContext, load_context};
@@ -62,6 +63,8 @@ pub struct Environment<'a> {
     pub full: bool,
     /// Whether the store has no space at all, so that nothing that needs some can be forced either.
     pub no_space: bool,
+    /// Whether the pool is a cache tier: removed objects leave whiteouts, which tell that the base's object is deleted.
+    pub whiteouts: bool,
     /// The version that the request gets if it changes anything.
     pub at: Eversion,
     /// The highest user version ever given in the PG: objects that are created again go on from there.
@@ -127,7 +130,7 @@ pub struct Change {
 impl Change {
     /// The version for the reply: the object's, or that before where it was removed.
     fn reply_version(&self, before: u64) -> u64 {
-        if self.context.exists { self.context.info.user_version } else { before }
+        if self.context.exists_for_users() { self.context.info.user_version } else { before }
     }
 }
 
@@ -246,13 +249,16 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         return list::execute(env, request);
     }
     let writes = may_write(request);
-    if !writes && !context.exists_for_users() {
+    if !writes && !context.exists_for_users() && !tier::reads_absent(request) {
         return Executed::failed(Errno::ENOENT, env.last_user_version);
     }
     if writes && let Some(executed) = copied_before(request, context) {
         return executed;
     }
     let mut pending = Pending::new(env, &request.object, context, request.ops.len());
+    if tier::reads_absent(request) {
+        pending.set_for_tier();
+    }
     let mut results = Vec::with_capacity(request.ops.len());
     let mut result = 0;
     let mut output_bytes = 0;
@@ -312,7 +318,7 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
 /// The outcome of a request that made the object of which this one is a copy: it took effect there.
 fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<Executed> {
     let (_, user_version) =
-        *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.reqid)?;
+        *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.executed_as())?;
     let ops = vec![OpResult::default(); request.ops.len()];
     Some(Executed { result: 0, ops, user_version, change: None, effects: Vec::new(), damaged: false })
 }
@@ -365,6 +371,7 @@ fn finish(
     let written_bytes = pending.written_bytes();
     let invisible = pending.is_invisible();
     let copied_version = pending.copied_version();
+    let promoted_at = pending.promoted_at();
     let (mut steps, mut after) = pending.into_parts();
     let prior_version = if before.exists { before.info.version } else { Eversion::default() };
     let user_version = env.last_user_version.max(before.info.user_version) + 1;
@@ -377,10 +384,14 @@ fn finish(
     {
         after.info.user_version = version;
     }
+    if let Some(epoch) = promoted_at {
+        after.info.flags &= !nacre_types::op::object_flag::DIRTY;
+        after.info.tier_epoch = epoch;
+    }
     if after.exists {
         after.info.prior_version = prior_version;
         after.info.version = env.at;
-        after.info.last_reqid = request.reqid;
+        after.info.last_reqid = request.executed_as();
         if request.mtime_ns != 0 {
             after.info.mtime_ns = request.mtime_ns;
         }

@@ -5,6 +5,7 @@ use crate::copy;
 use crate::data;
 use crate::omap;
 use crate::pending::Pending;
+use crate::tier;
 use crate::watch;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
@@ -130,7 +131,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::Notify { .. }
         | Op::NotifyAck { .. }
         | Op::ListWatchers => watch::run(object, &op.op),
-        Op::CopyGet { cursor, max_bytes } => copy::get(object, cursor, *max_bytes),
+        Op::CopyGet { cursor, max_bytes } => copy::get(object, cursor, *max_bytes, object.is_for_tier()),
         Op::CopyFrom { flags, truncate, .. } => copy::from(object, *flags, *truncate),
         Op::OmapGetKeys { .. }
         | Op::OmapGetVals { .. }
@@ -142,6 +143,9 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::OmapRmRange { .. }
         | Op::OmapClear
         | Op::OmapCmp { .. } => omap::run(object, &op.op),
+        Op::CachePin | Op::CacheUnpin | Op::IsDirty | Op::Undirty => tier::run(object, &op.op),
+        // They are the host's business, and only where the pool is a cache tier.
+        Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict | Op::QueryRequest { .. } => Err(Errno::EINVAL),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{Copied, Effect, Environment, Limits, Origin};
 use bytes::{Bytes, BytesMut};
 use nacre_objectstore::{ReadStore, StoreError};
 use nacre_types::errno::Errno;
-use nacre_types::ids::ReqId;
+use nacre_types::ids::{Epoch, ReqId};
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
 use nacre_types::payload::Payload;
@@ -37,6 +37,9 @@ pub(crate) struct Pending<'a> {
     damaged: Cell<bool>,
     /// The user version of the copy that the object has become.
     copied_version: Option<u64>,
+    /// The epoch by whose map the copy was read that the object has become as a promotion.
+    promoted_at: Option<Epoch>,
+    for_tier: bool,
 }
 
 impl<'a> Pending<'a> {
@@ -58,7 +61,14 @@ impl<'a> Pending<'a> {
             effects: Vec::new(),
             damaged: Cell::new(false),
             copied_version: None,
+            promoted_at: None,
+            for_tier: false,
         }
+    }
+
+    /// The request comes from the other pool of a tier.
+    pub(crate) fn set_for_tier(&mut self) {
+        self.for_tier = true;
     }
 
     pub(crate) fn is_damaged(&self) -> bool {
@@ -120,6 +130,16 @@ impl<'a> Pending<'a> {
         self.copied_version
     }
 
+    /// See [`crate::tier::Change::Promote`].
+    pub(crate) fn promoted_at(&self) -> Option<Epoch> {
+        self.promoted_at
+    }
+
+    /// The highest user version that an absent object may have had.
+    pub(crate) fn absent_version(&self) -> u64 {
+        self.env.last_user_version.max(self.now.info.user_version)
+    }
+
     /// Clients' requests that changed the object of late, newest first.
     pub(crate) fn recent_requests(&self) -> Vec<(ReqId, u64)> {
         (self.env.recent_requests)(self.oid)
@@ -143,6 +163,22 @@ impl<'a> Pending<'a> {
     pub(crate) fn watchers_mut(&mut self) -> &mut Vec<WatchInfo> {
         self.info_changed = true;
         &mut self.now.info.watchers
+    }
+
+    /// Changes the object's info alone.
+    pub(crate) fn info_mut(&mut self) -> &mut ObjectInfo {
+        self.info_changed = true;
+        &mut self.now.info
+    }
+
+    /// Whether the request comes from the other pool of a tier.
+    pub(crate) fn is_for_tier(&self) -> bool {
+        self.for_tier
+    }
+
+    /// Whether the pool is a cache tier.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.env.whiteouts
     }
 
     /// Whether a step takes space that removals do not.
@@ -228,12 +264,37 @@ impl Pending<'_> {
         if !self.now.info.watchers.is_empty() {
             self.effects.push(Effect::DisconnectAll);
         }
-        if self.based {
+        // The user version goes on where the removed object's was.
+        let mut info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
+        let leaves_whiteout = self.env.whiteouts && self.based;
+        if leaves_whiteout {
+            info.flags = object_flag::WHITEOUT;
+            self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size: 0 });
+            self.steps.push(TxnOp::RmAttrs(self.oid.clone()));
+            self.steps.push(TxnOp::OmapClear(self.oid.clone()));
+        } else if self.based {
             self.steps.push(TxnOp::Remove(self.oid.clone()));
         }
-        // The user version goes on where the removed object's was.
+        self.now = ObjectContext { exists: leaves_whiteout, size: 0, info };
+    }
+
+    /// Removes the object itself, with no trace.
+    pub(crate) fn evict(&mut self) {
+        self.steps.push(TxnOp::Remove(self.oid.clone()));
         let info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
         self.now = ObjectContext { exists: false, size: 0, info };
+    }
+
+    /// Replaces the object by the base's, as it was under the map of `epoch`. Watches of both go on.
+    pub(crate) fn promote(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, epoch: Epoch) {
+        self.replace(copied, attrs, copied.head.truncate);
+        self.promoted_at = Some(epoch);
+        for watch in &copied.head.watchers {
+            let is_known = |known: &WatchInfo| known.client == watch.client && known.cookie == watch.cookie;
+            if !self.now.info.watchers.iter().any(is_known) {
+                self.now.info.watchers.push(watch.clone());
+            }
+        }
     }
 
     /// Replaces all but the object's watches by a copy.

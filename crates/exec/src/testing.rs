@@ -28,6 +28,7 @@ pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
         snap: SNAP_HEAD,
         snap_context: None,
         ops,
+        tier: None,
     }
 }
 

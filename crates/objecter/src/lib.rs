@@ -22,6 +22,7 @@ use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::Op;
 use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdMap};
+use nacre_types::tier::TierSender;
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, PoolId, ReqId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -86,6 +87,8 @@ pub struct Submission {
     pub mtime_ns: u64,
     /// When to give up, on the caller's clock in milliseconds.
     pub deadline_ms: Option<u64>,
+    /// The sender, where that is an OSD for a PG of a cache tier.
+    pub tier: Option<Box<TierSender>>,
 }
 
 struct Pending<T> {
@@ -247,6 +250,7 @@ impl<T> Objecter<T> {
             snap: submission.snap,
             snap_context: submission.snap_context,
             ops: submission.ops,
+            tier: submission.tier,
         };
         let writes = request.may_write();
         let deadline_ms = submission.deadline_ms.unwrap_or(NO_DEADLINE);

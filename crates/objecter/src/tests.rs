@@ -120,6 +120,7 @@ impl World {
             snap_context: None,
             mtime_ns: 0,
             deadline_ms,
+            tier: None,
         };
         self.token += 1;
         self.objecter.submit(submission, self.token, 0, &mut self.sink);

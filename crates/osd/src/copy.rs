@@ -1,16 +1,21 @@
-//! Copies of other objects for copy-from: read by the OSD itself, as a client of the cluster that it belongs to.
+//! What an OSD asks of other PGs as a client of the cluster that it belongs to: sources of copies, and the other pool of a cache
+//! tier.
 //!
 //! A copy is read in pieces of at most [`PIECE_BYTES`], all of the same version, before its request is ordered; what is
 //! in memory is bounded over all copies of the OSD. The session is made with the first copy.
 
-use nacre_client::{Cluster, IoCtx, ReadOp};
+use nacre_client::engine::ObjectRequest;
+use nacre_client::{Cluster, OpReply};
 use nacre_common::config::Config;
 use nacre_exec::Copied;
 use nacre_shard::copy::{COPIES_BYTES, CopyReader, Fetched};
 use nacre_types::errno::Errno;
+use nacre_types::msg::{OsdReply, OsdRequest};
+use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{OsdOp, copy_from_flag, request_flag};
-use std::sync::Arc;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use nacre_types::tier::TierSender;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Data and omap of one piece (Ceph's `osd_copyfrom_max_chunk`).
 const PIECE_BYTES: u64 = 8 << 20;
@@ -26,13 +31,24 @@ pub(crate) struct Copier {
     cluster: OnceCell<Cluster>,
     reads: Arc<Semaphore>,
     room: Arc<Semaphore>,
+    /// Requests of cache tiers, on their way to be sent. Shards bound how many there are.
+    asks: OnceLock<mpsc::UnboundedSender<(Box<OsdRequest>, OnAnswer)>>,
 }
+
+/// Gets the answer to a request.
+pub(crate) type OnAnswer = Box<dyn FnOnce(Result<OsdReply, Errno>) + Send>;
 
 impl Copier {
     /// For an OSD of this configuration.
     pub(crate) fn new(config: Config) -> Copier {
         let reads = Arc::new(Semaphore::new(MAX_READS));
-        Copier { config, cluster: OnceCell::new(), reads, room: Arc::new(Semaphore::new(ROOM_KIB as usize)) }
+        Copier {
+            config,
+            cluster: OnceCell::new(),
+            reads,
+            room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
+            asks: OnceLock::new(),
+        }
     }
 
     /// Ends the session, if there is one.
@@ -44,32 +60,42 @@ impl Copier {
         }
     }
 
-    /// Reads the source of the copy-from op among `ops`, of at most `max_bytes`.
-    pub(crate) async fn fetch(&self, ops: &[OsdOp], max_bytes: u64) -> Fetched {
-        let Some(mut reader) = ops.iter().find_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES))
+    /// Reads the source of the request's copy-from op, of at most `max_bytes`.
+    pub(crate) async fn fetch(&self, request: &OsdRequest, max_bytes: u64) -> Fetched {
+        let Some(mut reader) =
+            request.ops.iter().find_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES))
         else {
             return Fetched { copy: Err(Errno::EINVAL), share: None };
         };
         let mut share = None;
-        let copy = self.read(&mut reader, &mut share).await;
+        let copy = self.read(request, &mut reader, &mut share).await;
         Fetched { copy: copy.map(Box::new), share }
     }
 
     async fn read(
         &self,
+        request: &OsdRequest,
         reader: &mut CopyReader,
         room: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Copied, Errno> {
-        let io = self.open(reader).await?;
+        let cluster = self.cluster().await?;
+        let source = reader.source()?.clone();
+        let (mut flags, mut tier) = (0, None);
+        if reader.flags & copy_from_flag::IGNORE_OVERLAY != 0 {
+            flags |= request_flag::IGNORE_OVERLAY;
+        }
+        // Between the pools of a tier, which have the same names.
+        if reader.flags & copy_from_flag::IGNORE_CACHE != 0 && source.name() == request.object.name() {
+            flags |= request_flag::IGNORE_CACHE;
+            tier.clone_from(&request.tier);
+        }
         loop {
-            let mut read = ReadOp::new();
-            for op in reader.request() {
-                read.push(op);
-            }
-            let last = read.len() - 1;
+            let ops: Vec<OsdOp> = reader.request().into_iter().map(OsdOp::from).collect();
+            let last = ops.len() - 1;
+            let read = object_request(source.clone(), ops, flags, None, tier.clone());
             // Not held while the copy waits for room: who has room must be able to read on.
             let turn = self.reads.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
-            let reply = io.operate_read(reader.source()?.name(), read).await;
+            let reply = cluster.engine().operate(read).await;
             drop(turn);
             let piece = reply.and_then(|reply| reply.success()?.output(last)).map_err(|e| e.errno());
             if let Some(copied) = reader.on_piece(piece) {
@@ -84,16 +110,75 @@ impl Copier {
         }
     }
 
-    async fn open(&self, reader: &CopyReader) -> Result<IoCtx, Errno> {
-        let source = reader.source()?;
-        let connect = || async { nacre_client::connect(&self.config).await };
-        let cluster = self.cluster.get_or_try_init(connect).await.map_err(|error| {
-            tracing::error!(%error, "no session to copy objects with");
-            error.errno()
-        })?;
-        let io = cluster.open_pool_id(source.pool()).await.map_err(|error| error.errno())?;
-        let io = io.with_namespace(source.namespace()).with_locator(source.locator());
-        let ignore = reader.flags & copy_from_flag::IGNORE_OVERLAY != 0;
-        Ok(if ignore { io.with_flags(request_flag::IGNORE_OVERLAY) } else { io })
+    /// Sends a request to another pool, in the order of calls; `done` gets the answer.
+    pub(crate) fn ask(self: &Arc<Self>, request: Box<OsdRequest>, done: OnAnswer) {
+        let asks = self.asks.get_or_init(|| {
+            let (asks, asked) = mpsc::unbounded_channel();
+            // The shard's own runtime: its thread is the one that calls this.
+            tokio::spawn(Arc::clone(self).send_all(asked));
+            asks
+        });
+        // Fails where the runtime has ended, and the OSD with it.
+        let _ = asks.send((request, done));
     }
+
+    async fn send_all(self: Arc<Self>, mut asked: mpsc::UnboundedReceiver<(Box<OsdRequest>, OnAnswer)>) {
+        while let Some((request, done)) = asked.recv().await {
+            let cluster = match self.cluster().await {
+                Ok(cluster) => cluster,
+                Err(errno) => {
+                    done(Err(errno));
+                    continue;
+                }
+            };
+            let OsdRequest {
+                reqid,
+                attempt,
+                epoch,
+                object,
+                ops,
+                flags,
+                mtime_ns,
+                tier,
+                snap,
+                snap_context,
+                ..
+            } = *request;
+            let mtime_ns = (mtime_ns != 0).then_some(mtime_ns);
+            let sent =
+                ObjectRequest { snap, snap_context, ..object_request(object, ops, flags, mtime_ns, tier) };
+            // Started here, in order; awaited elsewhere.
+            let pending = cluster.engine().operate(sent);
+            tokio::spawn(async move {
+                let reply = pending.await.map_err(|error| error.errno());
+                let reply = reply.map(|OpReply { result, version, ops }| OsdReply {
+                    reqid,
+                    attempt,
+                    epoch,
+                    result,
+                    user_version: version,
+                    ops,
+                });
+                done(reply);
+            });
+        }
+    }
+
+    async fn cluster(&self) -> Result<&Cluster, Errno> {
+        let connect = || async { nacre_client::connect(&self.config).await };
+        self.cluster.get_or_try_init(connect).await.map_err(|error| {
+            tracing::error!(%error, "no session for requests to other pools");
+            error.errno()
+        })
+    }
+}
+
+fn object_request(
+    object: ObjectId,
+    ops: Vec<OsdOp>,
+    flags: u32,
+    mtime_ns: Option<u64>,
+    tier: Option<Box<TierSender>>,
+) -> ObjectRequest {
+    ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns, tier }
 }

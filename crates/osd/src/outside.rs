@@ -17,6 +17,7 @@ use nacre_shard::shared::Shared;
 use nacre_shard::world::World;
 use nacre_store::ObjectStore;
 use nacre_types::ids::OsdId;
+use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -108,8 +109,29 @@ impl World for Outside {
         tokio::spawn(async move {
             let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
             let max_bytes = shared.limits.load().max_object_size_bytes;
-            let fetched = copier.fetch(&arrival.request.ops, max_bytes).await;
+            let fetched = copier.fetch(&arrival.request, max_bytes).await;
             shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
         });
+    }
+
+    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+        let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
+        tokio::spawn(async move {
+            let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
+            let max_bytes = shared.limits.load().max_object_size_bytes;
+            let fetched = copier.fetch(&request, max_bytes).await;
+            shared.inboxes[shard].post(ShardMessage::ReadOther { ticket, fetched });
+        });
+    }
+
+    fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+        let shared = self.shared.get().cloned();
+        self.copier.ask(
+            request,
+            Box::new(move |reply| {
+                let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
+                shared.inboxes[shard].post(ShardMessage::Answered { ticket, reply });
+            }),
+        );
     }
 }

@@ -50,6 +50,8 @@ pub struct ClientOp {
     /// Whether it does not look at one object but lists the PG: is executed as soon as the PG is active, and answered when the
     /// updates that it may show are committed.
     pub listing: bool,
+    /// The host finds out elsewhere whether it was executed, should this PG have forgotten its client.
+    pub vouched: bool,
 }
 
 /// What executing an operation brought ([`Event::Executed`]).
@@ -57,6 +59,8 @@ pub struct ClientOp {
 pub enum Executed {
     /// Nothing changed: a read. The reply waits for earlier writes to the object and for the lease.
     Read,
+    /// The host took the operation back before it had any effect: it is forgotten.
+    Withdrawn,
     /// A request that may write failed. The failure is recorded like an update, so that a late copy of the request can't
     /// succeed once its client was told.
     Failed {

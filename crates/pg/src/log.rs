@@ -247,6 +247,9 @@ impl PgLog {
             _ => self.latest.insert(entry.object.clone(), counter).unwrap_or(0),
         };
         let previous_of_request = self.dups.logged(entry.reqid, counter);
+        if entry.user_version > counter {
+            self.dups.raise_user_version(entry.user_version);
+        }
         self.bytes += entry.size();
         self.slots.push_back(Slot { entry, previous_of_object, previous_of_request });
     }
@@ -440,6 +443,11 @@ impl PgLog {
             None if self.dups.is_refused(reqid, attempt) => Admission::Refused,
             None => Admission::Execute,
         }
+    }
+
+    /// The highest user version of any update so far: objects that are made again go on above it.
+    pub fn user_version(&self) -> u64 {
+        self.head().version.max(self.dups.user_version())
     }
 
     /// Notes that `client` was heard of at `now_ns` (CLOCK_BOOTTIME) and no longer waits for requests below

@@ -7,7 +7,7 @@
 use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceCursor, Reached};
 use crate::copy::{self, CopyRecord};
 use crate::damage::MAX_NAMED;
-use crate::log::{LogError, PgLog};
+use crate::log::{Admission, LogError, PgLog};
 use crate::membership::PromotionProposal;
 use crate::primary::{Phase, Primary};
 use crate::replica::{Arrived, Replica, Staged};
@@ -624,6 +624,16 @@ impl Pg {
             };
         };
         self.primary_state(primary)
+    }
+
+    /// What is known of a client's request: see [`PgLog::admit`].
+    pub fn admit(&self, reqid: ReqId, attempt: u32) -> Admission {
+        self.log.admit(reqid, attempt)
+    }
+
+    /// See [`PgLog::user_version`].
+    pub fn user_version(&self) -> u64 {
+        self.log.user_version()
     }
 
     /// Clients' requests that changed `object` of late: see [`PgLog::requests_of`].

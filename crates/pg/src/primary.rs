@@ -409,7 +409,9 @@ impl Pg {
     fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
         if op.write && !self.settings.breaks(Mutation::ForgetDups) {
-            match self.log.admit(op.reqid, op.attempt) {
+            // The host asks elsewhere about resends where it vouches.
+            let attempt = if op.vouched { 0 } else { op.attempt };
+            match self.log.admit(op.reqid, attempt) {
                 Admission::Execute => {}
                 Admission::Refused if self.settings.breaks(Mutation::ExecuteForgotten) => {}
                 Admission::Refused => {
@@ -453,6 +455,7 @@ impl Pg {
         match outcome {
             Executed::Damaged { removal } => return self.on_damaged_op(leases, op, version, removal, out),
             Executed::Read => self.answer_read(leases, &op, out),
+            Executed::Withdrawn => {}
             Executed::Write { txn, delete, prior, user_version, mtime_ns, result } => {
                 let kind = if delete { EntryKind::Delete } else { EntryKind::Modify };
                 let object = op.object.clone();

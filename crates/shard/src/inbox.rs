@@ -9,9 +9,10 @@ use crate::tracker::TrackerLimits;
 use nacre_common::throttle::Permit;
 use nacre_objectstore::{CommitSink, StoreError};
 use nacre_pg::PgEnvelope;
+use nacre_types::errno::Errno;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{OsdId, PgId};
-use nacre_types::msg::PgCasReply;
+use nacre_types::msg::{OsdReply, PgCasReply};
 use nacre_types::osdmap::OsdMap;
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -55,6 +56,20 @@ pub enum ShardMessage {
         arrival: Box<Arrival>,
         /// The source.
         fetched: Fetched,
+    },
+    /// The object that is to be promoted was read from the base.
+    ReadOther {
+        /// Which question it was.
+        ticket: u64,
+        /// The object.
+        fetched: Fetched,
+    },
+    /// The other pool of a tier answered.
+    Answered {
+        /// Which question it was.
+        ticket: u64,
+        /// The answer, or why there is none.
+        reply: Result<OsdReply, Errno>,
     },
     /// The connection of that id, by which a client watched objects, is gone.
     WatchersGone(u64),

@@ -89,6 +89,12 @@ metrics! {
         op_denied, "Client operations refused for lack of capabilities";
         op_backoffs, "Client operations sent back for a newer map";
         op_dropped, "Client operations dropped because their interval had passed";
+        tier_hits, "Client operations executed on what a cache tier has";
+        tier_misses, "Client operations whose object a cache tier lacks";
+        tier_proxied, "Client operations of a cache tier that its base executed";
+        tier_promotions, "Objects promoted into a cache tier";
+        tier_flushes, "Objects of a cache tier written to its base";
+        tier_evictions, "Objects that left a cache tier";
         op_slow, "Client operations that took longer than osd_op_complaint_time, counted while they did";
         subop, "Messages of other OSDs about a PG";
         transactions, "Transactions given to the store";

@@ -157,6 +157,18 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Whether the client of that session id, which connects from `addr`, may not do I/O.
+    pub(crate) fn shuts_out(map: &OsdMap, client: ClientId, addr: SocketAddr) -> bool {
+        if map.blocklist.is_empty() {
+            return false;
+        }
+        let own = SessionAddr::client(addr.ip(), client).to_string();
+        let names = [format!("client.{client}"), own, addr.to_string(), addr.ip().to_string()];
+        names.iter().any(|name| map.is_blocklisted(name)) || map.is_range_blocklisted(addr.ip())
+    }
+}
+
 /// A request with what it came on.
 #[derive(Debug)]
 pub struct Arrival {

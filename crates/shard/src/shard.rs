@@ -16,6 +16,7 @@ mod inflight;
 mod ops;
 mod space;
 mod sums;
+mod tier;
 /// Whether a message exceeds what the connection takes, which tells nothing of the connection.
 fn is_too_big(error: &nacre_common::error::Error) -> bool {
     matches!(error, nacre_common::error::Error::TooBig { .. })
@@ -62,6 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sums::Sums;
+use tier::TierObjects;
 use watches::WatchTable;
 
 /// Work done in the background before readers get their turn again.
@@ -90,6 +92,8 @@ struct Hosted {
     /// The last statistics sent, without what changes with every report.
     reported: Option<PgStats>,
     report_seq: u64,
+    /// The part of its pool in a tier, by the shard's map.
+    role: Option<Arc<tier::Role>>,
 }
 
 /// See the module's documentation.
@@ -110,6 +114,7 @@ pub struct Shard {
     contexts: ContextCache,
     watches: WatchTable,
     copies: Copies,
+    tiers: TierObjects,
     next_generation: u64,
     tracker: OpTracker,
     early: EarlyRequests,
@@ -170,6 +175,7 @@ impl ShardCell {
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
             watches: watches::table(shared),
             copies: Copies::default(),
+            tiers: TierObjects::default(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
             early: EarlyRequests::default(),
@@ -330,6 +336,8 @@ impl Shard {
                 self.feed_all(|| Event::PeerReset(osd));
             }
             ShardMessage::Fetched { arrival, fetched } => self.on_fetched(*arrival, fetched),
+            ShardMessage::ReadOther { ticket, fetched } => self.on_read_other(ticket, fetched),
+            ShardMessage::Answered { ticket, reply } => self.on_answered(ticket, reply),
             ShardMessage::WatchersGone(conn) => self.watchers_gone(conn),
             ShardMessage::RemoveUnfound(pg) => self.remove_unfound(pg),
             ShardMessage::Reserved(pg) => match self.by_pg.get(&pg) {
@@ -397,7 +405,7 @@ impl Shard {
             // The changes of earlier executions are queued by now.
             self.reservations.clear();
             let outcome = self.execute(slot, token, version);
-            if !matches!(outcome, Executed::Read | Executed::Damaged { removal: None })
+            if !matches!(outcome, Executed::Read | Executed::Withdrawn | Executed::Damaged { removal: None })
                 && let Some(hosted) = self.slots[slot as usize].as_ref()
             {
                 let (pg, interval) = (hosted.pg, version.interval);
@@ -645,6 +653,7 @@ impl Shard {
         self.ops = Ops::default();
         self.watches = watches::table(&self.shared);
         self.copies = Copies::default();
+        self.tiers = TierObjects::default();
         let (mut messages, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(usize::MAX, &mut messages, &mut committed);
     }
@@ -668,7 +677,7 @@ impl Shard {
 
     /// Requests in the shard's hands.
     pub fn held_requests(&self) -> usize {
-        self.ops.len() + self.early.len()
+        self.ops.len() + self.early.len() + self.tiers.held()
     }
 
     /// Number of PGs hosted.

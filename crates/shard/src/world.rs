@@ -6,7 +6,7 @@ use nacre_common::error::Error;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
-use nacre_types::msg::Encoded;
+use nacre_types::msg::{Encoded, OsdRequest};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::OsdMap;
 use std::net::SocketAddr;
@@ -54,6 +54,14 @@ pub trait World: Send + Sync {
     /// Reads the sources of the request's copy-from ops; the shard `shard` hears of it by
     /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).
     fn fetch(&self, shard: usize, arrival: Box<Arrival>);
+
+    /// Reads the source of the request's copy-from op, in another pool of the tier; the shard `shard` hears of it by
+    /// [`ShardMessage::ReadOther`](crate::inbox::ShardMessage::ReadOther).
+    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
+
+    /// Sends a request to the other pool of a tier, in the order of calls; the shard `shard` hears of the answer by
+    /// [`ShardMessage::Answered`](crate::inbox::ShardMessage::Answered).
+    fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
 
     /// Tells of an event that only simulations observe.
     fn observe(&self, _what: Observation<'_>) {}

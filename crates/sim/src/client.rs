@@ -38,6 +38,7 @@ use nacre_types::msg::{
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{ListReply, Op, OsdOp, request_flag};
 use nacre_types::osdmap::OsdMap;
+use nacre_types::tier::TierSender;
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId, encoding};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -68,6 +69,8 @@ pub enum ClientOut {
     NoSpace(ObjectId, Nanos),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
+    /// The answer to what its OSD asked another pool.
+    Other(u64, Box<Result<Answer, Error>>),
     /// The outcome of a request of its process, by the number that it was given.
     Answered(u64, Box<Result<Answer, Error>>),
     /// A rule does not hold.
@@ -89,6 +92,8 @@ enum Token {
     Batches,
     /// A piece of a copy, by its number.
     Piece(u64),
+    /// Asked by its OSD, by its number.
+    Other(u64),
     /// Asked by its process, by its number.
     Process(u64),
     /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
@@ -172,7 +177,7 @@ pub struct Client {
     /// Bytes of the data of a token.
     token_bytes: usize,
     /// Sources that are read for copies.
-    reading: BTreeMap<u64, CopyReader>,
+    reading: BTreeMap<u64, (CopyReader, Option<Box<TierSender>>)>,
     /// Objects that could not be read when it last changed them: it does not change them until they can be.
     unreadable: BTreeSet<ObjectId>,
     /// When it was last said that it has something to do.
@@ -244,6 +249,10 @@ impl Client {
                     Token::Batches => self.on_batches(now, history, result, out),
                     Token::Piece(number) => {
                         self.on_piece(now, number, result, out);
+                        Ok(())
+                    }
+                    Token::Other(number) => {
+                        out.push(ClientOut::Other(number, Box::new(result)));
                         Ok(())
                     }
                     Token::Process(number) => {
@@ -719,5 +728,14 @@ fn submission(
     flags: u32,
     deadline_ms: Option<u64>,
 ) -> Submission {
-    Submission { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns: now, deadline_ms }
+    Submission {
+        object,
+        ops,
+        flags,
+        snap: SNAP_HEAD,
+        snap_context: None,
+        mtime_ns: now,
+        deadline_ms,
+        tier: None,
+    }
 }

@@ -20,12 +20,10 @@ use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
 use nacre_common::Config;
-use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
 use nacre_pg::{KnownOsds, Pg, PgEnvelope};
 use nacre_shard::control::Control;
-use nacre_shard::copy::Fetched;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
@@ -33,7 +31,6 @@ use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
 use nacre_types::encoding::DecodeError;
-use nacre_types::errno::Errno;
 use nacre_types::msg::{MapPublish, Message, OsdRequest, PgCasReply};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
@@ -90,6 +87,17 @@ pub enum Out {
         shard: usize,
         /// The request.
         arrival: Box<Arrival>,
+    },
+    /// A shard wants an object of another pool read, or a request executed there.
+    AskOther {
+        /// The shard.
+        shard: usize,
+        /// Its number for the question.
+        ticket: u64,
+        /// The request; its copy-from op names what is to be read.
+        request: Box<OsdRequest>,
+        /// Whether the object is read.
+        reads: bool,
     },
     /// What its sessions want.
     Session(SessionOut),
@@ -486,18 +494,9 @@ impl Osd {
         }
     }
 
-    /// The source of a shard's copy is read, or can't be.
-    pub fn on_fetched(
-        &mut self,
-        now: Nanos,
-        (shard, arrival): (usize, Box<Arrival>),
-        copied: Result<Copied, Errno>,
-        out: &mut Vec<Out>,
-    ) {
-        self.act(now, out, |process| {
-            let fetched = Fetched { copy: copied.map(Box::new), share: None };
-            process.shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
-        });
+    /// What a shard asked of other PGs has come.
+    pub fn on_message(&mut self, now: Nanos, shard: usize, message: ShardMessage, out: &mut Vec<Out>) {
+        self.act(now, out, |process| process.shared.inboxes[shard].post(message));
     }
 
     /// The `count` oldest unflushed changes are durable.

@@ -26,8 +26,9 @@ use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report, take_breaches};
 use ending::Ending;
+use nacre_engine::Error;
 use nacre_exec::Copied;
-use nacre_shard::session::Arrival;
+use nacre_objecter::Answer;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
 use nacre_types::{ClientId, OsdId, PoolId};
@@ -36,6 +37,7 @@ use sockets::Sockets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use workload::Fetching;
 
 /// Requests that one OSD may hold for clients.
 const MAX_HELD: usize = 2_000;
@@ -75,6 +77,8 @@ pub enum Happening {
     NewSession(u32),
     /// The source of a copy is read, or can't be.
     Copied(u64, Box<Result<Copied, Errno>>),
+    /// Another pool answered what an OSD asked.
+    Other(u64, Box<Result<Answer, Error>>),
     /// A step of processes' tasks.
     Tasks,
     /// It is looked whether what processes wait for has come.
@@ -121,7 +125,9 @@ pub struct World {
     /// When clients list pools, read and remove copies, and which.
     chores: Random,
     /// Requests whose sources are being read, by numbers: their OSD, its life, their shard.
-    copying: BTreeMap<u64, (u32, u32, usize, Box<Arrival>)>,
+    copying: BTreeMap<u64, (u32, u32, usize, Fetching)>,
+    /// What OSDs asked other pools: the OSD, its life, its shard, the shard's number for the question.
+    asking: BTreeMap<u64, (u32, u32, usize, u64)>,
     last_copy: u64,
     /// The generation of the last map that was published.
     generation: u64,
@@ -206,6 +212,7 @@ impl World {
             attendance: Random::new(seed, Stream::Attendance),
             chores: Random::new(seed, Stream::Chores),
             copying: BTreeMap::new(),
+            asking: BTreeMap::new(),
             last_copy: 0,
             generation: 0,
             monitor_random: Random::new(seed, Stream::Monitor),
@@ -410,6 +417,7 @@ impl World {
                 });
             }
             Happening::Copied(copy, copied) => self.copied(copy, *copied),
+            Happening::Other(number, result) => self.other_answered(number, *result),
             Happening::Tasks => self.run_tasks(),
             Happening::Errands => self.run_errands(),
             Happening::ProcessStart(place) => self.start_process(place),
@@ -518,6 +526,7 @@ impl World {
                 ClientOut::Stale(asked) => self.judge_stale(number, asked),
                 ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
                 ClientOut::Copied(copy, copied) => self.schedule.after(0, Happening::Copied(copy, copied)),
+                ClientOut::Other(number, result) => self.schedule.after(0, Happening::Other(number, result)),
                 ClientOut::Answered(request, result) => self.answer_process(number, request, *result),
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
@@ -558,6 +567,9 @@ impl World {
                     self.check(checked);
                 }
                 Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
+                Out::AskOther { shard, ticket, request, reads } => {
+                    self.ask_other(id, (shard, ticket), *request, reads);
+                }
                 Out::Stalled(order) => self.stalls(id, order),
                 Out::Reached(bound) => self.reached.add(bound, 1),
                 Out::Broken(rule, detail) => self.fail(rule, detail),

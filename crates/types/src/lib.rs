@@ -24,6 +24,7 @@ pub mod placement;
 pub mod pool;
 pub mod stats;
 pub mod support;
+pub mod tier;
 pub mod time;
 pub mod txn;
 pub mod upmap;

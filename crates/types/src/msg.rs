@@ -99,6 +99,8 @@ pub struct OsdRequest {
     /// The operations, applied atomically in order; at most [`MAX_OPS`].
     #[serde(deserialize_with = "limited_ops")]
     pub ops: Vec<OsdOp>,
+    /// The sender, where that is the primary of a PG in the other pool of a cache tier.
+    pub tier: Option<Box<crate::tier::TierSender>>,
 }
 
 /// Operations in one request, as many as Ceph's message can count. An op takes far more memory than its shortest
@@ -138,6 +140,17 @@ impl OsdRequest {
     /// OSD has; the client tells by [`crate::op::request_flag::WRITE`] what it takes them for.
     pub fn may_write(&self) -> bool {
         self.flags & crate::op::request_flag::WRITE != 0 || self.ops.iter().any(|op| op.op.is_write())
+    }
+
+    /// The least epoch whose map must be there before it is executed.
+    pub fn least_epoch(&self) -> Epoch {
+        self.tier.as_ref().map_or(self.epoch, |sender| sender.epoch.max(self.epoch))
+    }
+
+    /// The name under which it is executed: that of the client whose request it is.
+    pub fn executed_as(&self) -> ReqId {
+        let client = self.tier.as_ref().and_then(|sender| sender.client.as_ref());
+        client.map_or(self.reqid, |client| client.reqid)
     }
 
     /// Bytes that it writes at most, as throttles and checks of space count them: data, attributes, omap and inputs of

@@ -4,7 +4,7 @@
 
 use crate::encoding::Versioned;
 use crate::errno::Errno;
-use crate::ids::{Eversion, ReqId};
+use crate::ids::{Epoch, Eversion, ReqId};
 use crate::payload::Payload;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -348,6 +348,27 @@ pub enum Op {
         /// With [`copy_from_flag::TRUNCATE_SEQ`]: the copy's truncation sequence and size.
         truncate: (u32, u64),
     },
+    /// Writes the object to the base pool if it was changed since; clients' writes meanwhile make it start over. For cache tiers.
+    CacheFlush,
+    /// As [`Op::CacheFlush`]; fails with EBUSY where the object is changed meanwhile.
+    CacheTryFlush,
+    /// Removes the cache's copy of an unchanged object: EBUSY where it is dirty or watched.
+    CacheEvict,
+    /// Keeps the object in the cache.
+    CachePin,
+    /// Takes back [`Op::CachePin`].
+    CacheUnpin,
+    /// Whether the object was changed since it was flushed last. Output: one byte.
+    IsDirty,
+    /// Takes the object for flushed, whatever the base has.
+    Undirty,
+    /// What the PG knows of a client's request for the object. Output: [`crate::tier::RequestRecord`]. Between the pools of a tier.
+    QueryRequest {
+        /// The request.
+        reqid: ReqId,
+        /// How often it was sent before.
+        attempt: u32,
+    },
 }
 
 /// Bits of [`Op::CopyFrom::flags`] (`CEPH_OSD_COPY_FROM_FLAG_*`).
@@ -418,6 +439,9 @@ impl Op {
                 | Watch { .. }
                 | WatchReconnect { .. }
                 | Unwatch { .. }
+                | CachePin
+                | CacheUnpin
+                | Undirty
                 | CopyFrom { .. }
         )
     }
@@ -474,6 +498,14 @@ impl Op {
             ListWatchers => "list-watchers",
             CopyGet { .. } => "copy-get",
             CopyFrom { .. } => "copy-from",
+            CacheFlush => "cache-flush",
+            CacheTryFlush => "cache-try-flush",
+            CacheEvict => "cache-evict",
+            CachePin => "cache-pin",
+            CacheUnpin => "cache-unpin",
+            IsDirty => "isdirty",
+            Undirty => "undirty",
+            QueryRequest { .. } => "query-request",
         }
     }
 }
@@ -534,6 +566,8 @@ pub mod request_flag {
     /// The client takes the request for a write, though none of its ops says so: it calls methods of object classes, which only the
     /// OSD knows to write or not. It is held back as writes are (`CEPH_OSD_FLAG_WRITE`).
     pub const WRITE: u32 = 0x200;
+    /// Execute on what the pool itself holds: no promotion, no proxying (`CEPH_OSD_FLAG_IGNORE_CACHE`).
+    pub const IGNORE_CACHE: u32 = 0x400;
 }
 
 /// What one op of a request brought.
@@ -723,15 +757,20 @@ pub struct CopyGetReply {
     pub cursor: CopyCursor,
     /// The object's version, which no two states of it share. The user version of a copy is its source's.
     pub version: Eversion,
+    /// Watches of the object, with the last piece for another pool of its tier.
+    pub watchers: Vec<WatchInfo>,
+    /// There is no object; `user_version` is the highest that the name may have had. For another pool of its tier only.
+    pub is_absent: bool,
 }
 
 impl Versioned for CopyGetReply {
     const NAME: &'static str = "CopyGetReply";
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
-    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
-        // Version 1 ended before the object's version, whose zeros are a byte each.
-        crate::encoding::decode_body(Self::NAME, &[body, &[0, 0]].concat())
+    fn decode_old(version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
+        // Version 1 ended before the object's version, version 2 before the watchers. Zeros are a byte each.
+        let missing = if version == 1 { &[0; 4][..] } else { &[0; 2] };
+        crate::encoding::decode_body(Self::NAME, &[body, missing].concat())
     }
 }
 
@@ -743,11 +782,12 @@ versioned!(SparseReadReply, ExtentsReply, WatchersReply);
 
 impl Versioned for ObjectInfo {
     const NAME: &'static str = "ObjectInfo";
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
-    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
-        // Version 1 ended before truncation and copied requests, which are zeros of a byte each.
-        crate::encoding::decode_body(Self::NAME, &[body, &[0, 0, 0]].concat())
+    fn decode_old(version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
+        // Version 1 ended before truncation and copied requests, version 2 before the tier's epoch. Zeros are a byte each.
+        let missing = if version == 1 { &[0; 4][..] } else { &[0] };
+        crate::encoding::decode_body(Self::NAME, &[body, missing].concat())
     }
 }
 
@@ -813,6 +853,9 @@ pub struct ObjectInfo {
     /// Requests that made the object which this one is a copy of, with the user version that each left, newest first:
     /// their resends are not executed here.
     pub copied_requests: Vec<(ReqId, u64)>,
+    /// In a cache tier: the epoch by whose map the base's state was read that this one goes back to. 0 for objects that come from
+    /// no base, and for those whose contents the base may have changed since.
+    pub tier_epoch: Epoch,
 }
 
 /// A watch registered on an object.

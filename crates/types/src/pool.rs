@@ -162,6 +162,8 @@ pub struct Tiering {
     pub hit_set_search_last_n: u32,
     /// `use_gmt_hitset`.
     pub use_gmt_hitset: bool,
+    /// The epoch of the map in which the overlay was last set or removed: OSDs send back clients' requests of older maps.
+    pub overlay_epoch: Epoch,
 }
 
 impl Default for Tiering {
@@ -187,6 +189,7 @@ impl Default for Tiering {
             hit_set_grade_decay_rate: 0,
             hit_set_search_last_n: 0,
             use_gmt_hitset: true,
+            overlay_epoch: Epoch(0),
         }
     }
 }

@@ -130,6 +130,7 @@ fn request(ops: Vec<Op>) -> OsdRequest {
         snap: nacre_types::object::SNAP_HEAD,
         snap_context: Some((4, vec![4, 2])),
         ops: ops.into_iter().map(|op| OsdOp { op, flags: op_flag::FAILOK }).collect(),
+        tier: None,
     }
 }
 

@@ -66,6 +66,7 @@ impl Shared {
             snap_context: None,
             mtime_ns: super::now_ns(),
             deadline_ms,
+            tier: None,
         }
     }
 

@@ -328,6 +328,7 @@ mod tests {
                 snap_context: None,
                 mtime_ns: 0,
                 deadline_ms: None,
+                tier: None,
             };
             let token = Token { share: Share::default(), done: Done::Answer(Box::new(|_| {})) };
             let (objecter, mut outside) = self.state.split(&mut self.batch);

@@ -23,6 +23,8 @@ pub const RECORD_PREFIX: &str = "dup.r.";
 pub const FLOOR_PREFIX: &str = "dup.f.";
 /// Key of the newest client whose session was forgotten.
 pub const FORGOTTEN_KEY: &str = "dup.z";
+/// Key of the highest user version of an update, where that is above the update's counter.
+pub(super) const USER_VERSION_KEY: &str = "dup.v";
 
 /// The time under which a session is listed whose term has not begun.
 const NO_CONTACT: u64 = 0;
@@ -88,6 +90,16 @@ impl Versioned for Forgotten {
     const NAME: &'static str = "forgotten clients";
 }
 
+/// The highest user version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct UserVersion {
+    version: u64,
+}
+
+impl Versioned for UserVersion {
+    const NAME: &'static str = "user version";
+}
+
 /// Everything that is remembered of trimmed requests, for a backfill target or a split's children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DupSnapshot {
@@ -97,10 +109,18 @@ pub struct DupSnapshot {
     pub floors: Vec<(ClientId, u64)>,
     /// Resends of unknown clients up to this one are refused; client 0 for none.
     pub forgotten: ClientId,
+    /// The highest user version of an update that exceeded its counter.
+    pub user_version: u64,
 }
 
 impl Versioned for DupSnapshot {
     const NAME: &'static str = "dup snapshot";
+    const VERSION: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, DecodeError> {
+        // Version 1 ended before the user version. A zero is a byte.
+        encoding::decode_body(Self::NAME, &[body, &[0]].concat())
+    }
 }
 
 impl DupSnapshot {
@@ -126,6 +146,9 @@ impl DupSnapshot {
                 }
                 MetaKey::Forgotten => {
                     snapshot.forgotten = encoding::decode::<Forgotten>(value).map_err(corrupt)?.client;
+                }
+                MetaKey::UserVersion => {
+                    snapshot.user_version = encoding::decode::<UserVersion>(value).map_err(corrupt)?.version;
                 }
             }
         }
@@ -180,6 +203,7 @@ enum MetaKey {
     Floor(ClientId),
     Record(ReqId),
     Forgotten,
+    UserVersion,
 }
 
 impl MetaKey {
@@ -188,6 +212,7 @@ impl MetaKey {
             MetaKey::Floor(client) => format!("{FLOOR_PREFIX}{:016x}", client.0),
             MetaKey::Record(r) => format!("{RECORD_PREFIX}{:016x}.{:016x}", r.client.0, r.tid),
             MetaKey::Forgotten => FORGOTTEN_KEY.to_owned(),
+            MetaKey::UserVersion => USER_VERSION_KEY.to_owned(),
         }
     }
 
@@ -198,6 +223,8 @@ impl MetaKey {
             MetaKey::Record(ReqId { client: ClientId(hex(client)?), tid: hex(tid)? })
         } else if let Some(rest) = text.strip_prefix(FLOOR_PREFIX) {
             MetaKey::Floor(ClientId(hex(rest)?))
+        } else if text == USER_VERSION_KEY {
+            MetaKey::UserVersion
         } else {
             MetaKey::Forgotten
         };
@@ -221,6 +248,7 @@ pub(super) struct Dups {
     /// Those of them whose sessions have expired.
     idle: BTreeSet<ClientId>,
     forgotten: ClientId,
+    user_version: u64,
     dirty: BTreeSet<MetaKey>,
 }
 
@@ -245,7 +273,20 @@ impl Dups {
             bare: BTreeSet::new(),
             idle: BTreeSet::new(),
             forgotten: ClientId(0),
+            user_version: 0,
             dirty: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn user_version(&self) -> u64 {
+        self.user_version
+    }
+
+    /// Notes the user version of an update that exceeds its counter.
+    pub(super) fn raise_user_version(&mut self, version: u64) {
+        if version > self.user_version {
+            self.user_version = version;
+            self.dirty.insert(MetaKey::UserVersion);
         }
     }
 
@@ -494,6 +535,8 @@ impl Dups {
             }
             MetaKey::Forgotten => (self.forgotten > ClientId(0))
                 .then(|| encoding::encode(&Forgotten { client: self.forgotten }).into()),
+            MetaKey::UserVersion => (self.user_version > 0)
+                .then(|| encoding::encode(&UserVersion { version: self.user_version }).into()),
         }
     }
 
@@ -502,7 +545,7 @@ impl Dups {
         let records = self.clients.iter().flat_map(|(client, session)| {
             session.retained.keys().map(|tid| MetaKey::Record(ReqId { client: *client, tid: *tid }))
         });
-        let keys = floors.chain(records).chain(std::iter::once(MetaKey::Forgotten));
+        let keys = floors.chain(records).chain([MetaKey::Forgotten, MetaKey::UserVersion]);
         keys.filter_map(|key| Some((key.text(), self.meta_value(key)?))).collect()
     }
 
@@ -539,11 +582,13 @@ impl Dups {
             records: self.by_age.values().filter_map(record).collect(),
             floors: self.clients.iter().filter(|(_, s)| s.floor > 0).map(|(c, s)| (*c, s.floor)).collect(),
             forgotten: self.forgotten,
+            user_version: self.user_version,
         }
     }
 
     fn restore(&mut self, snapshot: &DupSnapshot) {
         self.forgotten = self.forgotten.max(snapshot.forgotten);
+        self.user_version = self.user_version.max(snapshot.user_version);
         for (client, floor) in &snapshot.floors {
             let session = self.session(ReqId { client: *client, tid: 0 });
             session.floor = session.floor.max(*floor);
@@ -562,7 +607,7 @@ impl Dups {
             new.dirty.extend(dups.by_age.values().map(|reqid| MetaKey::Record(*reqid)));
         }
         new.dirty.extend(self.dirty.iter().copied());
-        new.dirty.insert(MetaKey::Forgotten);
+        new.dirty.extend([MetaKey::Forgotten, MetaKey::UserVersion]);
         new
     }
 }

@@ -125,6 +125,7 @@ impl Clients {
                 Request::Append(_) | Request::Delete | Request::Ensure | Request::Fail
             ),
             listing: operation.request == Request::List,
+            vouched: false,
         };
         operation.attempt += 1;
         let queue = self.queues.entry(membership.primary).or_default();

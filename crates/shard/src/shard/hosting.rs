@@ -2,6 +2,7 @@
 
 use super::background::Work;
 use super::sums::Sums;
+use super::tier::Role;
 use super::{Hosted, LOG_PAGE, LoadError, REMOVING_KEY, Shard};
 use crate::inbox::UpMap;
 use bytes::Bytes;
@@ -43,11 +44,13 @@ impl Shard {
     pub(super) fn feed_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         let interval = map.interval(hosted.pg);
+        hosted.role = Role::of(map, hosted.pg.pool);
         if interval != hosted.interval {
             hosted.interval = interval;
             hosted.generation = self.next_generation;
             self.next_generation += 1;
             self.drop_watches(slot);
+            self.drop_tier_work(slot);
         }
         let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
         let up = up.get(&hosted.pg).cloned().unwrap_or_default();
@@ -108,6 +111,7 @@ impl Shard {
             io: IoCounters::default(),
             reported: None,
             report_seq: 0,
+            role: None,
         })));
         self.by_pg.insert(pg, slot);
         if let Some(map) = self.map.clone() {
@@ -159,6 +163,7 @@ impl Shard {
         self.by_pg.remove(&hosted.pg);
         self.fail_requests_of(slot);
         self.drop_watches(slot);
+        self.drop_tier_work(slot);
         self.shared.release(hosted.pg);
         self.shared.release_target(hosted.pg);
         let mut txn = Transaction::new(hosted.pg);

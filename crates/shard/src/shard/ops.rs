@@ -1,6 +1,7 @@
 //! Clients' requests from arrival to answer.
 
 use super::space::{Fit, MemberSpace};
+use super::tier::{Gate, Own, TierState};
 use super::{Hosted, Shard};
 use crate::access;
 use crate::copy::HeldCopy;
@@ -19,6 +20,7 @@ use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::{Op, OpResult, OsdOp, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
+use nacre_types::tier::ProxiedClient;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -48,14 +50,26 @@ pub(super) struct InflightOp {
     pub(super) slot: u32,
     pub(super) track: OpHandle,
     arrived_ns: u64,
-    writes: bool,
+    pub(super) writes: bool,
     /// Bytes counted as on their way to the members, and who these are.
     charged: Option<(u64, Vec<OsdId>)>,
     pub(super) effects: Vec<Effect>,
     copy: Option<HeldCopy>,
     pub(super) outcome: Option<Outcome>,
+    /// What a cache tier knows of it.
+    pub(super) tier: TierState,
     /// The version of its change.
     wrote: Option<Eversion>,
+}
+
+impl Outcome {
+    /// What was kept of a reply.
+    pub(super) fn recorded(reqid: &ReqId, result: &Bytes) -> Outcome {
+        postcard::from_bytes(result).unwrap_or_else(|error| {
+            tracing::error!(%reqid, %error, "a recorded reply is corrupt");
+            Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
+        })
+    }
 }
 
 impl InflightOp {
@@ -82,7 +96,18 @@ impl InflightOp {
             effects: Vec::new(),
             copy: None,
             outcome: None,
+            tier: TierState::default(),
             wrote: None,
+        }
+    }
+}
+
+impl InflightOp {
+    /// The copy that its object becomes.
+    fn copied(&self) -> Option<&HeldCopy> {
+        match &self.tier.own {
+            Some(Own::Promote { copy, .. }) => Some(copy),
+            _ => self.copy.as_ref(),
         }
     }
 }
@@ -110,7 +135,7 @@ impl Ops {
         self.slots.get(at).is_some_and(|(serial, _)| *serial == (token >> 32) as u32).then_some(at)
     }
 
-    fn get_mut(&mut self, token: u64) -> Option<&mut InflightOp> {
+    pub(super) fn get_mut(&mut self, token: u64) -> Option<&mut InflightOp> {
         let at = self.at(token)?;
         self.slots[at].1.as_deref_mut()
     }
@@ -152,7 +177,7 @@ impl Shard {
             self.metrics.op_backoffs.inc();
             return backoff(conn, request, map.epoch);
         }
-        if request.epoch > map.epoch {
+        if request.least_epoch() > map.epoch {
             self.hold_for_map(arrival);
             return;
         }
@@ -192,6 +217,10 @@ impl Shard {
             return Admission::Answer(Errno::EPERM);
         }
         let Some(pool) = map.pools.get(&request.pg.pool) else { return Admission::Backoff };
+        if request.tier.is_some() && session.entity.osd_id().is_none() {
+            tracing::warn!(entity = %session.entity, reqid = %request.reqid, "only OSDs speak for cache tiers");
+            return Admission::Answer(Errno::EPERM);
+        }
         if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
             return Admission::Answer(Errno::EINVAL);
         }
@@ -212,11 +241,19 @@ impl Shard {
             return Admission::Answer(errno);
         }
         let writes = exec::may_write(request);
-        if !access::is_allowed(&session.caps, map, pool, request, &limits, conn.peer_addr().ip()) {
+        let ip = conn.peer_addr().ip();
+        // Who may use a pool may use the cache that serves it.
+        let base = pool.tiering.tier_of.and_then(|base| map.pools.get(&base));
+        let is_allowed = |pool| access::is_allowed(&session.caps, map, pool, request, &limits, ip);
+        if !is_allowed(pool) && !base.is_some_and(|base| is_allowed(base)) {
             self.metrics.op_denied.inc();
             return Admission::Answer(Errno::EPERM);
         }
-        if session.is_blocklisted(map) && !self.shared.settings.breaks(Mutation::IgnoreBlocklist) {
+        let proxied = request.tier.as_ref().and_then(|sender| sender.client.as_ref());
+        let shut_out = |client: &ProxiedClient| Session::shuts_out(map, client.reqid.client, client.addr);
+        if (session.is_blocklisted(map) || proxied.is_some_and(shut_out))
+            && !self.shared.settings.breaks(Mutation::IgnoreBlocklist)
+        {
             return Admission::Answer(Errno::ESHUTDOWN);
         }
         let forced = request.flags & request_flag::FULL_FORCE != 0;
@@ -237,17 +274,25 @@ impl Shard {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
         let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
+        let proxied = request.tier.as_ref().and_then(|sender| sender.client.as_ref());
+        let (reqid, oldest_tid, attempt) = match proxied {
+            Some(client) => (client.reqid, client.oldest_tid, client.attempt),
+            None => (request.reqid, request.oldest_tid, request.attempt),
+        };
+        let vouched =
+            self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|h| h.role.is_some());
         let op = ClientOp {
             token: 0,
-            reqid: request.reqid,
-            oldest_tid: request.oldest_tid,
-            attempt: request.attempt,
+            reqid,
+            oldest_tid,
+            attempt,
             interval: request.interval,
             object: request.object.clone(),
             write: writes,
             listing,
+            vouched,
         };
-        let client = request.reqid.client;
+        let client = reqid.client;
         let mut in_hand = InflightOp::new(request, Some(conn), client, slot, track, arrived_ns, writes);
         (in_hand.permit, in_hand.copy) = (permit, copy);
         self.feed_new(slot, op, in_hand);
@@ -268,62 +313,79 @@ impl Shard {
         }
     }
 
-    /// Runs a request against the store.
-    pub(super) fn execute(&mut self, slot: u32, token: u64, version: Eversion) -> Executed {
+    /// What an operation is executed on: its object's state. Else what is said to the machine at once.
+    fn context_for(&mut self, slot: u32, token: u64) -> Result<ObjectContext, Executed> {
         let shared = std::sync::Arc::clone(&self.shared);
-        let (Some(hosted), Some(map)) = (self.slots[slot as usize].as_mut(), self.map.as_ref()) else {
-            return Executed::Read;
-        };
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return Err(Executed::Read) };
         let Some(op) = self.ops.get_mut(token) else {
             tracing::error!(pg = %hosted.pg, token, "execution of an unknown request");
-            return Executed::Read;
+            return Err(Executed::Read);
         };
         let request = &op.request;
         self.tracker.stage(op.track, Stage::Started, self.now_ns);
+        let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        if !listing && hosted.machine.lacks(&request.object) {
+            return Err(damaged(hosted, op, &*shared.store));
+        }
+        if let Some(context) = self.contexts.get(&request.object, hosted.generation) {
+            self.metrics.context_hits.inc();
+            return Ok(context.clone());
+        }
+        self.metrics.context_misses.inc();
+        match exec::load_context(&*shared.store, hosted.pg, &request.object) {
+            Ok(context) => {
+                let forgets = shared.settings.breaks(Mutation::ForgetWatchers);
+                if !context.info.watchers.is_empty() && !forgets {
+                    let infos = &context.info.watchers;
+                    self.watches.adopt(slot, &request.object, infos, self.now_ns);
+                    self.inbox.nudge();
+                }
+                self.contexts.put(&request.object, hosted.generation, context.clone());
+                Ok(context)
+            }
+            // A PG that was never written to has no collection yet.
+            Err(StoreError::NoCollection(_)) => Ok(ObjectContext::default()),
+            Err(error) => {
+                tracing::error!(object = %request.object, %error, "can't read an object's state");
+                match error.is_damage() {
+                    true => Err(damaged(hosted, op, &*shared.store)),
+                    false => Err(failed(op, error.errno())),
+                }
+            }
+        }
+    }
+
+    /// Runs a request against the store.
+    pub(super) fn execute(&mut self, slot: u32, token: u64, version: Eversion) -> Executed {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let has_role = self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some());
+        let in_tier = has_role || self.ops.get_mut(token).is_some_and(|op| op.request.tier.is_some());
+        if in_tier && self.answers_for_tier(slot, token) {
+            return Executed::Read;
+        }
+        let mut context = match self.context_for(slot, token) {
+            Ok(context) => context,
+            Err(executed) => return executed,
+        };
+        if in_tier {
+            match self.gate(slot, token, context) {
+                Gate::Execute(seen) => context = seen,
+                Gate::Done(executed) => return executed,
+            }
+        }
+        let (Some(hosted), Some(map)) = (self.slots[slot as usize].as_mut(), self.map.as_ref()) else {
+            return Executed::Read;
+        };
+        let Some(op) = self.ops.get_mut(token) else { return Executed::Read };
+        let request = &op.request;
         let Some(pool) = map.pools.get(&hosted.pg.pool) else {
             op.outcome = Some(Outcome { result: Errno::ENOENT.negated(), ..Outcome::default() });
             return Executed::Read;
         };
-        let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
-        if !listing && hosted.machine.lacks(&request.object) {
-            return damaged(hosted, op, &*shared.store);
-        }
-        let cached = self.contexts.get(&request.object, hosted.generation).cloned();
-        let context = match cached {
-            Some(context) => {
-                self.metrics.context_hits.inc();
-                context
-            }
-            None => {
-                self.metrics.context_misses.inc();
-                match exec::load_context(&*shared.store, hosted.pg, &request.object) {
-                    Ok(context) => {
-                        let forgets = shared.settings.breaks(Mutation::ForgetWatchers);
-                        if !context.info.watchers.is_empty() && !forgets {
-                            let infos = &context.info.watchers;
-                            self.watches.adopt(slot, &request.object, infos, self.now_ns);
-                            self.inbox.nudge();
-                        }
-                        self.contexts.put(&request.object, hosted.generation, context.clone());
-                        context
-                    }
-                    // A PG that was never written to has no collection yet.
-                    Err(StoreError::NoCollection(_)) => ObjectContext::default(),
-                    Err(error) => {
-                        tracing::error!(object = %request.object, %error, "can't read an object's state");
-                        if error.is_damage() {
-                            return damaged(hosted, op, &*shared.store);
-                        }
-                        return failed(op, error.errno());
-                    }
-                }
-            }
-        };
         let (mut full, mut no_space) = (false, false);
         let mut payload = 0;
         if op.writes {
-            payload =
-                (request.payload_bytes() as u64).saturating_add(op.copy.as_ref().map_or(0, HeldCopy::bytes));
+            payload = (request.payload_bytes() as u64).saturating_add(op.copied().map_or(0, HeldCopy::bytes));
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
@@ -347,7 +409,8 @@ impl Shard {
             full,
             no_space,
             at: version,
-            last_user_version: version.version.saturating_sub(1),
+            whiteouts: hosted.role.as_ref().is_some_and(|role| role.leaves_whiteouts()),
+            last_user_version: hosted.machine.user_version(),
             origin: Origin {
                 client: op.client,
                 ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
@@ -362,12 +425,18 @@ impl Shard {
                 false => hosted.machine.missing_in(first, end).cloned().collect(),
             },
         };
-        let mut executed = exec::execute(&env, request, &context);
+        let mut executed = match tier_change(op) {
+            Some(change) => exec::tier::change(&env, request, &context, change),
+            None => exec::execute(&env, request, &context),
+        };
         if executed.damaged {
             // It is executed again once the object is whole.
             return damaged(hosted, op, &*shared.store);
         }
         if let Some(copy) = &mut op.copy {
+            copy.executed();
+        }
+        if let Some(Own::Promote { copy, .. }) = &mut op.tier.own {
             copy.executed();
         }
         op.effects = std::mem::take(&mut executed.effects);
@@ -416,7 +485,7 @@ impl Shard {
     }
 
     /// Takes a request out of its PG's hands.
-    fn take_op(&mut self, token: u64) -> Option<Box<InflightOp>> {
+    pub(super) fn take_op(&mut self, token: u64) -> Option<Box<InflightOp>> {
         let mut op = self.ops.remove(token)?;
         if let Some((bytes, members)) = op.charged.take() {
             self.space.end(members.into_iter(), bytes);
@@ -444,10 +513,7 @@ impl Shard {
     /// Answers a resend with the recorded outcome.
     pub(super) fn reply_dup(&mut self, slot: u32, token: u64, version: Eversion, result: &Bytes) {
         let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
-        let outcome = postcard::from_bytes(result).unwrap_or_else(|error| {
-            tracing::error!(reqid = %op.request.reqid, %version, %error, "a recorded reply is corrupt");
-            Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
-        });
+        let outcome = Outcome::recorded(&op.request.reqid, result);
         self.observe_answer(&op, Some(version), outcome.result);
         if outcome.result >= 0 {
             self.connect_again(&op);
@@ -505,6 +571,7 @@ impl Shard {
         match &op.conn {
             Some(conn) if reason == DropReason::Full => send_back(conn, &op.request, epoch),
             Some(conn) => backoff(conn, &op.request, epoch),
+            None if op.tier.own.is_some() => self.own_done(&op, Errno::ESTALE.negated()),
             None => self.lapse_again(&op, false),
         }
     }
@@ -544,11 +611,31 @@ impl Shard {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         match &op.conn {
             Some(conn) => answer(conn, &op.request, epoch, outcome),
+            None if op.tier.own.is_some() => self.own_done(op, outcome.result),
             None if outcome.result == Errno::ENOENT.negated() => self.forget_watch(op),
             None if outcome.result < 0 => self.lapse_again(op, true),
             None => {}
         }
     }
+}
+
+/// The change that the OSD makes on a tier's account instead of executing the request's ops.
+fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
+    use exec::tier::Change;
+    Some(match &op.tier.own {
+        Some(Own::Promote { copy, epoch }) => {
+            Change::Promote { copied: copy.get().and_then(Result::ok)?, epoch: *epoch }
+        }
+        Some(Own::Flushed { version, epoch }) => Change::Flushed { version: *version, epoch: *epoch },
+        Some(Own::Evict { version, is_flushed }) => {
+            Change::Evict { version: *version, is_flushed: *is_flushed }
+        }
+        Some(Own::Invalidate { version }) => Change::Invalidate { version: *version },
+        None => match op.request.tier.as_ref().map_or(0, |sender| sender.user_version) {
+            0 => return None,
+            user_version => Change::RemoveBase { user_version },
+        },
+    })
 }
 
 /// What is told of a request whose object can't be read: it may still be removed.

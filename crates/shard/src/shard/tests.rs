@@ -141,6 +141,7 @@ impl Bench {
             object: request.object.clone(),
             write: false,
             listing: false,
+            vouched: false,
         };
         self.cell
             .enter(|shard| {
@@ -168,6 +169,7 @@ impl Bench {
             snap: SNAP_HEAD,
             snap_context: None,
             ops: vec![OsdOp::from(op)],
+            tier: None,
         }
     }
 
@@ -223,6 +225,10 @@ impl World for Alone {
     }
 
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
+
+    fn read_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>) {}
+
+    fn ask_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>) {}
 }
 
 /// A client's connection, whose other end says nothing of itself.

@@ -2,6 +2,7 @@
 
 use super::Shard;
 use super::ops::{InflightOp, Outcome, answer, backoff};
+use super::tier::TierState;
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches, timeout_ns};
@@ -11,7 +12,7 @@ use nacre_exec::{self as exec, Effect};
 use nacre_objectstore::StoreError;
 use nacre_pg::{ClientOp, Mutation};
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, Epoch, ReqId};
+use nacre_types::ids::{ClientId, Epoch, Interval, PgId, ReqId};
 use nacre_types::msg::{OsdRequest, WatchLost};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
@@ -154,7 +155,7 @@ impl Shard {
         }
     }
 
-    fn epoch(&self) -> Epoch {
+    pub(super) fn epoch(&self) -> Epoch {
         self.map.as_ref().map_or(Epoch(0), |map| map.epoch)
     }
 
@@ -202,7 +203,20 @@ impl Shard {
     /// Changes an object in the name of `client`. The outcome is not sent to anyone.
     pub(super) fn change_own(&mut self, slot: u32, object: ObjectId, op: Op, client: ClientId) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
-        let (pg, interval) = (hosted.pg, hosted.interval);
+        let place = (hosted.pg, hosted.interval);
+        self.feed_own(slot, place, object, vec![OsdOp::from(op)], client, TierState::default());
+    }
+
+    /// Hands a request of the OSD's own to its PG, which is in that interval.
+    pub(super) fn feed_own(
+        &mut self,
+        slot: u32,
+        (pg, interval): (PgId, Interval),
+        object: ObjectId,
+        ops: Vec<OsdOp>,
+        client: ClientId,
+        tier: TierState,
+    ) {
         let request = OsdRequest {
             reqid: Self::INTERNAL,
             oldest_tid: 0,
@@ -215,7 +229,8 @@ impl Shard {
             flags: 0,
             snap: SNAP_HEAD,
             snap_context: None,
-            ops: vec![OsdOp::from(op)],
+            ops,
+            tier: None,
         };
         let op = ClientOp {
             token: 0,
@@ -226,9 +241,11 @@ impl Shard {
             object,
             write: true,
             listing: false,
+            vouched: false,
         };
         let track = self.tracker.start(&request, None, self.now_ns, self.now_ns);
-        let in_hand = InflightOp::new(request, None, client, slot, track, self.now_ns, true);
+        let mut in_hand = InflightOp::new(request, None, client, slot, track, self.now_ns, true);
+        in_hand.tier = tier;
         self.feed_new(slot, op, in_hand);
     }
 

@@ -20,6 +20,7 @@ fn request(tid: u64) -> OsdRequest {
         snap: SNAP_HEAD,
         snap_context: None,
         ops: vec![Op::Read { offset: 4, len: 8 }.into()],
+        tier: None,
     }
 }
 

@@ -15,10 +15,10 @@ impl Client {
         (number, request, timeout): (u64, ObjectRequest, Option<Nanos>),
         out: &mut Vec<ClientOut>,
     ) {
-        let ObjectRequest { object, ops, flags, snap, snap_context, mtime_ns } = request;
+        let ObjectRequest { object, ops, flags, snap, snap_context, mtime_ns, tier } = request;
         let mtime_ns = mtime_ns.unwrap_or(now);
         let deadline_ms = timeout.map(|timeout| millis(now + timeout));
-        let submission = Submission { object, ops, flags, snap, snap_context, mtime_ns, deadline_ms };
+        let submission = Submission { object, ops, flags, snap, snap_context, mtime_ns, deadline_ms, tier };
         self.step(now, history, out, |objecter, sink| {
             objecter.submit(submission, Token::Process(number), millis(now), sink);
         });

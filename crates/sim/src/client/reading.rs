@@ -1,14 +1,15 @@
-//! The session of an OSD by which it reads the sources of copies.
+//! The session of an OSD by which it reads the sources of copies, and asks the other pool of a cache tier.
 
 use super::requests::TOKEN_BYTES;
-use super::{Client, ClientOut, Token};
+use super::{Client, ClientOut, Outside, Token, millis, submission};
 use crate::history::History;
 use crate::schedule::Nanos;
 use nacre_engine::Error;
-use nacre_objecter::Answer;
+use nacre_objecter::{Answer, Submission};
 use nacre_shard::copy::CopyReader;
 use nacre_types::errno::Errno;
-use nacre_types::op::Op;
+use nacre_types::msg::OsdRequest;
+use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
 
 /// The largest object that is copied, in bytes, and the data of one piece: little, so that copies have several.
 const LIMITS: (u64, u64) = (1 << 20, 16);
@@ -21,25 +22,54 @@ impl Client {
         &mut self,
         now: Nanos,
         history: &mut History,
-        (number, op): (u64, &Op),
+        (number, request): (u64, &OsdRequest),
         out: &mut Vec<ClientOut>,
     ) {
+        let Some(op) = request.ops.iter().map(|op| &op.op).find(|op| matches!(op, Op::CopyFrom { .. }))
+        else {
+            return;
+        };
         let (max_bytes, piece_bytes) = if self.token_bytes > TOKEN_BYTES { REAL_LIMITS } else { LIMITS };
         let Some(reader) = CopyReader::new(op, max_bytes, piece_bytes) else { return };
-        self.reading.insert(number, reader);
+        self.reading.insert(number, (reader, request.tier.clone()));
         self.next_piece(now, number, out);
         self.step(now, history, out, |_, _| {});
     }
 
     fn next_piece(&mut self, now: Nanos, number: u64, out: &mut Vec<ClientOut>) {
-        let Some(reader) = self.reading.get(&number) else { return };
+        let Some((reader, tier)) = self.reading.get(&number) else { return };
+        let is_tier = reader.flags & copy_from_flag::IGNORE_CACHE != 0;
+        let flags = if is_tier { request_flag::IGNORE_OVERLAY | request_flag::IGNORE_CACHE } else { 0 };
+        let tier = tier.clone().filter(|_| is_tier);
         match reader.source().cloned() {
-            Ok(source) => self.submit(now, (source, reader.request()), Token::Piece(number)),
+            Ok(source) => {
+                let ops = reader.request().into_iter().map(OsdOp::from).collect();
+                let submission = Submission { tier, ..submission(now, source, ops, flags, None) };
+                let Client { done, connections, .. } = self;
+                let mut outside = Outside { now, done, connections };
+                self.objecter.submit(submission, Token::Piece(number), millis(now), &mut outside);
+            }
             Err(errno) => {
                 self.reading.remove(&number);
                 out.push(ClientOut::Copied(number, Box::new(Err(errno))));
             }
         }
+    }
+
+    /// Sends a request of its OSD to another pool.
+    pub fn ask_other(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        (number, request): (u64, OsdRequest),
+        out: &mut Vec<ClientOut>,
+    ) {
+        let OsdRequest { object, ops, flags, snap, snap_context, mtime_ns, tier, .. } = request;
+        let submission =
+            Submission { object, ops, flags, snap, snap_context, mtime_ns, deadline_ms: None, tier };
+        self.step(now, history, out, |objecter, sink| {
+            objecter.submit(submission, Token::Other(number), millis(now), sink);
+        });
     }
 
     pub(super) fn on_piece(
@@ -56,7 +86,7 @@ impl Client {
             Ok(answer) => Err(Errno(-answer.reply.result)),
             Err(error) => Err(error.errno()),
         };
-        match self.reading.get_mut(&number).map(|reader| reader.on_piece(piece)) {
+        match self.reading.get_mut(&number).map(|(reader, _)| reader.on_piece(piece)) {
             Some(Some(copied)) => {
                 self.reading.remove(&number);
                 out.push(ClientOut::Copied(number, Box::new(copied)));

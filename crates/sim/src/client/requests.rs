@@ -277,6 +277,7 @@ mod tests {
                 snap: SNAP_HEAD,
                 snap_context: None,
                 ops: ops(action, size),
+                tier: None,
             };
             let (reply, change) = execute(&disk, &request(&action), token);
             let (next, expected) = action.apply(&model);

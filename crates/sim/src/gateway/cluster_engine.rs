@@ -149,6 +149,7 @@ impl Engine for Session {
             snap: SNAP_HEAD,
             snap_context: None,
             mtime_ns: None,
+            tier: None,
         };
         let (completer, pending) = Pending::channel();
         self.request(request, move |answer| completer.complete(answer.and_then(list_page)));

@@ -19,7 +19,7 @@ use nacre_shard::session::{Arrival, Session};
 use nacre_shard::world::{Observation, World};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
-use nacre_types::msg::{Encoded, Message, MonSubscribe, PgCas};
+use nacre_types::msg::{Encoded, Message, MonSubscribe, OsdRequest, PgCas};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::{Mutex, MutexGuard};
@@ -245,6 +245,16 @@ impl World for Host {
     fn fetch(&self, shard: usize, arrival: Box<Arrival>) {
         pass(Call::Send);
         self.out.lock().push(Out::Fetch { shard, arrival });
+    }
+
+    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+        pass(Call::Send);
+        self.out.lock().push(Out::AskOther { shard, ticket, request, reads: true });
+    }
+
+    fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+        pass(Call::Send);
+        self.out.lock().push(Out::AskOther { shard, ticket, request, reads: false });
     }
 
     fn observe(&self, what: Observation<'_>) {

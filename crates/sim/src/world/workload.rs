@@ -7,11 +7,15 @@ use crate::history::Action;
 use crate::osd::Osd;
 use crate::packet::MapView;
 use crate::schedule::{MILLI, Nanos, SECOND};
+use nacre_engine::Error;
 use nacre_exec::Copied;
+use nacre_objecter::Answer;
 use nacre_pg::log::DupLimits;
+use nacre_shard::copy::Fetched;
+use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
 use nacre_types::errno::Errno;
-use nacre_types::op::Op;
+use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, ObjectId, PoolId};
 
@@ -28,6 +32,14 @@ const MANY: u32 = 1_000;
 
 /// Requests over all clients while the cluster heals, where they go on.
 const HEALING_REQUESTS: u32 = 150;
+
+/// Who wants an object read.
+pub(super) enum Fetching {
+    /// A request that copies it.
+    Request(Box<Arrival>),
+    /// A cache tier, by its number for the question.
+    Promotion(u64),
+}
 
 impl World {
     pub(super) fn ask(&mut self, number: u32) {
@@ -173,22 +185,61 @@ impl World {
     pub(super) fn fetch(&mut self, osd: u32, shard: usize, arrival: Box<Arrival>) {
         self.last_copy += 1;
         let (now, number) = (self.schedule.now(), self.last_copy);
-        let op = arrival.request.ops.iter().map(|op| &op.op).find(|op| matches!(op, Op::CopyFrom { .. }));
-        let Some(op) = op.cloned() else {
-            return self.fail("a copy without a source", format!("{:?}", arrival.request));
-        };
-        self.copying.insert(number, (osd, self.osds[osd as usize].life, shard, arrival));
+        let request = arrival.request.clone();
+        self.copying.insert(number, (osd, self.osds[osd as usize].life, shard, Fetching::Request(arrival)));
         self.with_client(self.scenario.clients + osd, |client, history, out| {
-            client.read_source(now, history, (number, &op), out);
+            client.read_source(now, history, (number, &request), out);
         });
     }
 
     /// The source of a copy is read, or can't be. Its OSD's process may have ended since it asked.
     pub(super) fn copied(&mut self, number: u64, copied: Result<Copied, Errno>) {
-        let Some((osd, life, shard, arrival)) = self.copying.remove(&number) else { return };
+        let Some((osd, life, shard, fetching)) = self.copying.remove(&number) else { return };
         let now = self.schedule.now();
+        if self.osds[osd as usize].life != life {
+            return;
+        }
+        let fetched = Fetched { copy: copied.map(Box::new), share: None };
+        let message = match fetching {
+            Fetching::Request(arrival) => ShardMessage::Fetched { arrival, fetched },
+            Fetching::Promotion(ticket) => ShardMessage::ReadOther { ticket, fetched },
+        };
+        self.with_osd(osd, |osd, out| osd.on_message(now, shard, message, out));
+    }
+
+    /// An OSD asks another pool.
+    pub(super) fn ask_other(
+        &mut self,
+        osd: u32,
+        (shard, ticket): (usize, u64),
+        request: OsdRequest,
+        reads: bool,
+    ) {
+        self.last_copy += 1;
+        let (now, number, life) = (self.schedule.now(), self.last_copy, self.osds[osd as usize].life);
+        let client = self.scenario.clients + osd;
+        if reads {
+            self.copying.insert(number, (osd, life, shard, Fetching::Promotion(ticket)));
+            self.with_client(client, |client, history, out| {
+                client.read_source(now, history, (number, &request), out);
+            });
+        } else {
+            self.asking.insert(number, (osd, life, shard, ticket));
+            self.with_client(client, |client, history, out| {
+                client.ask_other(now, history, (number, request), out);
+            });
+        }
+    }
+
+    /// Another pool answered.
+    pub(super) fn other_answered(&mut self, number: u64, result: Result<Answer, Error>) {
+        let Some((osd, life, shard, ticket)) = self.asking.remove(&number) else { return };
         if self.osds[osd as usize].life == life {
-            self.with_osd(osd, |osd, out| osd.on_fetched(now, (shard, arrival), copied, out));
+            let reply = result.map(|answer| answer.reply).map_err(|error| error.errno());
+            let now = self.schedule.now();
+            self.with_osd(osd, |osd, out| {
+                osd.on_message(now, shard, ShardMessage::Answered { ticket, reply }, out);
+            });
         }
     }
 

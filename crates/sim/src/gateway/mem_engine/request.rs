@@ -259,6 +259,7 @@ fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<Execute
         snap: sent.snap,
         snap_context: sent.snap_context.clone(),
         ops: sent.ops.clone(),
+        tier: None,
     };
     nacre_exec::validate(&request, &world.limits)?;
     let setting = Setting {

@@ -96,6 +96,7 @@ impl Engine for Session {
             snap: SNAP_HEAD,
             snap_context: None,
             mtime_ns: None,
+            tier: None,
         };
         self.operate(request).then(move |reply| {
             let output = reply?.success()?.output(0)?;

@@ -77,7 +77,7 @@ fn lose(cookie: u64, watch: &mut SessionWatch, error: &Error) -> Option<Box<dyn 
 
 fn request(object: ObjectId, flags: u32, op: Op) -> ObjectRequest {
     let ops = vec![OsdOp::from(op)];
-    ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns: None }
+    ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns: None, tier: None }
 }
 
 /// What a session does.

@@ -1,0 +1,625 @@
+//! Cache tiers: what is done in a cache's PG with an operation whose object is not there, and with objects on their way between
+//! the pools of a tier.
+//!
+//! A PG's machine orders operations as in any other pool. When one is executed it is looked at first ([`Shard::gate`]): it is
+//! executed on what the cache has, or withdrawn from the machine. Then it waits here while its object is promoted or evicted, or
+//! is proxied: sent to the base in its client's name. What comes after it on the same object waits behind it.
+//!
+//! Why that is safe:
+//! - Each request to the base names the sender's interval and map ([`nacre_types::tier::TierSender`]): a deposed primary's takes no
+//!   effect after its successor's first one.
+//! - The base refuses requests of maps older than the last change of the overlay, and so does the cache. A copy counts only where
+//!   the base was asked under the present overlay ([`exec::tier::is_valid`]), so that nothing was executed past it since.
+//! - A write is proxied only while the cache has no valid copy of the object, durably, and no promotion begins before it is answered.
+//! - The answer of the base is told like that of a read: only while this primary holds its leases.
+//! - A resend that this PG does not know may have been executed in the other pool, before the overlay changed or by proxy: that pool
+//!   is asked first ([`Op::QueryRequest`]).
+//! - A flush is a copy that the base fetches from whoever is the cache's primary: a committed state. Versions of a name rise over
+//!   both pools, so that a late flush is known by its version.
+
+mod flush;
+mod objects;
+
+pub(super) use objects::TierObjects;
+pub(super) use objects::{Own, TierState};
+
+use super::Shard;
+use super::ops::{Admission, InflightOp, Outcome, answer, backoff, send_back};
+use crate::copy::{Fetched, HeldCopy};
+use nacre_exec::{self as exec, ObjectContext};
+use nacre_pg::{ClientOp, Executed, log};
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Epoch, Interval, PoolId, ReqId};
+use nacre_types::msg::{OsdReply, OsdRequest};
+use nacre_types::object::{ObjectId, SNAP_HEAD};
+use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
+use nacre_types::osdmap::OsdMap;
+use nacre_types::pool::{CacheMode, Tiering};
+use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
+use objects::{Ask, Busy, Work};
+use std::sync::Arc;
+
+/// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
+pub(super) const DEPOSED: Errno = Errno::ENOTCONN;
+
+/// The part of a pool's PGs in a tier.
+#[derive(Clone, Debug)]
+pub(super) struct Role {
+    /// Requests of older maps may have been meant for another pool.
+    pub(super) overlay_epoch: Epoch,
+    /// The pool that may know requests which this one does not.
+    pub(super) other: PoolId,
+    /// What makes the pool a cache; `None` for a base.
+    pub(super) cache: Option<Tiering>,
+}
+
+impl Role {
+    /// The part of `pool`, if it has one.
+    pub(super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
+        let tiering = &map.pools.get(&pool)?.tiering;
+        let overlay_epoch = tiering.overlay_epoch;
+        let known = |id: &PoolId| map.pools.contains_key(id);
+        if let Some(base) = tiering.tier_of.filter(known) {
+            let cache = Some(tiering.clone());
+            return Some(Arc::new(Role { overlay_epoch, other: base, cache }));
+        }
+        let other = tiering.tiers.iter().copied().find(known)?;
+        Some(Arc::new(Role { overlay_epoch, other, cache: None }))
+    }
+
+    /// Whether removed objects leave whiteouts.
+    pub(super) fn leaves_whiteouts(&self) -> bool {
+        self.mode().is_some()
+    }
+
+    /// The mode of a cache; `None` for a base and for a cache that is not in use.
+    fn mode(&self) -> Option<CacheMode> {
+        self.cache.as_ref().map(|tiering| tiering.cache_mode).filter(|mode| *mode != CacheMode::None)
+    }
+}
+
+/// What becomes of an operation that is about to be executed.
+pub(super) enum Gate {
+    /// It is executed, on this state of its object.
+    Execute(ObjectContext),
+    /// This is said to the machine.
+    Done(Executed),
+}
+
+/// Whether ops need the cache's own copy, since they concern this OSD's connections or the cache itself.
+fn needs_copy(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| {
+        matches!(
+            op.op,
+            Op::Watch { .. }
+                | Op::WatchReconnect { .. }
+                | Op::WatchPing { .. }
+                | Op::Unwatch { .. }
+                | Op::Notify { .. }
+                | Op::NotifyAck { .. }
+                | Op::ListWatchers
+                | Op::CachePin
+        )
+    })
+}
+
+/// Whether ops tell of the cache's copy, or change it as it is.
+fn is_about_copy(request: &OsdRequest) -> bool {
+    let about = |op: &OsdOp| matches!(op.op, Op::CacheUnpin | Op::IsDirty | Op::Undirty);
+    request.ops.iter().any(about)
+}
+
+impl Shard {
+    /// The PG's part in a tier, where it has one.
+    fn role_of(&self, slot: u32) -> Option<Arc<Role>> {
+        self.slots.get(slot as usize)?.as_ref()?.role.clone()
+    }
+
+    /// Who asks, for requests of the PG in `slot`; `None` while the map does not show its interval.
+    fn sender(&self, slot: u32, client: Option<ProxiedClient>) -> Option<Box<TierSender>> {
+        let hosted = self.slots.get(slot as usize)?.as_ref()?;
+        let shows_interval = hosted.machine.interval() == hosted.interval;
+        let (pg, interval, epoch) = (hosted.pg, hosted.interval, self.epoch());
+        shows_interval.then(|| Box::new(TierSender { pg, interval, epoch, client, user_version: 0 }))
+    }
+
+    /// A request between the pools of a tier is refused where its sender is deposed.
+    fn is_deposed(&self, sender: &TierSender, slot: u32) -> bool {
+        let Some(map) = &self.map else { return false };
+        let is_over = map.membership(sender.pg).is_none_or(|now| now.interval > sender.interval);
+        is_over || self.role_of(slot).is_none_or(|role| sender.epoch < role.overlay_epoch)
+    }
+
+    /// Answers what needs no look at the object: proxied operations whose answer has come, requests of deposed senders, questions
+    /// about requests.
+    pub(super) fn answers_for_tier(&mut self, slot: u32, token: u64) -> bool {
+        let Some(op) = self.ops.get_mut(token) else { return false };
+        if let Some(outcome) = op.tier.answer.take() {
+            op.outcome = Some(outcome);
+            return true;
+        }
+        let Some(sender) = op.request.tier.clone() else { return false };
+        let known = match op.request.ops[..] {
+            [OsdOp { op: Op::QueryRequest { reqid, attempt }, .. }] => Some((reqid, attempt)),
+            _ => None,
+        };
+        let is_deposed = self.is_deposed(&sender, slot);
+        let outcome = match known {
+            _ if is_deposed => Outcome { result: DEPOSED.negated(), ..Outcome::default() },
+            Some((reqid, attempt)) => self.known(slot, reqid, attempt),
+            None => return false,
+        };
+        if let Some(op) = self.ops.get_mut(token) {
+            op.outcome = Some(outcome);
+        }
+        true
+    }
+
+    /// What the PG knows of a client's request, for the other pool of its tier.
+    fn known(&self, slot: u32, reqid: ReqId, attempt: u32) -> Outcome {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
+            return Outcome { result: DEPOSED.negated(), ..Outcome::default() };
+        };
+        let record = match hosted.machine.admit(reqid, attempt) {
+            log::Admission::Execute => RequestRecord::Unknown,
+            log::Admission::Duplicate(dup) => RequestRecord::Executed(dup.result),
+            log::Admission::Refused => RequestRecord::Forgotten,
+        };
+        Outcome { ops: vec![OpResult::output(nacre_types::encoding::encode(&record))], ..Outcome::default() }
+    }
+
+    /// Looks at a client's operation that is about to be executed on the object that `context` describes.
+    pub(super) fn gate(&mut self, slot: u32, token: u64, context: ObjectContext) -> Gate {
+        let Some(role) = self.role_of(slot) else { return Gate::Execute(context) };
+        let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
+        let request = &op.request;
+        let lists = || request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        if op.conn.is_none()
+            || request.tier.is_some()
+            || request.flags & request_flag::IGNORE_CACHE != 0
+            || lists()
+        {
+            return Gate::Execute(context);
+        }
+        if request.flags & request_flag::IGNORE_OVERLAY == 0 && request.epoch < role.overlay_epoch {
+            return self.withdraw(token, |shard, op| shard.back_off(*op, shard.epoch()));
+        }
+        let object = request.object.clone();
+        let (writes, resent) = (op.writes, request.attempt > 0);
+        if self.tiers.is_busy(&object) && !self.may_join(&object, &role, token, &context) {
+            return self.withdraw(token, |shard, op| shard.park(&object, op));
+        }
+        let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
+        let goes_past = role.cache.is_none() && op.request.flags & request_flag::IGNORE_OVERLAY != 0;
+        if writes && resent && !op.tier.is_checked && !goes_past {
+            return self.withdraw(token, |shard, op| shard.query_other(slot, &role, object, op));
+        }
+        match role.mode() {
+            Some(mode) => self.gate_of_cache(slot, token, context, &role, mode),
+            None => Gate::Execute(context),
+        }
+    }
+
+    fn gate_of_cache(
+        &mut self,
+        slot: u32,
+        token: u64,
+        mut context: ObjectContext,
+        role: &Arc<Role>,
+        mode: CacheMode,
+    ) -> Gate {
+        let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
+        let object = op.request.object.clone();
+        if let [OsdOp { op: asked @ (Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict), .. }] =
+            &op.request.ops[..]
+        {
+            let asked = asked.clone();
+            return self.gate_of_cache_op(slot, token, &context, &asked);
+        }
+        if is_about_copy(&op.request) {
+            return Gate::Execute(context);
+        }
+        let valid = exec::tier::is_valid(&context, role.overlay_epoch);
+        let needs_copy = needs_copy(&op.request);
+        let passes = matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward);
+        if valid && (!passes || exec::tier::is_dirty(&context) || needs_copy) {
+            self.metrics.tier_hits.inc();
+            return Gate::Execute(context);
+        }
+        if let Some(version) = op.tier.absent.take()
+            && !context.exists
+        {
+            context.info.user_version = context.info.user_version.max(version);
+            return Gate::Execute(context);
+        }
+        if valid && op.writes {
+            // The base changes past the copy: it must not count then, whoever is primary.
+            let version = context.info.version;
+            let own = match exec::tier::is_evictable(&context) {
+                true => Own::Evict { version, is_flushed: false },
+                false => Own::Invalidate { version },
+            };
+            return self.withdraw(token, |shard, op| {
+                shard.begin(slot, &object, Work::Own, Some(op));
+                shard.change_tier_object(slot, &object, own);
+            });
+        }
+        self.metrics.tier_misses.inc();
+        let promotes = needs_copy || !op.tier.goes_past && self.promotes(slot, token, mode);
+        if promotes {
+            self.withdraw(token, |shard, op| shard.promote(slot, role, &object, op))
+        } else {
+            self.withdraw(token, |shard, op| shard.proxy(slot, role, &object, op))
+        }
+    }
+
+    /// Whether the object of an operation that misses the cache is fetched into it.
+    fn promotes(&mut self, _slot: u32, token: u64, mode: CacheMode) -> bool {
+        let writes = self.ops.get_mut(token).is_some_and(|op| op.writes);
+        match mode {
+            CacheMode::Writeback => true,
+            CacheMode::Readproxy => writes,
+            CacheMode::Readonly => !writes,
+            _ => false,
+        }
+    }
+
+    /// Whether an operation on an object that is being proxied may be proxied beside: the base orders them.
+    fn may_join(&mut self, object: &ObjectId, role: &Role, token: u64, context: &ObjectContext) -> bool {
+        let Some(op) = self.ops.get_mut(token) else { return false };
+        let resent = op.writes && op.request.attempt > 0 && !op.tier.is_checked;
+        let past = op.tier.goes_past;
+        let (Some(mode), false) = (role.mode(), resent) else { return false };
+        let copy = needs_copy(&op.request) || is_about_copy(&op.request);
+        let valid = exec::tier::is_valid(context, role.overlay_epoch);
+        self.tiers.only_proxies(object) && !copy && !valid && (past || !self.promotes(0, token, mode))
+    }
+
+    /// Takes an operation out of its PG's machine.
+    fn withdraw(&mut self, token: u64, then: impl FnOnce(&mut Shard, Box<InflightOp>)) -> Gate {
+        if let Some(op) = self.take_op(token) {
+            then(self, op);
+        }
+        Gate::Done(Executed::Withdrawn)
+    }
+
+    /// Marks an object as busy, with the operation that made it so, which waits where it is not proxied itself.
+    fn begin(&mut self, slot: u32, object: &ObjectId, work: Work, op: Option<Box<InflightOp>>) {
+        self.tiers.begin(object, Busy::new(slot, work));
+        if let Some(op) = op {
+            self.park(object, op);
+        }
+    }
+
+    /// Lets an operation wait for its object.
+    fn park(&mut self, object: &ObjectId, op: Box<InflightOp>) {
+        if self.tiers.held() >= self.shared.settings.max_waiting_inactive {
+            return self.send_op_back(*op);
+        }
+        if let Err(op) = self.tiers.park(object, op) {
+            self.send_op_back(*op);
+        }
+    }
+
+    /// As a request that finds no room.
+    fn send_op_back(&mut self, op: InflightOp) {
+        self.tracker.finish(op.track, self.now_ns);
+        self.metrics.op_backoffs.inc();
+        self.shared.world.observe(crate::world::Observation::SentBack);
+        if let Some(conn) = &op.conn {
+            send_back(conn, &op.request, self.epoch());
+        }
+    }
+
+    /// As a request of another interval or overlay: its client looks for the place anew under a map of at least `epoch`.
+    fn back_off(&mut self, op: InflightOp, epoch: Epoch) {
+        self.tracker.finish(op.track, self.now_ns);
+        self.metrics.op_backoffs.inc();
+        if let Some(conn) = &op.conn {
+            backoff(conn, &op.request, epoch);
+        }
+    }
+
+    /// Hands an operation to its PG again.
+    fn resume(&mut self, op: Box<InflightOp>) {
+        let Some(map) = self.map.clone() else { return };
+        let Some(conn) = op.conn.clone() else { return };
+        match self.admit(&map, &op.request, &conn) {
+            Admission::Pass { passed, .. } => {
+                let ordered = ClientOp {
+                    token: 0,
+                    reqid: op.request.reqid,
+                    oldest_tid: op.request.oldest_tid,
+                    attempt: op.request.attempt,
+                    interval: op.request.interval,
+                    object: op.request.object.clone(),
+                    write: op.writes,
+                    listing: false,
+                    vouched: true,
+                };
+                self.feed_new(passed.slot, ordered, *op);
+            }
+            Admission::Answer(errno) => {
+                let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
+                self.tracker.finish(op.track, self.now_ns);
+                answer(&conn, &op.request, map.epoch, outcome);
+            }
+            Admission::Backoff => self.back_off(*op, map.epoch),
+        }
+    }
+
+    /// Tells the base's answer, once this primary may.
+    fn tell(&mut self, slot: u32, mut op: Box<InflightOp>, outcome: Outcome) {
+        let ordered = ClientOp {
+            token: 0,
+            reqid: op.request.reqid,
+            oldest_tid: op.request.oldest_tid,
+            attempt: op.request.attempt,
+            interval: op.request.interval,
+            object: op.request.object.clone(),
+            write: false,
+            listing: false,
+            vouched: true,
+        };
+        op.tier.answer = Some(outcome);
+        self.feed_new(slot, ordered, *op);
+    }
+
+    /// The object is busy no more: what waited for it goes on, in order.
+    fn release(&mut self, object: &ObjectId, change: impl Fn(&mut TierState)) {
+        for mut op in self.tiers.end(object) {
+            change(&mut op.tier);
+            self.resume(op);
+        }
+    }
+
+    /// A request to the other pool of the tier, about the same object.
+    fn request_to_other(
+        &self,
+        slot: u32,
+        other: PoolId,
+        object: &ObjectId,
+        ops: Vec<OsdOp>,
+        client: Option<ProxiedClient>,
+    ) -> Option<Box<OsdRequest>> {
+        let sender = self.sender(slot, client)?;
+        Some(Box::new(OsdRequest {
+            reqid: Self::INTERNAL,
+            oldest_tid: 0,
+            attempt: 0,
+            epoch: sender.epoch,
+            pg: sender.pg,
+            interval: sender.interval,
+            object: object.with_pool(other),
+            mtime_ns: 0,
+            flags: request_flag::IGNORE_OVERLAY,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            ops,
+            tier: Some(sender),
+        }))
+    }
+
+    /// Fetches an object into the cache; `op` waits for it.
+    fn promote(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>) {
+        let get = Op::CopyFrom {
+            source: object.with_pool(role.other),
+            version: 0,
+            flags: copy_from_flag::IGNORE_OVERLAY | copy_from_flag::IGNORE_CACHE,
+            truncate: (0, 0),
+        };
+        let Some(request) = self.request_to_other(slot, role.other, object, vec![OsdOp::from(get)], None)
+        else {
+            return self.back_off(*op, self.epoch());
+        };
+        let epoch = request.epoch;
+        let ticket = self.tiers.ask(Ask::Promotion {
+            slot,
+            object: object.clone(),
+            interval: request.interval,
+            epoch,
+        });
+        self.begin(slot, object, Work::Promote, Some(op));
+        self.shared.world.read_other(self.index, ticket, request);
+    }
+
+    /// The object that is to be promoted is read, or can't be.
+    pub(super) fn on_read_other(&mut self, ticket: u64, fetched: Fetched) {
+        let Some(Ask::Promotion { slot, object, interval, epoch }) = self.tiers.answered(ticket) else {
+            return;
+        };
+        if !self.is_in(slot, interval) || !self.tiers.is_promoting(&object) {
+            return;
+        }
+        match fetched.copy {
+            Ok(copied) if copied.head.is_absent && !self.has_copy(slot, &object) => {
+                let version = copied.head.user_version;
+                self.release(&object, |state| state.absent = Some(version));
+            }
+            Ok(copied) => match HeldCopy::new(Ok(copied), &self.shared.copies) {
+                Some(copy) => self.change_tier_object(slot, &object, Own::Promote { copy, epoch }),
+                None => self.send_waiting_back(&object),
+            },
+            Err(DEPOSED | Errno::ESHUTDOWN | Errno::ETIMEDOUT | Errno::ERANGE) => {
+                self.send_waiting_back(&object)
+            }
+            // The base itself tells what is wrong with it, or it does not fit the cache.
+            Err(_) => self.release(&object, |state| state.goes_past = true),
+        }
+    }
+
+    fn send_waiting_back(&mut self, object: &ObjectId) {
+        for op in self.tiers.end(object) {
+            self.send_op_back(*op);
+        }
+    }
+
+    /// Whether the store has something under the object's name.
+    fn has_copy(&mut self, slot: u32, object: &ObjectId) -> bool {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return false };
+        match self.contexts.get(object, hosted.generation) {
+            Some(context) => context.exists,
+            None => {
+                exec::load_context(&*self.shared.store, hosted.pg, object).is_ok_and(|context| context.exists)
+            }
+        }
+    }
+
+    fn is_in(&self, slot: u32, interval: Interval) -> bool {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        hosted.is_some_and(|hosted| hosted.interval == interval && hosted.machine.interval() == interval)
+    }
+
+    /// Has a client's operation executed by the base.
+    fn proxy(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>) {
+        let Some(conn) = &op.conn else { return };
+        let request = &op.request;
+        let client = ProxiedClient {
+            reqid: request.reqid,
+            attempt: request.attempt,
+            oldest_tid: request.oldest_tid,
+            addr: conn.peer_addr(),
+        };
+        let asked = self.request_to_other(slot, role.other, object, request.ops.clone(), Some(client));
+        let Some(mut asked) = asked else { return self.back_off(*op, self.epoch()) };
+        if self.tiers.held() >= self.shared.settings.max_waiting_inactive {
+            return self.send_op_back(*op);
+        }
+        asked.flags |= request.flags;
+        asked.mtime_ns = request.mtime_ns;
+        (asked.snap, asked.snap_context) = (request.snap, request.snap_context.clone());
+        let (writes, interval) = (op.writes, asked.interval);
+        self.metrics.tier_proxied.inc();
+        self.tiers.begin_proxy(object, slot, writes);
+        let ticket = self.tiers.ask(Ask::Proxied { slot, interval, op });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
+    /// Asks the other pool whether it executed a client's operation before.
+    fn query_other(&mut self, slot: u32, role: &Role, object: ObjectId, op: Box<InflightOp>) {
+        let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
+        let Some(asked) = self.request_to_other(slot, role.other, &object, vec![OsdOp::from(query)], None)
+        else {
+            return self.back_off(*op, self.epoch());
+        };
+        let interval = asked.interval;
+        self.begin(slot, &object, Work::Query, None);
+        let ticket = self.tiers.ask(Ask::Query { slot, interval, op });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
+    /// The other pool's answer.
+    pub(super) fn on_answered(&mut self, ticket: u64, reply: Result<OsdReply, Errno>) {
+        match self.tiers.answered(ticket) {
+            Some(Ask::Proxied { slot, interval, op }) => self.on_proxied(slot, interval, op, reply),
+            Some(Ask::Query { slot, interval, op }) => self.on_queried(slot, interval, op, reply),
+            Some(Ask::Flush { slot, interval, object, epoch }) => {
+                self.on_flushed(slot, interval, &object, epoch, reply);
+            }
+            Some(Ask::Promotion { .. }) | None => {}
+        }
+    }
+
+    fn on_proxied(
+        &mut self,
+        slot: u32,
+        interval: Interval,
+        op: Box<InflightOp>,
+        reply: Result<OsdReply, Errno>,
+    ) {
+        let object = op.request.object.clone();
+        let is_here = self.is_in(slot, interval);
+        match reply {
+            _ if !is_here => self.back_off(*op, self.epoch()),
+            // It knows a newer map.
+            Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
+            Ok(reply) => {
+                let outcome =
+                    Outcome { result: reply.result, user_version: reply.user_version, ops: reply.ops };
+                self.tell(slot, op, outcome);
+            }
+            Err(_) => self.send_op_back(*op),
+        }
+        if is_here && self.tiers.end_proxy(&object) {
+            self.release(&object, |_| {});
+        }
+    }
+
+    fn on_queried(
+        &mut self,
+        slot: u32,
+        interval: Interval,
+        mut op: Box<InflightOp>,
+        reply: Result<OsdReply, Errno>,
+    ) {
+        let object = op.request.object.clone();
+        if !self.is_in(slot, interval) {
+            return self.back_off(*op, self.epoch());
+        }
+        let output = |reply: &OsdReply| reply.ops.first().map(|op| op.output.clone()).unwrap_or_default();
+        let record = reply.map(|reply| match reply.result {
+            0 => nacre_types::encoding::decode::<RequestRecord>(&output(&reply)).ok(),
+            _ => None,
+        });
+        let waiting = self.tiers.end(&object);
+        match record {
+            Ok(Some(RequestRecord::Unknown)) => {
+                op.tier.is_checked = true;
+                self.resume(op);
+            }
+            Ok(Some(RequestRecord::Executed(result))) => {
+                let outcome = Outcome::recorded(&op.request.reqid, &result);
+                self.tell(slot, op, outcome);
+            }
+            Ok(Some(RequestRecord::Forgotten)) => {
+                self.tell(slot, op, Outcome { result: Errno::ESTALE.negated(), ..Outcome::default() });
+            }
+            Ok(None) => self.back_off(*op, self.epoch().next()),
+            Err(_) => self.send_op_back(*op),
+        }
+        for op in waiting {
+            self.resume(op);
+        }
+    }
+
+    /// A change of a cache's object on the OSD's own account.
+    fn change_tier_object(&mut self, slot: u32, object: &ObjectId, own: Own) {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
+        let (pg, interval) = (hosted.pg, hosted.interval);
+        let client = nacre_types::ids::ClientId(0);
+        let state = TierState { own: Some(own), ..TierState::default() };
+        self.feed_own(slot, (pg, interval), object.clone(), Vec::new(), client, state);
+    }
+
+    /// A change of the OSD's own is done, or was not made.
+    pub(super) fn own_done(&mut self, op: &InflightOp, result: i32) {
+        let Some(own) = &op.tier.own else { return };
+        let object = &op.request.object;
+        match own {
+            Own::Promote { .. } if result == 0 || result == Errno::EBUSY.negated() => {
+                if result == 0 {
+                    self.metrics.tier_promotions.inc();
+                }
+                self.release(object, |_| {});
+            }
+            Own::Promote { .. } if result == Errno::ESTALE.negated() => self.send_waiting_back(object),
+            Own::Promote { .. } => self.release(object, |state| state.goes_past = true),
+            Own::Flushed { .. } => self.flush_done(op.slot, object, result),
+            Own::Evict { is_flushed: true, .. } => self.flush_done(op.slot, object, result),
+            Own::Evict { .. } => {
+                if result == 0 {
+                    self.metrics.tier_evictions.inc();
+                }
+                self.evicted(object, result);
+            }
+            Own::Invalidate { .. } => self.release(object, |_| {}),
+        }
+    }
+
+    /// The PG begins another interval, or is hosted no more: what waits is sent back.
+    pub(super) fn drop_tier_work(&mut self, slot: u32) {
+        for op in self.tiers.drop_slot(slot) {
+            self.back_off(*op, self.epoch());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Flushing and evicting: changes of a cache's objects go to the base, clean objects leave the cache.
+
+use super::super::Shard;
+use super::super::ops::{InflightOp, Outcome};
+use super::objects::{Ask, Flush, Own, Work};
+use super::{DEPOSED, Gate};
+use nacre_exec::{self as exec, ObjectContext};
+use nacre_pg::Executed;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Epoch, Interval};
+use nacre_types::msg::OsdReply;
+use nacre_types::object::ObjectId;
+use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
+
+/// How often a flush starts over because its object was changed, before its client is told so.
+const MAX_RESTARTS: u32 = 8;
+
+impl Shard {
+    /// Clients' cache-flush, cache-try-flush and cache-evict.
+    pub(super) fn gate_of_cache_op(
+        &mut self,
+        slot: u32,
+        token: u64,
+        context: &ObjectContext,
+        asked: &Op,
+    ) -> Gate {
+        let Some(op) = self.ops.get_mut(token) else { return Gate::Done(Executed::Read) };
+        let object = op.request.object.clone();
+        let result = match asked {
+            _ if !context.exists => Errno::ENOENT.negated(),
+            Op::CacheEvict if exec::tier::is_dirty(context) || !exec::tier::is_evictable(context) => {
+                Errno::EBUSY.negated()
+            }
+            Op::CacheEvict => {
+                let own = Own::Evict { version: context.info.version, is_flushed: false };
+                return self.withdraw(token, |shard, op| {
+                    shard.begin(slot, &object, Work::Own, None);
+                    shard.tiers.evictions.insert(object.clone(), op);
+                    shard.change_tier_object(slot, &object, own);
+                });
+            }
+            _ if exec::tier::is_dirty(context) => {
+                let insists = matches!(asked, Op::CacheFlush);
+                let context = context.clone();
+                return self
+                    .withdraw(token, |shard, op| shard.flush(slot, &object, &context, Some((op, insists))));
+            }
+            _ => 0,
+        };
+        op.outcome = Some(Outcome { result, user_version: context.user_version(0), ..Outcome::default() });
+        Gate::Done(Executed::Read)
+    }
+
+    /// Writes an object's changes to the base.
+    pub(super) fn flush(
+        &mut self,
+        slot: u32,
+        object: &ObjectId,
+        context: &ObjectContext,
+        waiting: Option<(Box<InflightOp>, bool)>,
+    ) {
+        if let Some(flush) = self.tiers.flushes.get_mut(object) {
+            flush.waiting.extend(waiting);
+            return;
+        }
+        let version = context.info.version;
+        let is_whiteout = exec::tier::is_whiteout(context);
+        let waiting = waiting.into_iter().collect();
+        let flush = Flush { slot, version, is_whiteout, waiting, restarts: 0 };
+        self.tiers.flushes.insert(object.clone(), flush);
+        self.send_flush(slot, object, context);
+    }
+
+    fn send_flush(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
+        let user_version = context.info.user_version;
+        let is_whiteout = exec::tier::is_whiteout(context);
+        let op = match is_whiteout {
+            true => Op::Remove,
+            false => Op::CopyFrom {
+                source: object.clone(),
+                version: user_version,
+                flags: copy_from_flag::FLUSH | copy_from_flag::IGNORE_OVERLAY | copy_from_flag::IGNORE_CACHE,
+                truncate: (0, 0),
+            },
+        };
+        let asked = self
+            .role_of(slot)
+            .and_then(|role| self.request_to_other(slot, role.other, object, vec![OsdOp::from(op)], None));
+        let Some(mut asked) = asked else { return self.end_flush(object, Errno::EBUSY.negated()) };
+        asked.mtime_ns = context.info.mtime_ns;
+        asked.flags |= request_flag::FULL_TRY;
+        if let Some(sender) = asked.tier.as_mut().filter(|_| is_whiteout) {
+            sender.user_version = user_version;
+        }
+        let (interval, epoch) = (asked.interval, asked.epoch);
+        let ticket = self.tiers.ask(Ask::Flush { slot, interval, object: object.clone(), epoch });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
+    /// The base's answer to a flush.
+    pub(super) fn on_flushed(
+        &mut self,
+        slot: u32,
+        interval: Interval,
+        object: &ObjectId,
+        epoch: Epoch,
+        reply: Result<OsdReply, Errno>,
+    ) {
+        let Some(flush) = self.tiers.flushes.get(object).filter(|_| self.is_in(slot, interval)) else {
+            return;
+        };
+        let (version, is_whiteout) = (flush.version, flush.is_whiteout);
+        match reply.map(|reply| reply.result) {
+            Ok(0) if is_whiteout => {
+                self.change_tier_object(slot, object, Own::Evict { version, is_flushed: true });
+            }
+            Ok(0) => self.change_tier_object(slot, object, Own::Flushed { version, epoch }),
+            Ok(result) => {
+                // The object was changed before the base fetched it.
+                let changed =
+                    [Errno::ERANGE, Errno::EOVERFLOW, Errno::ENOENT].map(Errno::negated).contains(&result);
+                let result = if changed { Errno::EBUSY.negated() } else { result };
+                self.flush_done(slot, object, result);
+            }
+            Err(_) => self.end_flush(object, DEPOSED.negated()),
+        }
+    }
+
+    /// A flush is through, or its object was changed meanwhile.
+    pub(super) fn flush_done(&mut self, slot: u32, object: &ObjectId, result: i32) {
+        if result == 0 {
+            self.metrics.tier_flushes.inc();
+        }
+        let again = result == Errno::EBUSY.negated()
+            && self.tiers.flushes.get_mut(object).is_some_and(|flush| {
+                flush.restarts += 1;
+                flush.restarts <= MAX_RESTARTS && flush.waiting.iter().any(|(_, insists)| *insists)
+            });
+        if again
+            && let Some(context) = self.context_of(slot, object)
+            && exec::tier::is_dirty(&context)
+        {
+            if let Some(flush) = self.tiers.flushes.get_mut(object) {
+                (flush.version, flush.is_whiteout) =
+                    (context.info.version, exec::tier::is_whiteout(&context));
+            }
+            return self.send_flush(slot, object, &context);
+        }
+        self.end_flush(object, result);
+    }
+
+    fn end_flush(&mut self, object: &ObjectId, result: i32) {
+        let Some(flush) = self.tiers.flushes.remove(object) else { return };
+        for (op, _) in flush.waiting {
+            if result == DEPOSED.negated() {
+                self.back_off(*op, self.epoch());
+            } else {
+                self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
+            }
+        }
+    }
+
+    /// An eviction is through.
+    pub(super) fn evicted(&mut self, object: &ObjectId, result: i32) {
+        if let Some(op) = self.tiers.evictions.remove(object) {
+            self.tell(op.slot, op, Outcome { result, ..Outcome::default() });
+        }
+        self.release(object, |_| {});
+    }
+
+    /// The object's state as it is in the store now.
+    pub(super) fn context_of(&mut self, slot: u32, object: &ObjectId) -> Option<ObjectContext> {
+        let hosted = self.slots.get(slot as usize)?.as_ref()?;
+        if let Some(context) = self.contexts.get(object, hosted.generation) {
+            return Some(context.clone());
+        }
+        exec::load_context(&*self.shared.store, hosted.pg, object).ok()
+    }
+}

@@ -1,0 +1,212 @@
+//! Which objects of cache tiers something is under way for, and who waits for them.
+
+use super::super::ops::{InflightOp, Outcome};
+use crate::copy::HeldCopy;
+use nacre_types::id_map::IdMap;
+use nacre_types::ids::{Epoch, Eversion, Interval};
+use nacre_types::object::ObjectId;
+use std::collections::BTreeMap;
+
+/// What a tier knows of an operation.
+#[derive(Default)]
+pub(in super::super) struct TierState {
+    /// The base's answer: all that is left is to tell it.
+    pub(in super::super) answer: Option<Outcome>,
+    /// The other pool did not execute it.
+    pub(in super::super) is_checked: bool,
+    /// The object is absent in the base, where it had at most this user version.
+    pub(in super::super) absent: Option<u64>,
+    /// It is proxied: its object can't be promoted.
+    pub(in super::super) goes_past: bool,
+    /// The OSD's own change.
+    pub(in super::super) own: Option<Own>,
+}
+
+/// A change of an object that no client asked for: see [`nacre_exec::tier::Change`].
+pub(in super::super) enum Own {
+    /// It becomes a copy of the base's.
+    Promote {
+        /// What was read.
+        copy: HeldCopy,
+        /// By which map.
+        epoch: Epoch,
+    },
+    /// The base has it.
+    Flushed {
+        /// In this version.
+        version: Eversion,
+        /// By which map.
+        epoch: Epoch,
+    },
+    /// It leaves the cache.
+    Evict {
+        /// In this version.
+        version: Eversion,
+        /// Its removal is flushed.
+        is_flushed: bool,
+    },
+    /// It counts no more.
+    Invalidate {
+        /// In this version.
+        version: Eversion,
+    },
+}
+
+/// What an object is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// The base's is read and becomes the cache's.
+    Promote,
+    /// So many operations are with the base.
+    Proxy(usize),
+    /// The other pool is asked about a resend.
+    Query,
+    /// The OSD changes it itself.
+    Own,
+}
+
+/// A busy object.
+pub(super) struct Busy {
+    slot: u32,
+    work: Work,
+    waiting: Vec<Box<InflightOp>>,
+}
+
+impl Busy {
+    pub(super) fn new(slot: u32, work: Work) -> Busy {
+        Busy { slot, work, waiting: Vec::new() }
+    }
+}
+
+/// A question to the other pool. Each names the interval in which it was asked: in another one its answer does not count.
+pub(super) enum Ask {
+    Promotion { slot: u32, object: ObjectId, interval: Interval, epoch: Epoch },
+    Proxied { slot: u32, interval: Interval, op: Box<InflightOp> },
+    Query { slot: u32, interval: Interval, op: Box<InflightOp> },
+    Flush { slot: u32, interval: Interval, object: ObjectId, epoch: Epoch },
+}
+
+/// An object whose changes are on their way to the base.
+pub(super) struct Flush {
+    pub(super) slot: u32,
+    /// The version that is flushed.
+    pub(super) version: Eversion,
+    pub(super) is_whiteout: bool,
+    /// Operations that are answered when it is done, and whether they insist.
+    pub(super) waiting: Vec<(Box<InflightOp>, bool)>,
+    /// How often it started over.
+    pub(super) restarts: u32,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(in super::super) struct TierObjects {
+    busy: BTreeMap<ObjectId, Busy>,
+    asks: IdMap<u64, Ask>,
+    pub(super) flushes: BTreeMap<ObjectId, Flush>,
+    /// Clients' evictions under way.
+    pub(super) evictions: BTreeMap<ObjectId, Box<InflightOp>>,
+    last_ticket: u64,
+    parked: usize,
+    asked: usize,
+}
+
+impl TierObjects {
+    /// Whether something is under way that keeps operations on the object waiting.
+    pub(super) fn is_busy(&self, object: &ObjectId) -> bool {
+        !self.busy.is_empty() && self.busy.contains_key(object)
+    }
+
+    /// Whether all that is under way is operations in the base's hands.
+    pub(super) fn only_proxies(&self, object: &ObjectId) -> bool {
+        let proxies = |busy: &Busy| matches!(busy.work, Work::Proxy(_)) && busy.waiting.is_empty();
+        self.busy.get(object).is_some_and(proxies)
+    }
+
+    pub(super) fn is_promoting(&self, object: &ObjectId) -> bool {
+        self.busy.get(object).is_some_and(|busy| busy.work == Work::Promote)
+    }
+
+    /// Operations of clients that are kept here.
+    pub(in super::super) fn held(&self) -> usize {
+        let flushes: usize = self.flushes.values().map(|flush| flush.waiting.len()).sum();
+        self.parked + self.asked + flushes + self.evictions.len()
+    }
+
+    pub(super) fn begin(&mut self, object: &ObjectId, busy: Busy) {
+        let before = self.busy.insert(object.clone(), busy);
+        debug_assert!(before.is_none(), "{object} is busy");
+    }
+
+    pub(super) fn begin_proxy(&mut self, object: &ObjectId, slot: u32, _writes: bool) {
+        let busy = self.busy.entry(object.clone()).or_insert_with(|| Busy::new(slot, Work::Proxy(0)));
+        if let Work::Proxy(count) = &mut busy.work {
+            *count += 1;
+        }
+    }
+
+    /// An operation came back from the base. Returns whether it was the last one.
+    pub(super) fn end_proxy(&mut self, object: &ObjectId) -> bool {
+        match self.busy.get_mut(object).map(|busy| &mut busy.work) {
+            Some(Work::Proxy(count)) => {
+                *count = count.saturating_sub(1);
+                *count == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets an operation wait for a busy object; hands it back where the object is not.
+    pub(super) fn park(&mut self, object: &ObjectId, op: Box<InflightOp>) -> Result<(), Box<InflightOp>> {
+        match self.busy.get_mut(object) {
+            Some(busy) => {
+                busy.waiting.push(op);
+                self.parked += 1;
+                Ok(())
+            }
+            None => Err(op),
+        }
+    }
+
+    /// The object is busy no more. Returns who waited, in order.
+    pub(super) fn end(&mut self, object: &ObjectId) -> Vec<Box<InflightOp>> {
+        let waiting = self.busy.remove(object).map(|busy| busy.waiting).unwrap_or_default();
+        self.parked -= waiting.len();
+        waiting
+    }
+
+    /// Notes a question; its answer comes with the ticket.
+    pub(super) fn ask(&mut self, ask: Ask) -> u64 {
+        self.asked += usize::from(matches!(ask, Ask::Proxied { .. } | Ask::Query { .. }));
+        self.last_ticket += 1;
+        self.asks.insert(self.last_ticket, ask);
+        self.last_ticket
+    }
+
+    pub(super) fn answered(&mut self, ticket: u64) -> Option<Ask> {
+        let ask = self.asks.remove(&ticket)?;
+        self.asked -= usize::from(matches!(ask, Ask::Proxied { .. } | Ask::Query { .. }));
+        Some(ask)
+    }
+
+    /// Forgets what is under way in a PG, but for what is with the other pool. Returns the operations that waited.
+    pub(super) fn drop_slot(&mut self, slot: u32) -> Vec<Box<InflightOp>> {
+        let mut dropped = Vec::new();
+        let of_slot = |busy: &Busy| busy.slot == slot;
+        let objects: Vec<_> =
+            self.busy.iter().filter(|(_, busy)| of_slot(busy)).map(|(o, _)| o.clone()).collect();
+        for object in objects {
+            dropped.extend(self.end(&object));
+        }
+        let objects: Vec<_> =
+            self.flushes.iter().filter(|(_, flush)| flush.slot == slot).map(|(o, _)| o.clone()).collect();
+        for object in objects {
+            let flush = self.flushes.remove(&object);
+            dropped.extend(flush.into_iter().flat_map(|flush| flush.waiting).map(|(op, _)| op));
+        }
+        let objects: Vec<_> =
+            self.evictions.iter().filter(|(_, op)| op.slot == slot).map(|(o, _)| o.clone()).collect();
+        dropped.extend(objects.iter().filter_map(|object| self.evictions.remove(object)));
+        dropped
+    }
+}
