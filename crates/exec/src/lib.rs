@@ -377,7 +377,10 @@ fn finish(
     let user_version = env.last_user_version.max(before.info.user_version) + 1;
     if !invisible {
         after.info.user_version = user_version.max(env.at.version);
-        after.info.flags |= nacre_types::op::object_flag::DIRTY;
+        // The cluster's own objects are never flushed.
+        if request.object.namespace() != INTERNAL_NAMESPACE {
+            after.info.flags |= nacre_types::op::object_flag::DIRTY;
+        }
     }
     if let Some(version) = copied_version
         && request.ops.iter().all(|op| matches!(op.op, Op::CopyFrom { .. }) || !op.op.is_write())

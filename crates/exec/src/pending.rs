@@ -266,7 +266,8 @@ impl Pending<'_> {
         }
         // The user version goes on where the removed object's was.
         let mut info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
-        let leaves_whiteout = self.env.whiteouts && self.based;
+        let leaves_whiteout =
+            self.env.whiteouts && self.based && self.oid.namespace() != crate::INTERNAL_NAMESPACE;
         if leaves_whiteout {
             info.flags = object_flag::WHITEOUT;
             self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size: 0 });

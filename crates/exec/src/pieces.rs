@@ -35,11 +35,12 @@ pub fn removal(store: &dyn ReadStore, pg: PgId) -> Result<Option<Transaction>, S
     Ok(Some(txn))
 }
 
-/// Sums up to [`COUNT_STEP`] objects from `from` on; returns them with where to go on.
+/// Sums up to [`COUNT_STEP`] objects from `from` on; returns them with where to go on. `note` gets each that can be read.
 pub fn count(
     store: &dyn ReadStore,
     pg: PgId,
     from: Option<&ObjectId>,
+    note: &mut dyn FnMut(&ObjectId, &ObjectContext),
 ) -> Result<(SumsDelta, Option<ObjectId>), StoreError> {
     let first = ObjectId::min_at_hash(pg.pool, 0);
     let mut page = match store.list_objects(pg, from.unwrap_or(&first), None, COUNT_STEP + 1) {
@@ -51,7 +52,10 @@ pub fn count(
     let mut sum = SumsDelta::default();
     for oid in page.entries.iter().filter(|oid| !nacre_pg::is_temp(oid)) {
         match load_context(store, pg, oid) {
-            Ok(context) => sum += SumsDelta::between(&ObjectContext::default(), &context),
+            Ok(context) => {
+                sum += SumsDelta::between(&ObjectContext::default(), &context);
+                note(oid, &context);
+            }
             // Damaged objects count as objects; reads report them.
             Err(error) if error.is_damage() => sum.objects += 1,
             Err(error) => return Err(error),

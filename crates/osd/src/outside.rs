@@ -114,11 +114,10 @@ impl World for Outside {
         });
     }
 
-    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64) {
         let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
         tokio::spawn(async move {
             let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
-            let max_bytes = shared.limits.load().max_object_size_bytes;
             let fetched = copier.fetch(&request, max_bytes).await;
             shared.inboxes[shard].post(ShardMessage::ReadOther { ticket, fetched });
         });

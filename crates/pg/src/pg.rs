@@ -631,6 +631,11 @@ impl Pg {
         self.log.admit(reqid, attempt)
     }
 
+    /// The last update that was ordered or taken in.
+    pub fn last_update(&self) -> Eversion {
+        self.log.head()
+    }
+
     /// See [`PgLog::user_version`].
     pub fn user_version(&self) -> u64 {
         self.log.user_version()

@@ -471,5 +471,6 @@ pub fn measure_space(shared: &Shared) -> Option<(u64, u64)> {
     let left = statfs.available_bytes.saturating_sub(kept(full));
     shared.set_backfill_full(statfs.available_bytes < kept(backfillfull));
     shared.space_bytes.store(left, Ordering::Relaxed);
+    shared.total_bytes.store(statfs.total_bytes, Ordering::Relaxed);
     Some((left, statfs.total_bytes))
 }

@@ -94,6 +94,8 @@ struct Hosted {
     report_seq: u64,
     /// The part of its pool in a tier, by the shard's map.
     role: Option<Arc<tier::Role>>,
+    /// What a cache's PG keeps, while it is active here.
+    cache: Option<Box<tier::CacheState>>,
 }
 
 /// See the module's documentation.
@@ -238,6 +240,7 @@ impl ShardCell {
             }
             shard.due_watches();
             shard.due_early();
+            shard.due_agents();
         })?;
         Some(self.pending())
     }
@@ -448,6 +451,7 @@ impl Shard {
                 hosted.sums = Sums::default();
             }
             self.shared.report.notify_one();
+            self.settle_cache(slot);
         }
     }
 
@@ -661,7 +665,7 @@ impl Shard {
     /// The time of the next deadline.
     fn next_ns(&self) -> Option<u64> {
         let tick = self.timers.peek().map(|Reverse((at, _))| *at);
-        [tick, self.watches.next_ns(), self.early.next_ns()].into_iter().flatten().min()
+        [tick, self.watches.next_ns(), self.early.next_ns(), self.next_agent_ns()].into_iter().flatten().min()
     }
 
     /// The PGs hosted, in no certain order.
@@ -772,6 +776,10 @@ impl Hosted {
     /// Adds what only the host knows.
     fn complete(&self, stats: &mut PgStats) {
         stats.sums = self.sums.current();
+        if self.role.as_ref().is_some_and(|role| role.cache.is_some()) && !self.sums.is_complete() {
+            // While objects are counted nobody may take the cache for clean.
+            stats.sums.dirty = stats.sums.dirty.max(1);
+        }
         stats.io = self.io;
         stats.stored_bytes = stats.sums.bytes;
     }

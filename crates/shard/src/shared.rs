@@ -18,6 +18,7 @@ use nacre_pg::Settings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg, HeartbeatSettings};
 use nacre_pg::lease::LeaseSettings;
 use nacre_pg::reserve::{Reservation, Reserver};
+use nacre_tier::promote::throttle::PromoteThrottle;
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::{Encoded, Message, OsdMarkMeDown};
 use nacre_types::osdmap::{Member, OsdMap};
@@ -26,6 +27,10 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
+
+/// Promotions on the side, per second of an OSD (`osd_tier_promote_max_objects_sec`, `osd_tier_promote_max_bytes_sec`).
+const PROMOTE_OBJECTS_PER_S: u64 = 25;
+const PROMOTE_BYTES_PER_S: u64 = 5 << 20;
 
 /// The most that recovery reads or sends at a time, so that requests come in between.
 const MAX_PUSH_BYTES: u64 = 1 << 20;
@@ -81,6 +86,10 @@ pub struct Shared {
     full: AtomicBool,
     /// Bytes that the store may still take before it is full: as measured last, less what was written since.
     pub space_bytes: AtomicU64,
+    /// The store's size in bytes, as measured last.
+    pub total_bytes: AtomicU64,
+    /// What promotions into cache tiers may begin.
+    pub(crate) promotions: Mutex<PromoteThrottle>,
     /// Whether the store is above the map's backfillfull ratio: no copy here begins to be filled.
     pub backfill_full: AtomicBool,
     /// PGs that may make whole copies now, of those that this OSD is primary of.
@@ -150,6 +159,8 @@ impl Shared {
                 next_tid: AtomicU64::new(1),
                 full: AtomicBool::new(false),
                 space_bytes: AtomicU64::new(u64::MAX),
+                total_bytes: AtomicU64::new(0),
+                promotions: Mutex::new(PromoteThrottle::new(PROMOTE_OBJECTS_PER_S, PROMOTE_BYTES_PER_S, 0)),
                 backfill_full: AtomicBool::new(false),
                 map_asked_ns: AtomicU64::new(0),
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),

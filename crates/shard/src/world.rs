@@ -55,9 +55,9 @@ pub trait World: Send + Sync {
     /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).
     fn fetch(&self, shard: usize, arrival: Box<Arrival>);
 
-    /// Reads the source of the request's copy-from op, in another pool of the tier; the shard `shard` hears of it by
+    /// Reads the source of the request's copy-from op, of at most `max_bytes`, in another pool of the tier; the shard `shard` hears of it by
     /// [`ShardMessage::ReadOther`](crate::inbox::ShardMessage::ReadOther).
-    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
+    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64);
 
     /// Sends a request to the other pool of a tier, in the order of calls; the shard `shard` hears of the answer by
     /// [`ShardMessage::Answered`](crate::inbox::ShardMessage::Answered).

@@ -3,7 +3,7 @@
 //! It is done in pieces of bounded size, one per turn of the shard's task, so that clients' requests come in between.
 
 use super::{Shard, Sums};
-use nacre_exec::pieces;
+use nacre_exec::{ObjectContext, pieces};
 use nacre_objectstore::StoreError;
 use nacre_pg::{Event, PieceCursor};
 use nacre_types::ids::PgId;
@@ -59,7 +59,13 @@ impl Shard {
             return;
         }
         let pg = hosted.pg;
-        match pieces::count(&*self.shared.store, pg, hosted.sums.position()) {
+        let cache = &mut hosted.cache;
+        let mut note = |object: &ObjectId, context: &ObjectContext| {
+            if let Some(cache) = cache {
+                cache.note(object, context);
+            }
+        };
+        match pieces::count(&*self.shared.store, pg, hosted.sums.position(), &mut note) {
             Ok((delta, position)) => {
                 let more = position.is_some();
                 hosted.sums.counted(&delta, position);

@@ -55,6 +55,7 @@ impl Shard {
         let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
         let up = up.get(&hosted.pg).cloned().unwrap_or_default();
         self.feed(slot, Event::Map { map: Arc::clone(map), up, unlisted: Arc::clone(&self.unlisted) });
+        self.settle_cache(slot);
     }
 
     /// Begins to host a PG of which the store has nothing; `None` while its old copy is being removed.
@@ -112,6 +113,7 @@ impl Shard {
             reported: None,
             report_seq: 0,
             role: None,
+            cache: None,
         })));
         self.by_pg.insert(pg, slot);
         if let Some(map) = self.map.clone() {

@@ -461,6 +461,9 @@ impl Shard {
             };
         };
         hosted.sums.changed(&request.object, &change.delta);
+        if let Some(cache) = &mut hosted.cache {
+            cache.note(&request.object, &change.context);
+        }
         if self.space.is_scarce() {
             let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
             // Methods of object classes may write more than they are given.
@@ -631,6 +634,7 @@ fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
             Change::Evict { version: *version, is_flushed: *is_flushed }
         }
         Some(Own::Invalidate { version }) => Change::Invalidate { version: *version },
+        Some(Own::Internal) => return None,
         None => match op.request.tier.as_ref().map_or(0, |sender| sender.user_version) {
             0 => return None,
             user_version => Change::RemoveBase { user_version },

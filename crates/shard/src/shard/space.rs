@@ -48,6 +48,11 @@ impl MemberSpace {
         member.left_bytes = left_bytes;
     }
 
+    /// What a member's store may still take, where that is little.
+    pub(super) fn left(&self, osd: OsdId) -> Option<u64> {
+        self.members.get(&osd).map(|member| member.left_bytes)
+    }
+
     /// Forgets members that are gone.
     pub(super) fn retain(&mut self, keep: impl Fn(OsdId) -> bool) {
         self.members.retain(|osd, _| keep(*osd));

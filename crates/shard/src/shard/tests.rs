@@ -226,7 +226,7 @@ impl World for Alone {
 
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 
-    fn read_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>) {}
+    fn read_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>, _max_bytes: u64) {}
 
     fn ask_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>) {}
 }

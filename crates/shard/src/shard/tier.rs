@@ -17,9 +17,11 @@
 //! - A flush is a copy that the base fetches from whoever is the cache's primary: a committed state. Versions of a name rise over
 //!   both pools, so that a late flush is known by its version.
 
+mod agent;
 mod flush;
 mod objects;
 
+pub(super) use agent::CacheState;
 pub(super) use objects::TierObjects;
 pub(super) use objects::{Own, TierState};
 
@@ -28,6 +30,8 @@ use super::ops::{Admission, InflightOp, Outcome, answer, backoff, send_back};
 use crate::copy::{Fetched, HeldCopy};
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::{ClientOp, Executed, log};
+use nacre_tier::hit_set::history::Recorded;
+use nacre_tier::promote::{self, Decision};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, Interval, PoolId, ReqId};
 use nacre_types::msg::{OsdReply, OsdRequest};
@@ -101,6 +105,11 @@ fn needs_copy(request: &OsdRequest) -> bool {
                 | Op::CachePin
         )
     })
+}
+
+/// Whether the request manages the cache.
+fn is_cache_op(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| matches!(op.op, Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict))
 }
 
 /// Whether ops tell of the cache's copy, or change it as it is.
@@ -186,7 +195,7 @@ impl Shard {
         }
         let object = request.object.clone();
         let (writes, resent) = (op.writes, request.attempt > 0);
-        if self.tiers.is_busy(&object) && !self.may_join(&object, &role, token, &context) {
+        if self.tiers.is_busy(&object) && !self.may_join(&object, &role, slot, token, &context) {
             return self.withdraw(token, |shard, op| shard.park(&object, op));
         }
         let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
@@ -221,18 +230,23 @@ impl Shard {
         }
         let valid = exec::tier::is_valid(&context, role.overlay_epoch);
         let needs_copy = needs_copy(&op.request);
+        let (writes, goes_past, absent) = (op.writes, op.tier.goes_past, op.tier.absent.take());
+        let recorded = self.record_access(slot, &object);
         let passes = matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward);
         if valid && (!passes || exec::tier::is_dirty(&context) || needs_copy) {
             self.metrics.tier_hits.inc();
+            if writes && !needs_copy && self.waits_for_room(slot) {
+                return self.wait_for_room(slot, token, &object);
+            }
             return Gate::Execute(context);
         }
-        if let Some(version) = op.tier.absent.take()
+        if let Some(version) = absent
             && !context.exists
         {
             context.info.user_version = context.info.user_version.max(version);
             return Gate::Execute(context);
         }
-        if valid && op.writes {
+        if valid && writes {
             // The base changes past the copy: it must not count then, whoever is primary.
             let version = context.info.version;
             let own = match exec::tier::is_evictable(&context) {
@@ -245,34 +259,85 @@ impl Shard {
             });
         }
         self.metrics.tier_misses.inc();
-        let promotes = needs_copy || !op.tier.goes_past && self.promotes(slot, token, mode);
+        let (promotes, afterwards) = match self.decide(slot, token, role, mode, recorded, true) {
+            _ if needs_copy => (true, false),
+            _ if goes_past => (false, false),
+            Decision::Execute => return Gate::Execute(context),
+            Decision::Promote => (true, false),
+            Decision::ProxyRead { promote } | Decision::ProxyWrite { promote } => (false, promote),
+            // The base may always be asked, so that nothing waits for the agent.
+            Decision::Redirect | Decision::WaitForRoom => (false, false),
+        };
         if promotes {
-            self.withdraw(token, |shard, op| shard.promote(slot, role, &object, op))
-        } else {
-            self.withdraw(token, |shard, op| shard.proxy(slot, role, &object, op))
+            return self.withdraw(token, |shard, op| shard.promote(slot, role, &object, Some(op)));
         }
+        self.withdraw(token, |shard, op| shard.proxy(slot, role, &object, op, afterwards))
     }
 
-    /// Whether the object of an operation that misses the cache is fetched into it.
-    fn promotes(&mut self, _slot: u32, token: u64, mode: CacheMode) -> bool {
-        let writes = self.ops.get_mut(token).is_some_and(|op| op.writes);
-        match mode {
-            CacheMode::Writeback => true,
-            CacheMode::Readproxy => writes,
-            CacheMode::Readonly => !writes,
-            _ => false,
-        }
+    /// What becomes of an operation whose object the cache lacks. `starts`: a promotion on the side may begin.
+    fn decide(
+        &mut self,
+        slot: u32,
+        token: u64,
+        role: &Role,
+        mode: CacheMode,
+        recorded: Recorded,
+        starts: bool,
+    ) -> Decision {
+        let Some(op) = self.ops.get_mut(token) else { return Decision::Execute };
+        let ordered = op.request.flags & request_flag::ORDER_READS_WRITES != 0;
+        let mut request = promote::Request::of(&op.request.ops, ordered);
+        request.writes = op.writes;
+        // A removal through the cache has to reach the base too.
+        request.skip_cache = false;
+        let object = op.request.object.clone();
+        let is_full = self.waits_for_room(slot);
+        let now_ns = self.now_ns;
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let (Some(hosted), Some(tiering)) = (hosted, role.tiering()) else { return Decision::Execute };
+        let Some(cache) = &hosted.cache else {
+            // The PG became active just now.
+            return if request.writes {
+                Decision::ProxyWrite { promote: false }
+            } else {
+                Decision::ProxyRead { promote: false }
+            };
+        };
+        let throttle = &self.shared.promotions;
+        promote::decide(mode, &object, &request, is_full, cache.admission(tiering, recorded), || {
+            starts && throttle.lock().try_start(now_ns)
+        })
     }
 
     /// Whether an operation on an object that is being proxied may be proxied beside: the base orders them.
-    fn may_join(&mut self, object: &ObjectId, role: &Role, token: u64, context: &ObjectContext) -> bool {
+    fn may_join(
+        &mut self,
+        object: &ObjectId,
+        role: &Role,
+        slot: u32,
+        token: u64,
+        context: &ObjectContext,
+    ) -> bool {
         let Some(op) = self.ops.get_mut(token) else { return false };
         let resent = op.writes && op.request.attempt > 0 && !op.tier.is_checked;
         let past = op.tier.goes_past;
         let (Some(mode), false) = (role.mode(), resent) else { return false };
-        let copy = needs_copy(&op.request) || is_about_copy(&op.request);
+        let copy = needs_copy(&op.request) || is_about_copy(&op.request) || is_cache_op(&op.request);
         let valid = exec::tier::is_valid(context, role.overlay_epoch);
-        self.tiers.only_proxies(object) && !copy && !valid && (past || !self.promotes(0, token, mode))
+        if copy || valid || !self.tiers.only_proxies(object) {
+            return false;
+        }
+        let recorded = Recorded { was_in_current: true, rotation_due: false };
+        let decision = self.decide(slot, token, role, mode, recorded, false);
+        past || !matches!(decision, Decision::Promote)
+    }
+
+    /// A write waits until the agent has made room.
+    fn wait_for_room(&mut self, slot: u32, token: u64, object: &ObjectId) -> Gate {
+        self.withdraw(token, |shard, op| {
+            shard.begin(slot, object, Work::Room, Some(op));
+            shard.schedule_agent(slot, shard.now_ns);
+        })
     }
 
     /// Takes an operation out of its PG's machine.
@@ -401,7 +466,7 @@ impl Shard {
     }
 
     /// Fetches an object into the cache; `op` waits for it.
-    fn promote(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>) {
+    fn promote(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Option<Box<InflightOp>>) {
         let get = Op::CopyFrom {
             source: object.with_pool(role.other),
             version: 0,
@@ -410,7 +475,7 @@ impl Shard {
         };
         let Some(request) = self.request_to_other(slot, role.other, object, vec![OsdOp::from(get)], None)
         else {
-            return self.back_off(*op, self.epoch());
+            return op.map_or((), |op| self.back_off(*op, self.epoch()));
         };
         let epoch = request.epoch;
         let ticket = self.tiers.ask(Ask::Promotion {
@@ -419,8 +484,21 @@ impl Shard {
             interval: request.interval,
             epoch,
         });
-        self.begin(slot, object, Work::Promote, Some(op));
-        self.shared.world.read_other(self.index, ticket, request);
+        self.begin(slot, object, Work::Promote, op);
+        let most_bytes = self.most_promoted(slot, role);
+        self.shared.world.read_other(self.index, ticket, request, most_bytes);
+    }
+
+    /// The largest object that is promoted, in bytes: others would displace everything else.
+    fn most_promoted(&self, slot: u32, role: &Role) -> u64 {
+        let most = self.shared.limits.load().max_object_size_bytes;
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let pg_bytes = hosted.and_then(|hosted| hosted.cache.as_ref()).map_or(0, |cache| cache.pg_bytes);
+        let ratio = role.tiering().map_or(0, |tiering| tiering.full_ratio_micro);
+        match pg_bytes {
+            0 => most,
+            share => most.min((u128::from(share) * u128::from(ratio) / 1_000_000) as u64),
+        }
     }
 
     /// The object that is to be promoted is read, or can't be.
@@ -437,7 +515,10 @@ impl Shard {
                 self.release(&object, |state| state.absent = Some(version));
             }
             Ok(copied) => match HeldCopy::new(Ok(copied), &self.shared.copies) {
-                Some(copy) => self.change_tier_object(slot, &object, Own::Promote { copy, epoch }),
+                Some(copy) => {
+                    self.shared.promotions.lock().copied(copy.bytes());
+                    self.change_tier_object(slot, &object, Own::Promote { copy, epoch });
+                }
                 None => self.send_waiting_back(&object),
             },
             Err(DEPOSED | Errno::ESHUTDOWN | Errno::ETIMEDOUT | Errno::ERANGE) => {
@@ -471,7 +552,7 @@ impl Shard {
     }
 
     /// Has a client's operation executed by the base.
-    fn proxy(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>) {
+    fn proxy(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>, promotes_then: bool) {
         let Some(conn) = &op.conn else { return };
         let request = &op.request;
         let client = ProxiedClient {
@@ -488,9 +569,9 @@ impl Shard {
         asked.flags |= request.flags;
         asked.mtime_ns = request.mtime_ns;
         (asked.snap, asked.snap_context) = (request.snap, request.snap_context.clone());
-        let (writes, interval) = (op.writes, asked.interval);
+        let interval = asked.interval;
         self.metrics.tier_proxied.inc();
-        self.tiers.begin_proxy(object, slot, writes);
+        self.tiers.begin_proxy(object, slot, promotes_then);
         let ticket = self.tiers.ask(Ask::Proxied { slot, interval, op });
         self.shared.world.ask_other(self.index, ticket, asked);
     }
@@ -540,8 +621,14 @@ impl Shard {
             }
             Err(_) => self.send_op_back(*op),
         }
-        if is_here && self.tiers.end_proxy(&object) {
+        if is_here && let Some(promotes) = self.tiers.end_proxy(&object) {
             self.release(&object, |_| {});
+            if promotes
+                && !self.tiers.is_busy(&object)
+                && let Some(role) = self.role_of(slot)
+            {
+                self.promote(slot, &role, &object, None);
+            }
         }
     }
 
@@ -613,6 +700,7 @@ impl Shard {
                 self.evicted(object, result);
             }
             Own::Invalidate { .. } => self.release(object, |_| {}),
+            Own::Internal => {}
         }
     }
 
@@ -620,6 +708,9 @@ impl Shard {
     pub(super) fn drop_tier_work(&mut self, slot: u32) {
         for op in self.tiers.drop_slot(slot) {
             self.back_off(*op, self.epoch());
+        }
+        if let Some(hosted) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            hosted.cache = None;
         }
     }
 }

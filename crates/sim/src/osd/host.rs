@@ -247,7 +247,7 @@ impl World for Host {
         self.out.lock().push(Out::Fetch { shard, arrival });
     }
 
-    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
         pass(Call::Send);
         self.out.lock().push(Out::AskOther { shard, ticket, request, reads: true });
     }

@@ -151,6 +151,10 @@ impl Shard {
 
     fn end_flush(&mut self, object: &ObjectId, result: i32) {
         let Some(flush) = self.tiers.flushes.remove(object) else { return };
+        if result == 0 {
+            // The agent has room for the next one.
+            self.schedule_agent(flush.slot, self.now_ns);
+        }
         for (op, _) in flush.waiting {
             if result == DEPOSED.negated() {
                 self.back_off(*op, self.epoch());

@@ -5,7 +5,8 @@ use crate::copy::HeldCopy;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::object::ObjectId;
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// What a tier knows of an operation.
 #[derive(Default)]
@@ -20,6 +21,13 @@ pub(in super::super) struct TierState {
     pub(in super::super) goes_past: bool,
     /// The OSD's own change.
     pub(in super::super) own: Option<Own>,
+}
+
+impl TierState {
+    /// Of a change of the PG's own objects.
+    pub(super) fn internal() -> TierState {
+        TierState { own: Some(Own::Internal), ..TierState::default() }
+    }
 }
 
 /// A change of an object that no client asked for: see [`nacre_exec::tier::Change`].
@@ -50,6 +58,8 @@ pub(in super::super) enum Own {
         /// In this version.
         version: Eversion,
     },
+    /// An object of the PG's own is written or removed, by ops.
+    Internal,
 }
 
 /// What an object is busy with.
@@ -63,18 +73,22 @@ pub(super) enum Work {
     Query,
     /// The OSD changes it itself.
     Own,
+    /// Writes wait for room in the cache.
+    Room,
 }
 
 /// A busy object.
 pub(super) struct Busy {
     slot: u32,
     work: Work,
+    /// It is promoted when the base has answered.
+    promotes_then: bool,
     waiting: Vec<Box<InflightOp>>,
 }
 
 impl Busy {
     pub(super) fn new(slot: u32, work: Work) -> Busy {
-        Busy { slot, work, waiting: Vec::new() }
+        Busy { slot, work, promotes_then: false, waiting: Vec::new() }
     }
 }
 
@@ -106,6 +120,8 @@ pub(in super::super) struct TierObjects {
     pub(super) flushes: BTreeMap<ObjectId, Flush>,
     /// Clients' evictions under way.
     pub(super) evictions: BTreeMap<ObjectId, Box<InflightOp>>,
+    /// When agents look at their PGs, by slot.
+    pub(super) agents: BinaryHeap<Reverse<(u64, u32)>>,
     last_ticket: u64,
     parked: usize,
     asked: usize,
@@ -138,22 +154,31 @@ impl TierObjects {
         debug_assert!(before.is_none(), "{object} is busy");
     }
 
-    pub(super) fn begin_proxy(&mut self, object: &ObjectId, slot: u32, _writes: bool) {
+    pub(super) fn begin_proxy(&mut self, object: &ObjectId, slot: u32, promotes_then: bool) {
         let busy = self.busy.entry(object.clone()).or_insert_with(|| Busy::new(slot, Work::Proxy(0)));
+        busy.promotes_then |= promotes_then;
         if let Work::Proxy(count) = &mut busy.work {
             *count += 1;
         }
     }
 
-    /// An operation came back from the base. Returns whether it was the last one.
-    pub(super) fn end_proxy(&mut self, object: &ObjectId) -> bool {
-        match self.busy.get_mut(object).map(|busy| &mut busy.work) {
-            Some(Work::Proxy(count)) => {
-                *count = count.saturating_sub(1);
-                *count == 0
-            }
-            _ => false,
-        }
+    /// An operation came back from the base. After the last one: whether the object is to be promoted.
+    pub(super) fn end_proxy(&mut self, object: &ObjectId) -> Option<bool> {
+        let busy = self.busy.get_mut(object)?;
+        let Work::Proxy(count) = &mut busy.work else { return None };
+        *count = count.saturating_sub(1);
+        (*count == 0).then_some(busy.promotes_then)
+    }
+
+    /// Objects of a PG whose writes wait for room.
+    pub(super) fn waiting_for_room(&self, slot: u32) -> Vec<ObjectId> {
+        let waits = |busy: &Busy| busy.slot == slot && busy.work == Work::Room;
+        self.busy.iter().filter(|(_, busy)| waits(busy)).map(|(object, _)| object.clone()).collect()
+    }
+
+    /// Changes of the OSD's own under way.
+    pub(super) fn own_changes(&self) -> usize {
+        self.busy.values().filter(|busy| busy.work == Work::Own).count()
     }
 
     /// Lets an operation wait for a busy object; hands it back where the object is not.

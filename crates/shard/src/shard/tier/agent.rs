@@ -1,0 +1,442 @@
+//! What a PG of a cache keeps in memory, and its agent: flushes and evicts in the background as the pool's targets want it.
+//!
+//! The agent's cost follows what is dirty and what has to go: dirty objects are known by name, from the counting of the PG's
+//! objects on; clean ones are looked at while some of them have to leave.
+
+use super::super::Shard;
+use super::Role;
+use super::objects::{Own, Work};
+use nacre_common::options::Options;
+use nacre_exec::{self as exec, ObjectContext};
+use nacre_tier::effort::{
+    self, AgentMode, AgentOptions, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
+};
+use nacre_tier::hit_set::history::{
+    ARCHIVE_NAMESPACE, Archive, HitSetConfig, HitSetHistory, HitSetIndex, Recorded,
+};
+use nacre_tier::promote::Admission;
+use nacre_tier::temperature::{Candidate, Grades, TemperatureHistogram};
+use nacre_types::ids::{ClientId, OsdId, PgId};
+use nacre_types::object::ObjectId;
+use nacre_types::op::{Op, OsdOp, object_flag, user_attr};
+use nacre_types::osdmap::{OsdMap, flag};
+use nacre_types::pool::Tiering;
+use std::collections::BTreeSet;
+
+/// Objects that a step looks at for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
+const EVICT_CHECKS: usize = 32;
+/// Evictions of one PG under way.
+const MAX_EVICTIONS: usize = 16;
+/// Between two steps while there is work, in nanoseconds; the end of a flush brings the next one forward.
+const BUSY_NS: u64 = 50_000_000;
+/// Between two looks at the PG while there is none.
+const IDLE_NS: u64 = 1_000_000_000;
+/// Rounds over all objects after which the histogram of temperatures counts half.
+const HALFLIFE_ROUNDS: u32 = 4;
+/// The share of an OSD's space, in millionths, that caches leave free.
+const RESERVE_MICRO: u32 = 100_000;
+/// The attribute of an archived hit set that holds its times.
+const ARCHIVE_ATTR: &str = "archive";
+
+/// See the module's documentation.
+pub(in super::super) struct CacheState {
+    pub(super) history: HitSetHistory,
+    pub(super) mode: AgentMode,
+    histogram: TemperatureHistogram,
+    rounds: u32,
+    /// Where the look at clean objects goes on; `None` begins.
+    position: Option<ObjectId>,
+    /// Objects that are dirty, as far as the PG's objects have been counted.
+    dirty: BTreeSet<ObjectId>,
+    /// Where flushing goes on.
+    flushed_to: Option<ObjectId>,
+    pub(super) next_ns: u64,
+    /// The most bytes that the PG should hold; 0 is no limit.
+    pub(super) pg_bytes: u64,
+}
+
+impl CacheState {
+    fn new(pg: PgId, config: HitSetConfig, index: HitSetIndex, wall_ns: u64, next_ns: u64) -> CacheState {
+        CacheState {
+            history: HitSetHistory::activate(pg, config, index, wall_ns),
+            mode: AgentMode::default(),
+            histogram: TemperatureHistogram::default(),
+            rounds: 0,
+            position: None,
+            dirty: BTreeSet::new(),
+            flushed_to: None,
+            next_ns,
+            pg_bytes: 0,
+        }
+    }
+
+    /// An object is now so, or was found so.
+    pub(in super::super) fn note(&mut self, object: &ObjectId, context: &ObjectContext) {
+        if exec::tier::is_dirty(context) {
+            if !self.dirty.contains(object) {
+                self.dirty.insert(object.clone());
+            }
+        } else {
+            self.dirty.remove(object);
+        }
+    }
+
+    /// An access of an object.
+    pub(super) fn record(&mut self, object: &ObjectId, wall_ns: u64) -> Recorded {
+        self.history.record(object, wall_ns)
+    }
+
+    /// What lets an object in.
+    pub(super) fn admission(&self, tiering: &Tiering, recorded: Recorded) -> Admission<'_> {
+        if !self.history.is_enabled() {
+            return Admission::Always;
+        }
+        Admission::Recency {
+            history: &self.history,
+            was_in_current: recorded.was_in_current,
+            min_read: tiering.min_read_recency_for_promote,
+            min_write: tiering.min_write_recency_for_promote,
+        }
+    }
+
+    /// Up to `count` dirty objects, those after the last ones first.
+    fn to_flush(&mut self, count: usize) -> Vec<ObjectId> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = self.flushed_to.clone().map_or(Unbounded, Excluded);
+        let mut found: Vec<ObjectId> = self.dirty.range((from, Unbounded)).take(count).cloned().collect();
+        if found.len() < count {
+            self.flushed_to = None;
+            let more = self.dirty.iter().take(count - found.len());
+            let more: Vec<_> = more.filter(|object| !found.contains(object)).cloned().collect();
+            found.extend(more);
+        }
+        if let Some(last) = found.last() {
+            self.flushed_to = Some(last.clone());
+        }
+        found
+    }
+}
+
+fn hit_set_config(tiering: &Tiering, options: &Options) -> HitSetConfig {
+    let osd = &options.osd;
+    let size = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
+    HitSetConfig::new(tiering, size(osd.osd_hit_set_min_size), size(osd.osd_hit_set_max_size))
+}
+
+fn micro(ratio: f64) -> u32 {
+    (ratio.clamp(0.0, 1.0) * 1e6) as u32
+}
+
+impl Shard {
+    /// Begins or ends the cache's work on a PG, as its role and state are now.
+    pub(in super::super) fn settle_cache(&mut self, slot: u32) {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
+        let tiering =
+            hosted.role.as_ref().filter(|role| role.leaves_whiteouts()).and_then(|role| role.cache.clone());
+        let (pg, active, has_state) = (hosted.pg, hosted.active, hosted.cache.is_some());
+        let wall_ns = self.shared.world.wall_ns();
+        let state = match tiering.filter(|_| active) {
+            None => None,
+            Some(tiering) => {
+                let config = hit_set_config(&tiering, &self.shared.config.snapshot());
+                if has_state {
+                    if let Some(cache) =
+                        self.slots[slot as usize].as_mut().and_then(|hosted| hosted.cache.as_mut())
+                    {
+                        cache.history.reconfigure(config, wall_ns);
+                    }
+                    return;
+                }
+                Some(Box::new(self.load_cache(pg, config, wall_ns)))
+            }
+        };
+        if let Some(state) = &state {
+            self.tiers.agents.push(std::cmp::Reverse((state.next_ns, slot)));
+            self.inbox.nudge();
+        }
+        let begins = state.is_some();
+        if let Some(hosted) = self.slots[slot as usize].as_mut() {
+            hosted.cache = state;
+            if begins && hosted.sums.is_complete() {
+                // What is dirty shows while the objects are counted.
+                hosted.sums = super::super::Sums::default();
+                self.background.push_back(super::super::background::Work::Sums { slot });
+            }
+        }
+    }
+
+    /// The PG's archived hit sets.
+    fn load_cache(&self, pg: PgId, config: HitSetConfig, wall_ns: u64) -> CacheState {
+        let store = &*self.shared.store;
+        let mut index = HitSetIndex::default();
+        let mut objects = Vec::new();
+        let first = ObjectId::min_at_hash(pg.pool, pg.seed);
+        let page = store.list_objects(pg, &first, None, nacre_tier::hit_set::history::MOST_SETS as usize);
+        let entries = page.map(|page| page.entries).unwrap_or_default();
+        let is_archive =
+            |object: &&ObjectId| object.namespace() == ARCHIVE_NAMESPACE && object.hash() == pg.seed;
+        for object in entries.iter().filter(is_archive) {
+            let times = store.get_attr(pg, object, &user_attr(ARCHIVE_ATTR)).ok().flatten();
+            if let Some(archive) = times.and_then(|times| postcard::from_bytes::<Archive>(&times).ok()) {
+                objects.push((archive, object.clone()));
+            }
+        }
+        objects.sort_by_key(|(archive, _)| *archive);
+        index.archives = objects.iter().map(|(archive, _)| *archive).collect();
+        let mut state = CacheState::new(pg, config, index, wall_ns, self.now_ns + IDLE_NS);
+        for archive in state.history.unread() {
+            let found = objects.iter().find(|(known, _)| *known == archive);
+            let data = found.and_then(|(_, object)| store.read(pg, object, 0, 64 << 20).ok());
+            if let Some(Err(error)) = data.map(|data| state.history.load(&archive, &data)) {
+                tracing::warn!(%pg, %error, "an archived hit set can't be read");
+            }
+        }
+        state
+    }
+
+    /// When the next agent has to look at its PG.
+    pub(in super::super) fn next_agent_ns(&self) -> Option<u64> {
+        self.tiers.agents.peek().map(|std::cmp::Reverse((at, _))| *at)
+    }
+
+    /// Lets the agents work whose time has come.
+    pub(in super::super) fn due_agents(&mut self) {
+        while let Some(std::cmp::Reverse((at, slot))) = self.tiers.agents.peek().copied() {
+            if at > self.now_ns {
+                break;
+            }
+            self.tiers.agents.pop();
+            let cache = |hosted: &Box<super::super::Hosted>| hosted.cache.as_ref().map(|cache| cache.next_ns);
+            if self.slots.get(slot as usize).and_then(Option::as_ref).and_then(cache) == Some(at) {
+                let wait_ns = self.agent_step(slot);
+                self.schedule_agent(slot, self.now_ns + wait_ns);
+            }
+        }
+    }
+
+    /// The agent of a PG looks at it at that time.
+    pub(super) fn schedule_agent(&mut self, slot: u32, at_ns: u64) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return };
+        cache.next_ns = at_ns;
+        self.tiers.agents.push(std::cmp::Reverse((at_ns, slot)));
+        self.inbox.nudge();
+    }
+
+    /// Flushes and evicts some of what has to be. Returns how long the agent rests.
+    fn agent_step(&mut self, slot: u32) -> u64 {
+        let (Some(role), Some(map)) = (self.role_of(slot), self.map.clone()) else { return IDLE_NS };
+        let Some(tiering) = role.cache.clone() else { return IDLE_NS };
+        let options = self.shared.config.snapshot();
+        self.rotate_hit_set(slot);
+        let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_NS };
+        self.release_room(slot, mode.evict != EvictMode::Full);
+        if map.has_flag(flag::NOTIERAGENT) || mode.is_idle() {
+            return IDLE_NS;
+        }
+        let flushed = self.flush_some(slot, &mode, &tiering, &options);
+        let evicted = self.evict_some(slot, &mode, &tiering);
+        if flushed || evicted { BUSY_NS } else { IDLE_NS }
+    }
+
+    fn agent_mode(
+        &mut self,
+        slot: u32,
+        map: &OsdMap,
+        tiering: &Tiering,
+        options: &Options,
+    ) -> Option<AgentMode> {
+        let hosted = self.slots.get(slot as usize)?.as_ref()?;
+        if !hosted.active || !hosted.sums.is_complete() {
+            return None;
+        }
+        let (pg, sums) = (hosted.pg, hosted.sums.current());
+        let divisor = effort::pg_divisor(map.pools.get(&pg.pool)?.pg_num, pg.seed);
+        let target = self.effective_target(map, pg, tiering, sums.bytes, divisor);
+        let targets = CacheTargets::new(tiering, target, divisor);
+        let sums =
+            CacheSums { objects: sums.objects, bytes: sums.bytes, dirty: sums.dirty, ..CacheSums::default() };
+        let osd = &options.osd;
+        let options = AgentOptions {
+            slop_micro: micro(osd.osd_agent_slop),
+            min_evict_effort_micro: micro(osd.osd_agent_min_evict_effort),
+            quantize_effort_micro: micro(osd.osd_agent_quantize_effort),
+        };
+        let cache = self.slots.get_mut(slot as usize)?.as_mut()?.cache.as_mut()?;
+        cache.mode = effort::choose(&cache.mode, &sums, &targets, &options, false);
+        cache.pg_bytes = targets.pg_bytes();
+        Some(cache.mode)
+    }
+
+    /// The bytes that the pool may hold, as this PG's members see it.
+    fn effective_target(
+        &self,
+        map: &OsdMap,
+        pg: PgId,
+        tiering: &Tiering,
+        pg_bytes: u64,
+        divisor: u32,
+    ) -> u64 {
+        let Some(pool) = map.pools.get(&pg.pool) else { return tiering.target_max_bytes };
+        let members = map.membership(pg).map(|members| members.acting()).unwrap_or_default();
+        let holds = |osd: OsdId| {
+            let seeds = (0..pool.pg_num).map(|seed| PgId::new(pg.pool, seed));
+            seeds.filter(|pg| map.membership(*pg).is_some_and(|m| m.acting().contains(&osd))).count()
+        };
+        let total_bytes = self.shared.total_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let own = self.shared.space_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let osds: Vec<CacheOsd> = members
+            .into_iter()
+            .filter_map(|osd| {
+                let free_bytes = if osd == self.shared.whoami { Some(own) } else { self.space.left(osd) };
+                Some(CacheOsd { free_bytes: free_bytes?, total_bytes, pgs: holds(osd) as u32 })
+            })
+            .collect();
+        let stored = pg_bytes.saturating_mul(u64::from(divisor));
+        effort::effective_target(tiering.target_max_bytes, stored, pool.pg_num, &osds, RESERVE_MICRO)
+    }
+
+    fn flush_some(&mut self, slot: u32, mode: &AgentMode, tiering: &Tiering, options: &Options) -> bool {
+        let most = match mode.flush {
+            FlushMode::Idle if mode.evict == EvictMode::Full => options.osd.osd_agent_max_ops,
+            FlushMode::Idle => return false,
+            FlushMode::Low => options.osd.osd_agent_max_low_ops,
+            FlushMode::High => options.osd.osd_agent_max_ops,
+        };
+        let free = usize::try_from(most).unwrap_or(1).saturating_sub(self.tiers.flushes.len());
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return false };
+        let candidates = cache.to_flush(free);
+        let now_ns = self.shared.world.wall_ns();
+        let is_full = mode.evict == EvictMode::Full;
+        let mut flushed = free == 0;
+        for object in candidates {
+            let Some(context) = self.context_of(slot, &object) else { continue };
+            let candidate = self.candidate(&object, &context);
+            if candidate.may_flush(now_ns, tiering.min_flush_age_s, is_full).is_ok() {
+                self.flush(slot, &object, &context, None);
+                flushed = true;
+            }
+        }
+        flushed
+    }
+
+    fn candidate(&self, object: &ObjectId, context: &ObjectContext) -> Candidate {
+        Candidate {
+            local_mtime_ns: context.info.mtime_ns,
+            is_dirty: exec::tier::is_dirty(context),
+            is_pinned: context.info.flags & object_flag::CACHE_PIN != 0,
+            has_watchers: !context.info.watchers.is_empty(),
+            is_blocked: self.tiers.is_busy(object) || self.tiers.flushes.contains_key(object),
+            is_internal: object.namespace() == ARCHIVE_NAMESPACE,
+        }
+    }
+
+    fn evict_some(&mut self, slot: u32, mode: &AgentMode, tiering: &Tiering) -> bool {
+        if mode.evict == EvictMode::Idle {
+            return false;
+        }
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return false };
+        let (pg, Some(cache)) = (hosted.pg, &hosted.cache) else { return false };
+        let first = ObjectId::min_at_hash(pg.pool, 0);
+        let from = cache.position.clone().unwrap_or(first);
+        let Ok(page) = self.shared.store.list_objects(pg, &from, None, EVICT_CHECKS + 1) else {
+            return false;
+        };
+        let mut entries = page.entries;
+        let next = (entries.len() > EVICT_CHECKS).then(|| entries.pop()).flatten();
+        let grades = Grades::new(tiering.hit_set_grade_decay_rate, tiering.hit_set_search_last_n);
+        let now_ns = self.shared.world.wall_ns();
+        let is_full = mode.evict == EvictMode::Full;
+        let room = MAX_EVICTIONS.saturating_sub(self.tiers.own_changes());
+        let mut evicted = 0;
+        for object in entries.iter().filter(|object| !nacre_pg::is_temp(object)) {
+            let Some(context) = self.context_of(slot, object).filter(|context| context.exists) else {
+                continue;
+            };
+            if self.candidate(object, &context).may_evict(now_ns, tiering.min_evict_age_s, is_full).is_err() {
+                continue;
+            }
+            let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+            let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return false };
+            let temperature = grades.temperature(&cache.history, object);
+            cache.histogram.add(temperature);
+            if evicted < room && (is_full || cache.histogram.is_cold(temperature, mode.evict_effort_micro)) {
+                evicted += 1;
+                let own = Own::Evict { version: context.info.version, is_flushed: false };
+                self.begin(slot, object, Work::Own, None);
+                self.change_tier_object(slot, object, own);
+            }
+        }
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
+            if next.is_none() {
+                cache.rounds += 1;
+                if cache.rounds.is_multiple_of(HALFLIFE_ROUNDS) {
+                    cache.histogram.decay();
+                }
+            }
+            cache.position = next.clone();
+        }
+        evicted > 0 || next.is_some()
+    }
+
+    /// Seals the current hit set and begins the next one where that is due.
+    fn rotate_hit_set(&mut self, slot: u32) {
+        let wall_ns = self.shared.world.wall_ns();
+        let Some(hosted) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        let last_update = hosted.machine.last_update();
+        let (place, Some(cache)) = ((hosted.pg, hosted.interval), &mut hosted.cache) else { return };
+        if !cache.history.is_rotation_due(wall_ns) {
+            return;
+        }
+        let Some(rotation) = cache.history.rotate(wall_ns, last_update) else { return };
+        let archive = cache.history.index().archives.back().copied();
+        let times = archive.and_then(|archive| postcard::to_allocvec(&archive).ok()).unwrap_or_default();
+        let write = vec![
+            OsdOp::from(Op::WriteFull { data: rotation.data.into() }),
+            OsdOp::from(Op::SetXattr { name: ARCHIVE_ATTR.to_owned(), value: times.into() }),
+        ];
+        let mut feed = |object, ops| {
+            self.feed_own(slot, place, object, ops, ClientId(0), super::TierState::internal());
+        };
+        feed(rotation.object, write);
+        for old in rotation.remove {
+            feed(old, vec![OsdOp::from(Op::Remove)]);
+        }
+    }
+
+    /// An access of an object of a cache, and what lets it in if it is not there.
+    pub(super) fn record_access(&mut self, slot: u32, object: &ObjectId) -> Recorded {
+        let wall_ns = self.shared.world.wall_ns();
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        hosted
+            .and_then(|hosted| hosted.cache.as_mut())
+            .map_or(Recorded { was_in_current: false, rotation_due: false }, |cache| {
+                cache.record(object, wall_ns)
+            })
+    }
+
+    /// Lets writes go on that wait for room in the cache.
+    fn release_room(&mut self, slot: u32, has_room: bool) {
+        if has_room {
+            for object in self.tiers.waiting_for_room(slot) {
+                self.release(&object, |_| {});
+            }
+        }
+    }
+
+    /// Whether writes that make objects grow wait until the agent has made room.
+    pub(super) fn waits_for_room(&self, slot: u32) -> bool {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let mode = hosted.and_then(|hosted| hosted.cache.as_ref()).map(|cache| cache.mode);
+        mode.is_some_and(|mode| mode.evict == EvictMode::Full)
+    }
+}
+
+impl Role {
+    /// The pool's parameters, where it is a cache.
+    pub(super) fn tiering(&self) -> Option<&Tiering> {
+        self.cache.as_ref()
+    }
+}
