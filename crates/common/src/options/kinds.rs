@@ -424,6 +424,32 @@ choice! {
     }
 }
 choice! {
+    /// What a cache tier does with reads and writes, of Ceph's modes those that can be set.
+    TierMode {
+        /// Not a cache.
+        None = "none",
+        /// Writes go to the cache and are flushed later.
+        Writeback = "writeback",
+        /// Reads are cached, writes go to the base pool.
+        Readonly = "readonly",
+        /// Writes are cached, reads go to the base pool.
+        Readproxy = "readproxy",
+        /// All goes to the base pool.
+        Proxy = "proxy",
+    }
+}
+choice! {
+    /// How accesses to a cache pool are remembered.
+    HitSetType {
+        /// In a bloom filter.
+        Bloom = "bloom",
+        /// By the objects' hashes.
+        ExplicitHash = "explicit_hash",
+        /// By the objects' names.
+        ExplicitObject = "explicit_object",
+    }
+}
+choice! {
     /// What data is checked by.
     ChecksumType {
         /// Nothing: damage of the device is served. Only for pools whose users check their data themselves.

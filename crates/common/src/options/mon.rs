@@ -1,6 +1,6 @@
 //! Options of the map authority, and the pool defaults that it applies.
 
-use super::kinds::{AutoscaleMode, Bool, Float, FloatSecs, Int, IntSecs, Str, Uint};
+use super::kinds::{AutoscaleMode, Bool, Float, FloatSecs, HitSetType, Int, IntSecs, Str, TierMode, Uint};
 use super::option_group;
 use super::spec::Service::{Mon, Osd};
 
@@ -48,6 +48,11 @@ option_group! {
     mon_warn_on_pool_no_app: Bool = "true", "Warn about pools without an application" [services(&[Mon])];
     mon_warn_on_too_few_osds: Bool = "true", "Warn when there are fewer OSDs than osd_pool_default_size"
         [services(&[Mon])];
+    mon_warn_on_cache_pools_without_hit_sets: Bool = "true", "Warn about cache pools that remember no accesses"
+        [services(&[Mon])];
+    mon_cache_target_full_warn_ratio: Float = "0.66",
+        "How far beyond cache_target_full_ratio health warns, as a share of the way to the cache's target"
+        [range("0", "1"), services(&[Mon])];
     mon_health_max_detail: Uint = "50", "Lines of detail that one health check has" [min("1"), services(&[Mon])];
     mon_warn_on_osd_down_out_interval_zero: Bool = "true", "Warn when OSDs are never marked out"
         [services(&[Mon])];
@@ -81,6 +86,37 @@ option_group! {
     osd_pool_default_flag_nopgchange: Bool = "false", "Whether new pools refuse changes of pg_num" [services(&[Mon])];
     osd_pool_default_flag_nosizechange: Bool = "false", "Whether new pools refuse changes of size"
         [services(&[Mon])];
+    osd_pool_default_cache_target_dirty_ratio: Float = "0.4",
+        "Share of the target that may be dirty in new pools that become caches, before it is flushed"
+        [range("0", "1"), services(&[Mon])];
+    osd_pool_default_cache_target_dirty_high_ratio: Float = "0.6",
+        "Share of the target that may be dirty in new pools that become caches, before it is flushed at high speed"
+        [range("0", "1"), services(&[Mon])];
+    osd_pool_default_cache_target_full_ratio: Float = "0.8",
+        "Share of the target that may be in use in new pools that become caches, before objects are evicted"
+        [range("0", "1"), services(&[Mon])];
+    osd_pool_default_cache_min_flush_age: IntSecs = "0",
+        "Seconds that objects stay dirty at least in new pools that become caches" [services(&[Mon])];
+    osd_pool_default_cache_min_evict_age: IntSecs = "0",
+        "Seconds that objects stay at least in new pools that become caches" [services(&[Mon])];
+    osd_pool_default_hit_set_bloom_fpp: Float = "0.05", "False positive rate of new hit sets that are bloom filters"
+        [range("0", "1"), services(&[Mon])];
+    osd_tier_default_cache_mode: TierMode = "writeback", "Cache mode that 'osd tier add-cache' sets"
+        [runtime(), services(&[Mon])];
+    osd_tier_default_cache_hit_set_type: HitSetType = "bloom", "hit_set_type that 'osd tier add-cache' sets"
+        [runtime(), services(&[Mon])];
+    osd_tier_default_cache_hit_set_count: Uint = "4", "hit_set_count that 'osd tier add-cache' sets"
+        [range("0", "1024"), services(&[Mon])];
+    osd_tier_default_cache_hit_set_period: Uint = "1200", "hit_set_period that 'osd tier add-cache' sets, in seconds"
+        [range("0", "4294967295"), services(&[Mon])];
+    osd_tier_default_cache_hit_set_grade_decay_rate: Uint = "20",
+        "hit_set_grade_decay_rate that 'osd tier add-cache' sets" [range("0", "100"), services(&[Mon])];
+    osd_tier_default_cache_hit_set_search_last_n: Uint = "1",
+        "hit_set_search_last_n that 'osd tier add-cache' sets" [range("0", "1024"), services(&[Mon])];
+    osd_tier_default_cache_min_read_recency_for_promote: Uint = "1",
+        "min_read_recency_for_promote that 'osd tier add-cache' sets" [range("0", "4294967295"), services(&[Mon])];
+    osd_tier_default_cache_min_write_recency_for_promote: Uint = "1",
+        "min_write_recency_for_promote that 'osd tier add-cache' sets" [range("0", "4294967295"), services(&[Mon])];
     osd_pool_default_read_lease_ratio: Float = "0.8", "A PG's read lease, as a share of osd_heartbeat_grace"
         [range("0.05", "0.95"), services(&[Mon, Osd]), see(&["osd_heartbeat_grace"]), long("A primary serves reads \
         only while its replicas' grants last; a new primary waits them out.")];
