@@ -24,6 +24,7 @@ mod pool;
 mod pool_show;
 mod pool_vars;
 mod service;
+mod tier;
 
 use crate::logic::{Effect, LogChannel, LogLevel, MapState, Now, Origin};
 use bytes::Bytes;
@@ -227,6 +228,7 @@ impl MapState {
             prefix if prefix.starts_with("osd pool ") || prefix == "osd lspools" => {
                 self.pool_command(call, ctx)
             }
+            prefix if prefix.starts_with("osd tier ") => self.tier_command(call),
             prefix if prefix.starts_with("osd crush ") => self.crush_command(call, ctx),
             "osd getcrushmap" | "osd setcrushmap" => self.crush_command(call, ctx),
             "osd utilization"

@@ -1,5 +1,7 @@
 //! Health: what is not as it should be, with Ceph's codes and texts. A pure function of the map state and the time.
 
+mod tiers;
+
 use crate::logic::{Fullness, MapState, Mutes, Now, location_text};
 use crate::pgview::PgView;
 use crate::text::{age, float, plural, set, stamp};
@@ -172,6 +174,7 @@ impl MapState {
         self.check_flags(&mut health);
         self.check_osds_full(&mut health);
         self.check_pools(&mut health);
+        self.check_tiers(&mut health);
         self.check_counts(&mut health);
         self.check_reports(now, &mut health);
         self.check_slow_ops(&mut health);

@@ -19,6 +19,7 @@ mod mutes;
 mod operator;
 mod pools;
 mod reports;
+mod tiers;
 mod tuning;
 
 #[cfg(test)]
@@ -32,7 +33,8 @@ pub use membership::{CasRefusal, check_cas};
 pub use mutes::{Mute, Mutes};
 pub use operator::new_generation;
 pub use reports::{PoolIo, StatsState};
-pub use tuning::Tuning;
+pub(crate) use tiers::Doubt;
+pub use tuning::{TierDefaults, Tuning};
 
 use crate::auth_db::AuthDb;
 use crate::commands::{CommandRequest, ServiceMap};

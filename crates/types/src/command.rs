@@ -53,7 +53,7 @@ pub fn mon_daemon_commands() -> &'static Table {
 /// One line of a table: the signature in the notation below, its help, the module and the permission it needs.
 ///
 /// Notation: prefix words, then parameters `name=type`; `[name=type]` is optional, `name...=type` repeats. Types:
-/// `int(LO..HI)`, `float(LO..HI)` (bounds optional), `string`, `bool`, `choice(a|b)`, `poolname`, `objectname`, `pgid`,
+/// `int(LO..HI)`, `float(LO..HI)` (bounds optional), `string`, `bool`, `choice(a|b)`, `words(a|b)`, `poolname`, `objectname`, `pgid`,
 /// `osdname`, `entityaddr`, `uuid`, `name`.
 pub(crate) type Line = (&'static str, &'static str, &'static str, &'static str);
 
@@ -83,6 +83,8 @@ pub enum ParamKind {
     Bool,
     /// One of some words.
     Choice(Vec<&'static str>),
+    /// One of some words; the command itself says what is wrong with others, as Ceph's does.
+    Words(Vec<&'static str>),
     /// A pool's name.
     PoolName,
     /// An object's name.
@@ -247,7 +249,7 @@ impl Param {
                 let upper = if *max == f64::MAX { String::new() } else { format!("|{max}") };
                 entry.insert("range".into(), format!("{min}{upper}").into());
             }
-            ParamKind::Choice(words) => {
+            ParamKind::Choice(words) | ParamKind::Words(words) => {
                 entry.insert("strings".into(), words.join("|").into());
             }
             _ => {}
@@ -274,7 +276,7 @@ impl fmt::Display for Param {
             ParamKind::Int { .. } => format!("<{name}:int>"),
             ParamKind::Float { .. } => format!("<{name}:float>"),
             ParamKind::Bool => self.switch(),
-            ParamKind::Choice(words) => words.join("|"),
+            ParamKind::Choice(words) | ParamKind::Words(words) => words.join("|"),
             ParamKind::OsdName => format!("<{name}:osd.N>"),
             ParamKind::PgId => "<pgid>".to_owned(),
             _ => format!("<{name}>"),
@@ -299,6 +301,7 @@ impl ParamKind {
             "string" => ParamKind::String,
             "bool" => ParamKind::Bool,
             "choice" => ParamKind::Choice(inner.split('|').collect()),
+            "words" => ParamKind::Words(inner.split('|').collect()),
             "poolname" => ParamKind::PoolName,
             "objectname" => ParamKind::ObjectName,
             "pgid" => ParamKind::PgId,
@@ -317,7 +320,7 @@ impl ParamKind {
             ParamKind::Float { .. } => "CephFloat",
             ParamKind::String => "CephString",
             ParamKind::Bool => "CephBool",
-            ParamKind::Choice(_) => "CephChoices",
+            ParamKind::Choice(_) | ParamKind::Words(_) => "CephChoices",
             ParamKind::PoolName => "CephPoolname",
             ParamKind::ObjectName => "CephObjectname",
             ParamKind::PgId => "CephPgid",

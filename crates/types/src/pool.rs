@@ -1,6 +1,10 @@
 //! Pools: what `osd pool create`, `get` and `set` act on. Field meanings and defaults are those of Ceph 16.2's
 //! `pg_pool_t`.
 
+mod tiering;
+
+pub use tiering::{CacheMode, HitSetKind, MAX_HIT_SETS, Tiering};
+
 use crate::hash::{pg_mask, stable_mod};
 use crate::ids::{Epoch, PgId, PoolId};
 use crate::object::ObjectId;
@@ -23,6 +27,8 @@ pub mod flag {
     pub const HASHPSPOOL: u64 = 1 << 0;
     /// Out of space or over quota.
     pub const FULL: u64 = 1 << 1;
+    /// Is or was a cache tier: set with each change of its cache mode, never cleared.
+    pub const INCOMPLETE_CLONES: u64 = 1 << 3;
     /// `nodelete` is set.
     pub const NODELETE: u64 = 1 << 4;
     /// `nopgchange` is set.
@@ -52,6 +58,7 @@ pub mod flag {
     pub const NAMES: &[(u64, &str)] = &[
         (HASHPSPOOL, "hashpspool"),
         (FULL, "full"),
+        (INCOMPLETE_CLONES, "incomplete_clones"),
         (NODELETE, "nodelete"),
         (NOPGCHANGE, "nopgchange"),
         (NOSIZECHANGE, "nosizechange"),
@@ -65,133 +72,6 @@ pub mod flag {
         (POOL_SNAPS, "pool_snaps"),
         (BULK, "bulk"),
     ];
-}
-
-/// What a cache tier does with reads and writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CacheMode {
-    /// Not a cache.
-    #[default]
-    None,
-    /// Writes go to the cache and are flushed later.
-    Writeback,
-    /// Forward all to the base pool (obsolete).
-    Forward,
-    /// Cache reads, forward writes (obsolete form).
-    Readonly,
-    /// Forward reads, cache writes (obsolete).
-    Readforward,
-    /// Proxy reads and writes to the base pool.
-    Proxy,
-    /// Proxy reads, cache writes.
-    Readproxy,
-}
-
-impl CacheMode {
-    /// Ceph's spelling.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CacheMode::None => "none",
-            CacheMode::Writeback => "writeback",
-            CacheMode::Forward => "forward",
-            CacheMode::Readonly => "readonly",
-            CacheMode::Readforward => "readforward",
-            CacheMode::Proxy => "proxy",
-            CacheMode::Readproxy => "readproxy",
-        }
-    }
-}
-
-/// How accesses to a cache pool are remembered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub enum HitSetKind {
-    /// Not at all.
-    #[default]
-    None,
-    /// The hashes of the objects.
-    ExplicitHash,
-    /// The names of the objects.
-    ExplicitObject,
-    /// A bloom filter with this false positive probability.
-    Bloom {
-        /// `hit_set_fpp`.
-        fpp: f64,
-    },
-}
-
-/// Everything that makes a pool a cache tier or the base of one; defaults describe a pool outside any tier.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tiering {
-    /// Pools that are caches of this one.
-    pub tiers: Vec<PoolId>,
-    /// The pool that this one caches.
-    pub tier_of: Option<PoolId>,
-    /// Where clients send reads instead.
-    pub read_tier: Option<PoolId>,
-    /// Where clients send writes instead.
-    pub write_tier: Option<PoolId>,
-    /// `cache_mode`.
-    pub cache_mode: CacheMode,
-    /// `target_max_bytes`; 0 is no limit.
-    pub target_max_bytes: u64,
-    /// `target_max_objects`; 0 is no limit.
-    pub target_max_objects: u64,
-    /// `cache_target_dirty_ratio` in millionths.
-    pub dirty_ratio_micro: u32,
-    /// `cache_target_dirty_high_ratio` in millionths.
-    pub dirty_high_ratio_micro: u32,
-    /// `cache_target_full_ratio` in millionths.
-    pub full_ratio_micro: u32,
-    /// `cache_min_flush_age` in seconds.
-    pub min_flush_age_s: u32,
-    /// `cache_min_evict_age` in seconds.
-    pub min_evict_age_s: u32,
-    /// `hit_set_type` and its parameters.
-    pub hit_set: HitSetKind,
-    /// `hit_set_period` in seconds.
-    pub hit_set_period_s: u32,
-    /// `hit_set_count`.
-    pub hit_set_count: u32,
-    /// `min_read_recency_for_promote`.
-    pub min_read_recency_for_promote: u32,
-    /// `min_write_recency_for_promote`.
-    pub min_write_recency_for_promote: u32,
-    /// `hit_set_grade_decay_rate`.
-    pub hit_set_grade_decay_rate: u32,
-    /// `hit_set_search_last_n`.
-    pub hit_set_search_last_n: u32,
-    /// `use_gmt_hitset`.
-    pub use_gmt_hitset: bool,
-    /// The epoch of the map in which the overlay was last set or removed: OSDs send back clients' requests of older maps.
-    pub overlay_epoch: Epoch,
-}
-
-impl Default for Tiering {
-    fn default() -> Self {
-        Tiering {
-            tiers: Vec::new(),
-            tier_of: None,
-            read_tier: None,
-            write_tier: None,
-            cache_mode: CacheMode::None,
-            target_max_bytes: 0,
-            target_max_objects: 0,
-            dirty_ratio_micro: 400_000,
-            dirty_high_ratio_micro: 600_000,
-            full_ratio_micro: 800_000,
-            min_flush_age_s: 0,
-            min_evict_age_s: 0,
-            hit_set: HitSetKind::None,
-            hit_set_period_s: 0,
-            hit_set_count: 0,
-            min_read_recency_for_promote: 0,
-            min_write_recency_for_promote: 0,
-            hit_set_grade_decay_rate: 0,
-            hit_set_search_last_n: 0,
-            use_gmt_hitset: true,
-            overlay_epoch: Epoch(0),
-        }
-    }
 }
 
 /// A pool.
@@ -286,6 +166,13 @@ impl Pool {
     /// The PG that holds `object`.
     pub fn pg_of(&self, object: &ObjectId) -> PgId {
         self.pg_of_hash(object.pool(), object.hash())
+    }
+
+    /// Whether the pool has snapshots, or gave out ids of some.
+    pub fn has_snapshots(&self) -> bool {
+        self.snap_seq > 0
+            || !self.snaps.is_empty()
+            || self.flags & (flag::SELFMANAGED_SNAPS | flag::POOL_SNAPS) != 0
     }
 
     /// `flags_string` of `osd dump`.

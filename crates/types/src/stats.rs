@@ -93,6 +93,8 @@ pub struct ObjectSums {
     pub clones: u64,
     /// Dirty objects (cache tiers).
     pub dirty: u64,
+    /// Bytes of data of the dirty objects.
+    pub dirty_bytes: u64,
     /// Whiteouts (cache tiers).
     pub whiteouts: u64,
     /// Objects with omap data.
@@ -127,7 +129,7 @@ pub struct PgStats {
     pub pg: PgId,
     /// Bits of [`pg_state`].
     pub state: u64,
-    /// The map epoch the report was made under.
+    /// The map epoch that the PG acted by when the report was made.
     pub reported_epoch: Epoch,
     /// Counts the reports of the process.
     pub reported_seq: u64,
@@ -149,6 +151,9 @@ pub struct PgStats {
     pub log_size: u64,
     /// Object sums.
     pub sums: ObjectSums,
+    /// Whether `sums` has every object of the PG, those of updates that are ordered and not yet committed included. A
+    /// primary that still counts its objects says no: more of them may be dirty than it knows of.
+    pub sums_complete: bool,
     /// I/O counters.
     pub io: IoCounters,
     /// Object copies missing on members that should have them.

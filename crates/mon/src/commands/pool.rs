@@ -82,6 +82,12 @@ impl MapState {
         let mut pool = Pool::replicated(name, size, min_size, rule, pg_num, Epoch(0));
         pool.pgp_num = pgp_num;
         pool.created_ns = ctx.now.wall_ns;
+        let tuning = &self.tuning;
+        pool.tiering.dirty_ratio_micro = tuning.pool_default_dirty_ratio_micro;
+        pool.tiering.dirty_high_ratio_micro = tuning.pool_default_dirty_high_ratio_micro;
+        pool.tiering.full_ratio_micro = tuning.pool_default_full_ratio_micro;
+        pool.tiering.min_flush_age_s = tuning.pool_default_min_flush_age_s;
+        pool.tiering.min_evict_age_s = tuning.pool_default_min_evict_age_s;
         if let Some(mode) = call.text("autoscale_mode") {
             super::pool_vars::check_autoscale_mode(mode)?;
         }
@@ -229,7 +235,7 @@ impl MapState {
                 .iter()
                 .filter_map(|id| self.working.pools.get(id).map(|p| p.name.as_str()))
                 .collect();
-            return Err(Failure::new(Errno::EBUSY, format!("pool '{name}' has tiers {}", tiers.join(","))));
+            return Err(Failure::new(Errno::EBUSY, format!("pool '{name}' has tiers {}", tiers.join(" "))));
         }
         if !self.tuning.allow_pool_delete {
             return Err(Failure::new(
@@ -299,6 +305,9 @@ impl MapState {
         if app.is_empty() {
             return Err(Failure::invalid("application name must be provided"));
         }
+        if pool.tiering.tier_of.is_some() {
+            return Err(Failure::invalid("application must be enabled on base tier"));
+        }
         if !pool.applications.contains_key(app) {
             if !pool.applications.is_empty() && !call.flag("yes_i_really_mean_it") {
                 return Err(Failure::new(
@@ -333,6 +342,9 @@ impl MapState {
                 "Are you SURE? Disabling an application within a pool might result in loss of application functionality; \
                  pass --yes-i-really-mean-it to proceed anyway",
             ));
+        }
+        if self.working.pools[&id].tiering.tier_of.is_some() {
+            return Err(Failure::invalid("application must be disabled on base tier"));
         }
         if !self.working.pools[&id].applications.contains_key(app) {
             return Ok(Answer::status(format!("application '{app}' is not enabled on pool '{name}'")));

@@ -5,8 +5,8 @@ use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::{MapState, PoolIo};
 use crate::text::{bytes, count, stamp};
 use nacre_types::command::Call;
-use nacre_types::ids::PoolId;
-use nacre_types::pool::{HitSetKind, Pool, PoolKind, flag};
+use nacre_types::ids::{Epoch, PoolId};
+use nacre_types::pool::{CacheMode, HitSetKind, Pool, PoolKind, flag};
 use serde_json::{Map, Value, json};
 
 impl MapState {
@@ -224,7 +224,7 @@ fn client_fields(io: &PoolIo) -> Map<String, Value> {
 pub(super) fn pool_line(id: PoolId, pool: &Pool) -> String {
     let mut line = format!(
         "pool {id} '{}' {} size {} min_size {} crush_rule {} object_hash rjenkins pg_num {} pgp_num {} \
-         autoscale_mode {} last_change {} flags {}",
+         autoscale_mode {} last_change {}{} flags {}",
         pool.name,
         match pool.kind {
             PoolKind::Replicated => "replicated",
@@ -237,6 +237,10 @@ pub(super) fn pool_line(id: PoolId, pool: &Pool) -> String {
         pool.pgp_num,
         pool.pg_autoscale_mode,
         pool.last_change,
+        match pool.tiering.overlay_epoch {
+            Epoch(0) => String::new(),
+            epoch => format!(" lfor {epoch}/{epoch}/{epoch}"),
+        },
         pool.flags_string(),
     );
     let mut add = |present: bool, text: String| {
@@ -253,7 +257,7 @@ pub(super) fn pool_line(id: PoolId, pool: &Pool) -> String {
     add(t.tier_of.is_some(), format!("tier_of {}", id_or_none(t.tier_of)));
     add(t.read_tier.is_some(), format!("read_tier {}", id_or_none(t.read_tier)));
     add(t.write_tier.is_some(), format!("write_tier {}", id_or_none(t.write_tier)));
-    add(t.tier_of.is_some(), format!("cache_mode {}", t.cache_mode.as_str()));
+    add(t.cache_mode != CacheMode::None, format!("cache_mode {}", t.cache_mode.as_str()));
     add(t.target_max_bytes > 0, format!("target_bytes {}", t.target_max_bytes));
     add(t.target_max_objects > 0, format!("target_objects {}", t.target_max_objects));
     add(
@@ -285,21 +289,12 @@ pub(super) fn pool_line(id: PoolId, pool: &Pool) -> String {
     line
 }
 
-pub(super) fn hit_set_name(kind: &HitSetKind) -> &'static str {
-    match kind {
-        HitSetKind::None => "none",
-        HitSetKind::ExplicitHash => "explicit_hash",
-        HitSetKind::ExplicitObject => "explicit_object",
-        HitSetKind::Bloom { .. } => "bloom",
-    }
-}
-
 fn hit_set_text(kind: &HitSetKind) -> String {
     match kind {
         HitSetKind::Bloom { fpp } => {
             format!("bloom{{false_positive_probability: {fpp}, target_size: 0, seed: 0}}")
         }
-        other => hit_set_name(other).to_owned(),
+        other => format!("{}{{}}", other.as_str()),
     }
 }
 
@@ -310,7 +305,7 @@ fn id_or_none(id: Option<PoolId>) -> i64 {
 /// A pool in `osd dump` (`id_key` "pool") and `osd pool ls detail` ("pool_id").
 pub(super) fn pool_json(id: PoolId, pool: &Pool, id_key: &str) -> Value {
     let t = &pool.tiering;
-    let mut hit_set = json!({ "type": hit_set_name(&t.hit_set) });
+    let mut hit_set = json!({ "type": t.hit_set.as_str() });
     if let HitSetKind::Bloom { fpp } = t.hit_set {
         hit_set["false_positive_probability"] = fpp.into();
         hit_set["target_size"] = 0.into();
@@ -348,9 +343,9 @@ pub(super) fn pool_json(id: PoolId, pool: &Pool, id_key: &str) -> Value {
             "source_version": "0'0", "target_version": "0'0",
         },
         "last_change": pool.last_change.to_string(),
-        "last_force_op_resend": "0",
-        "last_force_op_resend_prenautilus": "0",
-        "last_force_op_resend_preluminous": "0",
+        "last_force_op_resend": t.overlay_epoch.to_string(),
+        "last_force_op_resend_prenautilus": t.overlay_epoch.to_string(),
+        "last_force_op_resend_preluminous": t.overlay_epoch.to_string(),
         "auid": pool.auid,
         "snap_mode": if pool.has_flag(flag::POOL_SNAPS) { "pool" } else { "selfmanaged" },
         "snap_seq": pool.snap_seq,
@@ -380,7 +375,7 @@ pub(super) fn pool_json(id: PoolId, pool: &Pool, id_key: &str) -> Value {
         "min_write_recency_for_promote": t.min_write_recency_for_promote,
         "hit_set_grade_decay_rate": t.hit_set_grade_decay_rate,
         "hit_set_search_last_n": t.hit_set_search_last_n,
-        "grade_table": [],
+        "grade_table": t.grade_table(),
         "stripe_width": 0,
         "expected_num_objects": 0,
         "fast_read": false,

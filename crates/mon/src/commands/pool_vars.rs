@@ -6,7 +6,8 @@ mod support;
 pub use support::variables;
 
 use super::pool::{check_rule, parse_si};
-use super::pool_show::{hit_set_name, option_json};
+use super::pool_show::option_json;
+use super::tier::volatile_text;
 use super::{Answer, Context, Failure, Outcome};
 use crate::logic::MapState;
 use crate::text::float;
@@ -14,7 +15,7 @@ use nacre_types::command::Call;
 use nacre_types::crush::{Rule, RuleType};
 use nacre_types::errno::Errno;
 use nacre_types::ids::PoolId;
-use nacre_types::pool::{HitSetKind, Pool, flag};
+use nacre_types::pool::{HitSetKind, MAX_HIT_SETS, Pool, flag};
 use nacre_types::support::Support;
 use serde_json::{Map, Value, json};
 
@@ -154,6 +155,10 @@ impl MapState {
                 .chain(["pg_autoscale_mode", "bulk"]);
             values.extend(names.filter_map(|n| self.value_of(pool, n).map(|(json, text)| (n, json, text))));
         } else {
+            if var == "hit_set_fpp" && !matches!(pool.tiering.hit_set, HitSetKind::Bloom { .. }) {
+                let text = "hit set is not of type Bloom; invalid to get a false positive rate!";
+                return Err(Failure::invalid(text));
+            }
             let (json, text) = self
                 .value_of(pool, var)
                 .ok_or_else(|| Failure::not_found(format!("option '{var}' is not set on pool '{name}'")))?;
@@ -198,7 +203,7 @@ impl MapState {
             "fast_read" => number(0),
             "pg_autoscale_mode" => text(&pool.pg_autoscale_mode),
             "bulk" => switch(pool.has_flag(flag::BULK)),
-            "hit_set_type" => text(hit_set_name(&t.hit_set)),
+            "hit_set_type" => text(t.hit_set.as_str()),
             "hit_set_fpp" => match t.hit_set {
                 HitSetKind::Bloom { fpp } => Some((json!(fpp), float(fpp))),
                 _ => None,
@@ -320,7 +325,16 @@ impl MapState {
                 let rule = crush
                     .rule_id(text)
                     .ok_or_else(|| Failure::not_found(format!("crush rule {text} does not exist")))?;
+                let before = self.volatile_cache(&pool);
                 pool.crush_rule = check_rule(crush, rule, pool.size)?;
+                let after = self.volatile_cache(&pool);
+                if before.is_empty() && !after.is_empty() && !sure {
+                    let base = pool.tiering.tier_of.and_then(|base| self.working.pools.get(&base));
+                    let (base, mode) = (base.map(|base| base.name.as_str()), pool.tiering.cache_mode);
+                    let how = "pass --yes-i-really-mean-it to accept that.";
+                    let text = volatile_text(&pool.name, base, mode, &after, how);
+                    return Err(Failure::new(Errno::EPERM, text));
+                }
             }
             "pg_autoscale_mode" => {
                 check_autoscale_mode(text)?;
@@ -336,7 +350,9 @@ impl MapState {
                 return Err(Failure::invalid("ec overwrites can only be enabled for an erasure coded pool"));
             }
             "erasure_code_profile" => return Err(Failure::invalid("erasure_code_profile can't be changed")),
-            _ if TIER_VARS.contains(&var) || var == "use_gmt_hitset" => set_tiering(&mut pool, var, text)?,
+            _ if TIER_VARS.contains(&var) || var == "use_gmt_hitset" => {
+                set_tiering(&mut pool, var, text, self.tuning.hit_set_bloom_fpp)?;
+            }
             _ => self.set_option(&mut pool, var, text)?,
         }
         Ok(pool)
@@ -451,73 +467,97 @@ fn not_supported(what: &str, reason: &str) -> Failure {
     Failure::new(Errno::EOPNOTSUPP, format!("{what} is not supported: {reason}"))
 }
 
-fn set_tiering(pool: &mut Pool, var: &str, text: &str) -> Result<(), Failure> {
+fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Result<(), Failure> {
     let t = &mut pool.tiering;
-    let whole = || -> Result<u32, Failure> {
-        u32::try_from(integer(text)?)
-            .map_err(|_| Failure::invalid(format!("{var} is out of range: '{text}'")))
+    let out_of_range = || Failure::invalid(format!("{var} is out of range: '{text}'"));
+    let whole = || u32::try_from(integer(text)?).map_err(|_| out_of_range());
+    let not_negative = || match integer(text)? {
+        n if n < 0 => Err(Failure::invalid(format!("{var} should be non-negative"))),
+        n => u32::try_from(n).map_err(|_| out_of_range()),
     };
     let micro = || -> Result<u32, Failure> {
-        let n = number(text)?;
+        let n = text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| {
+            Failure::invalid(format!(
+                "error parsing float '{text}': strict_strtod: expected double, got: '{text}'"
+            ))
+        })?;
         if !(0.0..=1.0).contains(&n) {
-            return Err(Failure::new(Errno::ERANGE, format!("{var} must be in the range 0..1")));
+            return Err(Failure::new(Errno::ERANGE, "value must be in the range 0..1"));
         }
         Ok((n * 1e6) as u32)
     };
     match var {
         "hit_set_type" => {
-            t.hit_set = match text {
-                "none" => HitSetKind::None,
-                "explicit_hash" => HitSetKind::ExplicitHash,
-                "explicit_object" => HitSetKind::ExplicitObject,
-                "bloom" => HitSetKind::Bloom { fpp: 0.05 },
-                _ => return Err(Failure::invalid(format!("unrecognized hit_set type '{text}'"))),
-            };
+            t.hit_set = HitSetKind::parse(text, default_fpp)
+                .ok_or_else(|| Failure::invalid(format!("unrecognized hit_set type '{text}'")))?;
         }
         "hit_set_fpp" => {
             let fpp = number(text)?;
+            if !(0.0..=1.0).contains(&fpp) {
+                return Err(Failure::invalid("hit_set_fpp should be in the range 0..1"));
+            }
             let HitSetKind::Bloom { fpp: current } = &mut t.hit_set else {
                 return Err(Failure::invalid(
                     "hit set is not of type Bloom; invalid to set a false positive rate!",
                 ));
             };
-            if !(fpp > 0.0 && fpp < 1.0) {
-                return Err(Failure::invalid("hit_set_fpp must be in the range 0..1"));
-            }
-            *current = fpp;
+            // As in Ceph, kept in millionths.
+            *current = (fpp * 1e6).round() / 1e6;
         }
-        "hit_set_period" => t.hit_set_period_s = whole()?,
-        "hit_set_count" => t.hit_set_count = whole()?,
-        "target_max_objects" => t.target_max_objects = iec(text)?,
-        "target_max_bytes" => t.target_max_bytes = iec(text)?,
+        "hit_set_period" => t.hit_set_period_s = not_negative()?,
+        "hit_set_count" => {
+            let n = not_negative()?;
+            if n > MAX_HIT_SETS {
+                return Err(Failure::invalid(format!("hit_set_count is at most {MAX_HIT_SETS}")));
+            }
+            t.hit_set_count = n;
+        }
+        "target_max_objects" => t.target_max_objects = target(text)?,
+        "target_max_bytes" => t.target_max_bytes = target(text)?,
         "cache_target_dirty_ratio" => t.dirty_ratio_micro = micro()?,
         "cache_target_dirty_high_ratio" => t.dirty_high_ratio_micro = micro()?,
         "cache_target_full_ratio" => t.full_ratio_micro = micro()?,
-        "cache_min_flush_age" => t.min_flush_age_s = whole()?,
-        "cache_min_evict_age" => t.min_evict_age_s = whole()?,
+        "cache_min_flush_age" => t.min_flush_age_s = age(var, text)?,
+        "cache_min_evict_age" => t.min_evict_age_s = age(var, text)?,
         "min_read_recency_for_promote" => t.min_read_recency_for_promote = whole()?,
         "min_write_recency_for_promote" => t.min_write_recency_for_promote = whole()?,
         "hit_set_grade_decay_rate" => {
-            let n = whole()?;
-            if n > 100 {
-                return Err(Failure::invalid("value out of range,valid range is 0 - 100"));
-            }
-            t.hit_set_grade_decay_rate = n;
+            t.hit_set_grade_decay_rate = u32::try_from(integer(text)?)
+                .ok()
+                .filter(|n| *n <= 100)
+                .ok_or_else(|| Failure::invalid("value out of range,valid range is 0 - 100"))?;
         }
         "hit_set_search_last_n" => {
-            let n = whole()?;
-            if n > t.hit_set_count {
-                return Err(Failure::invalid(format!(
-                    "value out of range,valid range is 0 - {}",
-                    t.hit_set_count
-                )));
-            }
-            t.hit_set_search_last_n = n;
+            t.hit_set_search_last_n = u32::try_from(integer(text)?)
+                .ok()
+                .filter(|n| *n <= t.hit_set_count)
+                .ok_or_else(|| Failure::invalid("value out of range,valid range is 0 - hit_set_count"))?;
         }
-        "use_gmt_hitset" => t.use_gmt_hitset = switch(text)?,
+        "use_gmt_hitset" => {
+            if !matches!(text, "true" | "1") {
+                return Err(Failure::invalid("expecting value 'true' or '1'"));
+            }
+            t.use_gmt_hitset = true;
+        }
         _ => return Err(unknown(var)),
     }
     Ok(())
+}
+
+/// A number of objects or bytes.
+fn target(text: &str) -> Result<u64, Failure> {
+    let n: i64 = text.parse().map_err(|_| not_an_int(text))?;
+    u64::try_from(n).map_err(|_| Failure::invalid(format!("target must not be negative: '{text}'")))
+}
+
+/// An age in seconds.
+fn age(var: &str, text: &str) -> Result<u32, Failure> {
+    let n: i64 = text.parse().map_err(|_| not_an_int(text))?;
+    u32::try_from(n).map_err(|_| Failure::invalid(format!("{var} is out of range: '{text}'")))
+}
+
+fn not_an_int(text: &str) -> Failure {
+    Failure::invalid(format!("error parsing int '{text}': Expected option value to be integer, got '{text}'"))
 }
 
 fn set_bit(pool: &mut Pool, bit: u64, text: &str) -> Result<(), Failure> {

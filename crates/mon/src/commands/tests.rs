@@ -7,6 +7,7 @@ mod recordings;
 mod requests;
 mod settings;
 mod texts;
+mod tiers;
 
 use super::*;
 use crate::logic::tests::{commit, member};
@@ -114,7 +115,9 @@ impl Desk {
                 pg,
                 state,
                 acting: self.state.map().membership(pg).map(|m| m.acting()).unwrap_or_default(),
+                reported_epoch: self.state.map().epoch,
                 sums: ObjectSums { bytes: 1000, objects: 1, ..ObjectSums::default() },
+                sums_complete: true,
                 stored_bytes: 4096,
                 last_active_ns: self.now.wall_ns,
                 last_clean_ns: self.now.wall_ns,
@@ -124,6 +127,39 @@ impl Desk {
         let osd_stats = OsdStats { total_bytes: 4 << 30, available_bytes, ..OsdStats::default() };
         let report = StatsReport { osd: osd_stats, pgs, starting: false };
         self.state.handle(self.now, Event::Stats { osd, report });
+        commit(&mut self.state, self.now);
+    }
+
+    /// All PGs of a pool report by the newest map; the first of them has objects of 1000 bytes, so many of them dirty.
+    pub(crate) fn tell(&mut self, pool: &str, objects: u64, dirty: u64) {
+        let map = self.state.map().clone();
+        let (id, pool) = map.pool_by_name(pool).map(|(id, pool)| (id, pool.pg_num)).expect("it exists");
+        for pg in (0..pool).map(|seed| PgId::new(id, seed)) {
+            let (objects, dirty) = if pg.seed == 0 { (objects, dirty) } else { (0, 0) };
+            let sums = ObjectSums {
+                bytes: 1000 * objects,
+                objects,
+                dirty,
+                dirty_bytes: 1000 * dirty,
+                ..ObjectSums::default()
+            };
+            let stats = PgStats {
+                state: pg_state::ACTIVE | pg_state::CLEAN,
+                reported_epoch: map.epoch,
+                sums_complete: true,
+                ..PgStats { pg, sums, ..PgStats::default() }
+            };
+            self.tell_pg(stats);
+        }
+    }
+
+    /// A PG's primary reports it.
+    pub(crate) fn tell_pg(&mut self, stats: PgStats) {
+        let membership = self.state.map().membership(stats.pg).expect("the PG was created").clone();
+        let stats = PgStats { acting: membership.acting(), interval: membership.interval, ..stats };
+        let osd_stats = OsdStats { total_bytes: 4 << 30, available_bytes: 3 << 30, ..OsdStats::default() };
+        let report = StatsReport { osd: osd_stats, pgs: vec![stats], starting: false };
+        self.state.handle(self.now, Event::Stats { osd: membership.primary, report });
         commit(&mut self.state, self.now);
     }
 

@@ -55,6 +55,7 @@ impl MapState {
             sums.objects += stats.sums.objects;
             sums.clones += stats.sums.clones;
             sums.dirty += stats.sums.dirty;
+            sums.dirty_bytes += stats.sums.dirty_bytes;
             sums.whiteouts += stats.sums.whiteouts;
             sums.omap_objects += stats.sums.omap_objects;
             sums.omap_bytes += stats.sums.omap_bytes;
@@ -149,7 +150,7 @@ impl MapState {
     }
 
     /// The devices that a rule can choose.
-    fn devices_of_rule(&self, rule: u32) -> BTreeSet<i32> {
+    pub(super) fn devices_of_rule(&self, rule: u32) -> BTreeSet<i32> {
         let crush = &self.working.crush;
         crush.rule_roots(rule).into_iter().flat_map(|root| crush.devices_below(root)).collect()
     }

@@ -1,6 +1,43 @@
 //! The options that the map logic obeys, with Ceph's names and defaults.
 
-use nacre_common::options::Options;
+use nacre_common::options::{HitSetType, Options, TierMode};
+use nacre_types::pool::{CacheMode, HitSetKind};
+
+/// What `osd tier add-cache` sets on a cache: the options `osd_tier_default_cache_…`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TierDefaults {
+    /// `osd_tier_default_cache_mode`.
+    pub cache_mode: CacheMode,
+    /// `osd_tier_default_cache_hit_set_type`.
+    pub hit_set: HitSetKind,
+    /// `osd_tier_default_cache_hit_set_count`.
+    pub hit_set_count: u32,
+    /// `osd_tier_default_cache_hit_set_period`, in seconds.
+    pub hit_set_period_s: u32,
+    /// `osd_tier_default_cache_hit_set_grade_decay_rate`.
+    pub hit_set_grade_decay_rate: u32,
+    /// `osd_tier_default_cache_hit_set_search_last_n`.
+    pub hit_set_search_last_n: u32,
+    /// `osd_tier_default_cache_min_read_recency_for_promote`.
+    pub min_read_recency_for_promote: u32,
+    /// `osd_tier_default_cache_min_write_recency_for_promote`.
+    pub min_write_recency_for_promote: u32,
+}
+
+impl Default for TierDefaults {
+    fn default() -> Self {
+        TierDefaults {
+            cache_mode: CacheMode::Writeback,
+            hit_set: HitSetKind::Bloom { fpp: 0.05 },
+            hit_set_count: 4,
+            hit_set_period_s: 1_200,
+            hit_set_grade_decay_rate: 20,
+            hit_set_search_last_n: 1,
+            min_read_recency_for_promote: 1,
+            min_write_recency_for_promote: 1,
+        }
+    }
+}
 
 /// Options of the map logic. [`Tuning::default`] has Ceph 16.2's defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +88,24 @@ pub struct Tuning {
     pub pool_default_nopgchange: bool,
     /// `osd_pool_default_flag_nosizechange`.
     pub pool_default_nosizechange: bool,
+    /// `osd_pool_default_cache_target_dirty_ratio`, in millionths.
+    pub pool_default_dirty_ratio_micro: u32,
+    /// `osd_pool_default_cache_target_dirty_high_ratio`, in millionths.
+    pub pool_default_dirty_high_ratio_micro: u32,
+    /// `osd_pool_default_cache_target_full_ratio`, in millionths.
+    pub pool_default_full_ratio_micro: u32,
+    /// `osd_pool_default_cache_min_flush_age`, in seconds.
+    pub pool_default_min_flush_age_s: u32,
+    /// `osd_pool_default_cache_min_evict_age`, in seconds.
+    pub pool_default_min_evict_age_s: u32,
+    /// `osd_pool_default_hit_set_bloom_fpp`.
+    pub hit_set_bloom_fpp: f64,
+    /// What `osd tier add-cache` sets.
+    pub tier_defaults: TierDefaults,
+    /// `mon_cache_target_full_warn_ratio`.
+    pub cache_target_full_warn_ratio: f64,
+    /// `mon_warn_on_cache_pools_without_hit_sets`.
+    pub warn_on_cache_pools_without_hit_sets: bool,
     /// `mon_max_pg_per_osd`.
     pub max_pg_per_osd: u32,
     /// `mon_max_pool_pg_num`.
@@ -80,6 +135,7 @@ impl Tuning {
     pub fn from_options(options: &Options) -> Tuning {
         let (mon, osd) = (&options.mon, &options.osd);
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let micro = |share: f64| (share * 1e6).round() as u32;
         Tuning {
             min_down_reporters: mon.mon_osd_min_down_reporters as usize,
             reporter_subtree_level: mon.mon_osd_reporter_subtree_level.clone(),
@@ -104,6 +160,36 @@ impl Tuning {
             pool_default_nodelete: mon.osd_pool_default_flag_nodelete,
             pool_default_nopgchange: mon.osd_pool_default_flag_nopgchange,
             pool_default_nosizechange: mon.osd_pool_default_flag_nosizechange,
+            pool_default_dirty_ratio_micro: micro(mon.osd_pool_default_cache_target_dirty_ratio),
+            pool_default_dirty_high_ratio_micro: micro(mon.osd_pool_default_cache_target_dirty_high_ratio),
+            pool_default_full_ratio_micro: micro(mon.osd_pool_default_cache_target_full_ratio),
+            pool_default_min_flush_age_s: small(mon.osd_pool_default_cache_min_flush_age.as_secs()),
+            pool_default_min_evict_age_s: small(mon.osd_pool_default_cache_min_evict_age.as_secs()),
+            hit_set_bloom_fpp: mon.osd_pool_default_hit_set_bloom_fpp,
+            tier_defaults: TierDefaults {
+                cache_mode: match mon.osd_tier_default_cache_mode {
+                    TierMode::None => CacheMode::None,
+                    TierMode::Writeback => CacheMode::Writeback,
+                    TierMode::Readonly => CacheMode::Readonly,
+                    TierMode::Readproxy => CacheMode::Readproxy,
+                    TierMode::Proxy => CacheMode::Proxy,
+                },
+                hit_set: match mon.osd_tier_default_cache_hit_set_type {
+                    HitSetType::Bloom => HitSetKind::Bloom { fpp: mon.osd_pool_default_hit_set_bloom_fpp },
+                    HitSetType::ExplicitHash => HitSetKind::ExplicitHash,
+                    HitSetType::ExplicitObject => HitSetKind::ExplicitObject,
+                },
+                hit_set_count: small(mon.osd_tier_default_cache_hit_set_count),
+                hit_set_period_s: small(mon.osd_tier_default_cache_hit_set_period),
+                hit_set_grade_decay_rate: small(mon.osd_tier_default_cache_hit_set_grade_decay_rate),
+                hit_set_search_last_n: small(mon.osd_tier_default_cache_hit_set_search_last_n),
+                min_read_recency_for_promote: small(mon.osd_tier_default_cache_min_read_recency_for_promote),
+                min_write_recency_for_promote: small(
+                    mon.osd_tier_default_cache_min_write_recency_for_promote,
+                ),
+            },
+            cache_target_full_warn_ratio: mon.mon_cache_target_full_warn_ratio,
+            warn_on_cache_pools_without_hit_sets: mon.mon_warn_on_cache_pools_without_hit_sets,
             max_pg_per_osd: small(mon.mon_max_pg_per_osd),
             max_pool_pg_num: small(mon.mon_max_pool_pg_num),
             allow_pool_delete: mon.mon_allow_pool_delete,
@@ -145,6 +231,15 @@ impl Default for Tuning {
             pool_default_nodelete: false,
             pool_default_nopgchange: false,
             pool_default_nosizechange: false,
+            pool_default_dirty_ratio_micro: 400_000,
+            pool_default_dirty_high_ratio_micro: 600_000,
+            pool_default_full_ratio_micro: 800_000,
+            pool_default_min_flush_age_s: 0,
+            pool_default_min_evict_age_s: 0,
+            hit_set_bloom_fpp: 0.05,
+            tier_defaults: TierDefaults::default(),
+            cache_target_full_warn_ratio: 0.66,
+            warn_on_cache_pools_without_hit_sets: true,
             max_pg_per_osd: 250,
             max_pool_pg_num: 65_536,
             allow_pool_delete: false,

@@ -94,7 +94,7 @@ fn ceph_sentences() -> Vec<String> {
     for signature in mon_commands().signatures().iter().filter(|s| is_typed(&s.prefix)) {
         let mut is_complete = true;
         for param in &signature.params {
-            let ParamKind::Choice(words) = &param.kind else { break };
+            let (ParamKind::Choice(words) | ParamKind::Words(words)) = &param.kind else { break };
             let words = words.iter().filter(|word| !word.starts_with('-'));
             sentences.extend(words.map(|word| format!("{} {word}", signature.prefix)));
             if param.required {

@@ -191,9 +191,11 @@ impl ParamKind {
                 Err(error) => Err(format!("invalid UUID {text}: {error}")),
             },
             ParamKind::PoolName | ParamKind::ObjectName if text.is_empty() => Err("is empty".into()),
-            ParamKind::String | ParamKind::PoolName | ParamKind::ObjectName | ParamKind::EntityAddr => {
-                Ok(text.into())
-            }
+            ParamKind::String
+            | ParamKind::Words(_)
+            | ParamKind::PoolName
+            | ParamKind::ObjectName
+            | ParamKind::EntityAddr => Ok(text.into()),
         }
     }
 }

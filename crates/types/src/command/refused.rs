@@ -10,7 +10,6 @@ const CEPH: &str = include_str!("ceph-mon.txt");
 const NO_MODULE: &str = "there is no manager with modules";
 const NO_FS: &str = "there is no CephFS";
 const NO_SCRUB: &str = "there is no scrub; reads and recovery verify checksums";
-const NO_TIERS: &str = "there are no cache tiers";
 const NO_EC: &str = "there are no erasure-coded pools";
 const ONE_MON: &str = "there is one map authority, whose address does not change";
 const NO_UPMAP: &str = "placement follows CRUSH alone";
@@ -72,7 +71,6 @@ const REASONS: &[(&str, &str)] = &[
     ("osd scrub", NO_SCRUB),
     ("osd set-group", "flags are set for the whole cluster"),
     ("osd status", NO_MODULE),
-    ("osd tier ", NO_TIERS),
     ("osd unset-group", "flags are set for the whole cluster"),
     ("pg cancel-force-", NO_FORCE),
     ("pg deep-scrub", NO_SCRUB),

@@ -13,7 +13,7 @@ const EXCEPTIONS: &[(&str, Support)] = &[
     ("write_fadvise_dontneed", Advisory("a hint for caches")),
     ("noscrub", Advisory("there is no scrub to forbid")),
     ("nodeep-scrub", Advisory("there is no scrub to forbid")),
-    ("use_gmt_hitset", Refused("there are no cache tiers (EACCES, as on Ceph's pools that are no tiers)")),
+    ("use_gmt_hitset", Partial("true only, as in Ceph: hit sets go by UTC")),
     ("pg_autoscale_mode", Partial("off only: there is no PG autoscaler")),
     ("bulk", Advisory(NO_AUTOSCALER)),
     ("scrub_min_interval", Refused(NO_SCRUB)),
@@ -34,9 +34,6 @@ const EXCEPTIONS: &[(&str, Support)] = &[
 
 /// How far the variable `name` is supported.
 pub(super) fn of(name: &str) -> Support {
-    if TIER_VARS.contains(&name) {
-        return Refused("there are no cache tiers (EACCES, as on Ceph's pools that are no tiers)");
-    }
     if EC_VARS.contains(&name) {
         return Refused("there are no erasure-coded pools (EINVAL, as on Ceph's replicated pools)");
     }
@@ -85,14 +82,18 @@ mod tests {
     #[test]
     fn variables_behave_as_the_table_says() {
         let mut desk = Desk::busy();
+        desk.ok("osd pool create", json!({ "pool": "p3", "pg_num": 4 }));
+        desk.ok("osd tier add", json!({ "pool": "p1", "tierpool": "p3" }));
+        desk.ok("osd pool set", json!({ "pool": "p3", "var": "hit_set_type", "val": "bloom" }));
         assert!(EXCEPTIONS.iter().all(|(name, _)| variables().iter().any(|(known, _)| known == name)));
         for (name, support) in variables() {
-            let set = json!({ "pool": "p1", "var": name, "val": value(name), "yes_i_really_mean_it": true });
+            let of_tier = TIER_VARS.contains(&name) || name == "use_gmt_hitset";
+            let (pool, id) = if of_tier { ("p3", 3) } else { ("p1", 1) };
+            let set = json!({ "pool": pool, "var": name, "val": value(name), "yes_i_really_mean_it": true });
             let (code, text, _) = desk.run("osd pool set", set);
             match support {
                 Refused(reason) => {
                     let expected = match name {
-                        _ if TIER_VARS.contains(&name) || name == "use_gmt_hitset" => Errno::EACCES,
                         _ if EC_VARS.contains(&name) => Errno::EINVAL,
                         _ => Errno::EOPNOTSUPP,
                     };
@@ -101,8 +102,8 @@ mod tests {
                     assert!(expected != Errno::EOPNOTSUPP || text == named, "{text}");
                 }
                 _ => {
-                    assert_eq!((code, text), (0, format!("set pool 1 {name} to {}", value(name))));
-                    let shown = desk.text("osd pool get", json!({ "pool": "p1", "var": name }));
+                    assert_eq!((code, text), (0, format!("set pool {id} {name} to {}", value(name))));
+                    let shown = desk.text("osd pool get", json!({ "pool": pool, "var": name }));
                     assert!(shown.starts_with(&format!("{name}: ")), "{shown}");
                 }
             }

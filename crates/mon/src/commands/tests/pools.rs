@@ -206,7 +206,7 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
         ("hit_set_fpp", "0.1"),
         ("hit_set_count", "4"),
         ("hit_set_search_last_n", "2"),
-        ("target_max_bytes", "1G"),
+        ("target_max_bytes", "1073741824"),
         ("cache_target_dirty_ratio", "0.25"),
     ] {
         desk.ok("osd pool set", set(var, val));
@@ -220,13 +220,13 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
         "osd pool set",
         set("hit_set_search_last_n", "9"),
         Errno::EINVAL,
-        "value out of range,valid range is 0 - 4",
+        "value out of range,valid range is 0 - hit_set_count",
     );
     desk.fails(
         "osd pool set",
         set("hit_set_fpp", "2"),
         Errno::EINVAL,
-        "hit_set_fpp must be in the range 0..1",
+        "hit_set_fpp should be in the range 0..1",
     );
 }
 

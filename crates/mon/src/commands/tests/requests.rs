@@ -11,7 +11,7 @@ fn every_command_of_the_table_is_carried_out() {
         for param in signature.params.iter().filter(|p| p.required) {
             use nacre_types::command::ParamKind;
             args[param.name] = match (&param.kind, param.name) {
-                (ParamKind::Choice(words), _) => words[0].into(),
+                (ParamKind::Choice(words) | ParamKind::Words(words), _) => words[0].into(),
                 (ParamKind::PgId, _) => "1.0".into(),
                 (ParamKind::Name, _) => "client.t".into(),
                 (ParamKind::Uuid, _) => Uuid::from_u128(5).to_string().into(),

@@ -424,8 +424,8 @@ mod tests {
         ));
         let Err(Problem::Command(text)) = plan("osd frob") else { panic!() };
         assert!(text.starts_with("no valid command found; 10 closest matches:\nosd stat\n"));
-        let refused = "command 'osd tier add' is not supported: there are no cache tiers";
-        assert_eq!(plan("osd tier add a b"), Err(Problem::Refused(refused.into())));
+        let refused = "command 'osd pool mksnap' is not supported: there are no snapshots";
+        assert_eq!(plan("osd pool mksnap p s"), Err(Problem::Refused(refused.into())));
         assert!(
             matches!(plan("status -f xml"), Err(Problem::Usage(text)) if text.contains("invalid choice: 'xml'"))
         );

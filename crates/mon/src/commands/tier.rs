@@ -1,0 +1,476 @@
+//! `osd tier …`: pools become caches of others and stop being such, with Ceph's words, checks and codes.
+//!
+//! Ceph lets an operator hide data and mix old with new; here commands that would do so fail (EBUSY), and their texts say
+//! what to do first. What Ceph does not check:
+//! - An overlay is removed only when every PG of the cache has reported that nothing is dirty, in a mode in which nothing
+//!   becomes dirty. Clients would otherwise read the base pool under writes that only the cache has.
+//! - A mode that stops serving dirty objects follows `proxy` alone, by the same reports: in `readproxy` objects become
+//!   dirty after them.
+//! - Copies that may be older than the base pool are never served as current: the overlay stays in mode `readonly` until it is
+//!   removed, and a cache becomes an overlay again only when it is empty.
+//! - Modes that keep writes on MemStores ask for `--yes-i-really-mean-it`.
+
+use super::{Answer, Failure, Outcome, unhandled};
+use crate::logic::{Doubt, MapState, Tuning};
+use crate::text::{count, plural};
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Epoch, OsdId, PoolId};
+use nacre_types::pool::{CacheMode, Pool, PoolKind, Tiering, flag};
+
+impl MapState {
+    pub(super) fn tier_command(&mut self, call: &Call<'_>) -> Outcome {
+        let base = self.pool_named(call.required("pool"))?;
+        match call.prefix() {
+            "osd tier add" => self.tier_add(base, call),
+            "osd tier rm" | "osd tier remove" => self.tier_remove(base, call),
+            "osd tier cache-mode" => self.tier_cache_mode(base, call),
+            "osd tier set-overlay" => self.tier_set_overlay(base, call),
+            "osd tier rm-overlay" | "osd tier remove-overlay" => self.tier_remove_overlay(base),
+            "osd tier add-cache" => self.tier_add_cache(base, call),
+            _ => unhandled(call),
+        }
+    }
+
+    fn tier_add(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+        let tier = self.pool_named(call.required("tierpool"))?;
+        if let Some(done) = self.may_become_tier(base, tier)? {
+            return Ok(done);
+        }
+        if !call.flag("force_nonempty") {
+            self.check_empty(tier, "; --force-nonempty to force")?;
+        }
+        self.check_kinds(base, tier)?;
+        self.change_pool(base, |pool| pool.tiering.tiers.push(tier));
+        self.change_pool(tier, |pool| pool.tiering.tier_of = Some(base));
+        Ok(Answer::status(format!(
+            "pool '{}' is now (or already was) a tier of '{}'",
+            self.name(tier),
+            self.name(base)
+        )))
+    }
+
+    fn tier_remove(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+        let tier = self.pool_named(call.required("tierpool"))?;
+        let (base_name, tier_name) = (self.name(base).to_owned(), self.name(tier).to_owned());
+        let done = format!("pool '{tier_name}' is now (or already was) not a tier of '{base_name}'");
+        let tiering = self.tiering(base);
+        if !tiering.tiers.contains(&tier) {
+            return Ok(Answer::status(done));
+        }
+        if tiering.read_tier == Some(tier) || tiering.write_tier == Some(tier) {
+            let text = format!(
+                "tier pool '{tier_name}' is the overlay for '{base_name}'; please remove-overlay first"
+            );
+            return Err(Failure::new(Errno::EBUSY, text));
+        }
+        let next = self.next_epoch();
+        let left = leave_tier(self.tiering(tier), &self.tuning);
+        self.change_pool(base, |pool| {
+            pool.tiering.tiers.retain(|id| *id != tier);
+            pool.tiering.overlay_epoch = next;
+        });
+        self.change_pool(tier, |pool| {
+            let mode_epoch = match pool.tiering.cache_mode {
+                CacheMode::None => pool.tiering.mode_epoch,
+                _ => next,
+            };
+            pool.tiering = Tiering { overlay_epoch: next, mode_epoch, ..left };
+        });
+        Ok(Answer::status(done))
+    }
+
+    fn tier_cache_mode(&mut self, tier: PoolId, call: &Call<'_>) -> Outcome {
+        let (name, mode) = (call.required("pool"), call.required("mode"));
+        let Some(base) = self.tiering(tier).tier_of else {
+            return Err(Failure::invalid(format!("pool '{name}' is not a tier")));
+        };
+        let mode = CacheMode::parse(mode)
+            .ok_or_else(|| Failure::invalid(format!("'{mode}' is not a valid cache mode")))?;
+        let sure = call.flag("yes_i_really_mean_it");
+        match mode {
+            CacheMode::Forward | CacheMode::Readforward => {
+                let text = format!("'{}' is no longer a supported cache mode", mode.as_str());
+                return Err(Failure::new(Errno::EPERM, text));
+            }
+            CacheMode::Readonly if !sure => {
+                let text = format!(
+                    "'{}' is not a well-supported cache mode and may corrupt your data.  pass --yes-i-really-mean-it to \
+                     force.",
+                    mode.as_str()
+                );
+                return Err(Failure::new(Errno::EPERM, text));
+            }
+            _ => {}
+        }
+        let mut done = format!("set cache-mode for pool '{name}' to {}", mode.as_str());
+        if self.tiering(tier).cache_mode == mode {
+            return Ok(Answer::status(done));
+        }
+        self.check_mode_change(base, tier, mode)?;
+        if mode.keeps_writes() && !sure {
+            self.check_volatile(tier, mode, "pass --yes-i-really-mean-it to accept that.")?;
+        }
+        let next = self.next_epoch();
+        self.change_pool(tier, |pool| {
+            pool.tiering.cache_mode = mode;
+            pool.tiering.mode_epoch = next;
+            pool.flags |= flag::INCOMPLETE_CLONES;
+        });
+        let of_base = self.tiering(base);
+        let is_overlay = of_base.read_tier == Some(tier) || of_base.write_tier == Some(tier);
+        if mode == CacheMode::None && is_overlay {
+            done += " (WARNING: pool is still configured as read or write tier)";
+        }
+        Ok(Answer::status(done))
+    }
+
+    fn tier_set_overlay(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+        let overlay = self.pool_named(call.required("overlaypool"))?;
+        let (base_name, overlay_name) = (self.name(base).to_owned(), self.name(overlay).to_owned());
+        let tiering = self.tiering(base);
+        if !tiering.tiers.contains(&overlay) {
+            let text = format!("tier pool '{overlay_name}' is not a tier of '{base_name}'");
+            return Err(Failure::invalid(text));
+        }
+        let mut done = format!("overlay for '{base_name}' is now (or already was) '{overlay_name}'");
+        match tiering.read_tier {
+            Some(current) if current == overlay => return Ok(Answer::status(done)),
+            Some(current) => {
+                let current = self.name(current);
+                return Err(Failure::invalid(format!(
+                    "pool '{base_name}' has overlay '{current}'; please remove-overlay first"
+                )));
+            }
+            None => {}
+        }
+        self.check_no_old_copies(base, overlay)?;
+        self.put_overlay(base, overlay);
+        if self.tiering(overlay).cache_mode == CacheMode::None {
+            done += " (WARNING: overlay pool cache_mode is still NONE)";
+        }
+        Ok(Answer::status(done))
+    }
+
+    fn tier_remove_overlay(&mut self, base: PoolId) -> Outcome {
+        let base_name = self.name(base).to_owned();
+        let done = format!("there is now (or already was) no overlay for '{base_name}'");
+        let tiering = self.tiering(base);
+        let overlays = [tiering.read_tier, tiering.write_tier];
+        let Some(overlay) = overlays.into_iter().flatten().next() else {
+            return Ok(Answer::status(done));
+        };
+        self.check_flushed(overlay, &format!("removing the overlay of '{base_name}' would hide them"))?;
+        let next = self.next_epoch();
+        self.change_pool(base, |pool| {
+            (pool.tiering.read_tier, pool.tiering.write_tier) = (None, None);
+            pool.tiering.overlay_epoch = next;
+        });
+        self.change_pool(overlay, |pool| pool.tiering.overlay_epoch = next);
+        Ok(Answer::status(done))
+    }
+
+    fn tier_add_cache(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+        let tier = self.pool_named(call.required("tierpool"))?;
+        if let Some(done) = self.may_become_tier(base, tier)? {
+            return Ok(done);
+        }
+        self.check_empty(tier, "")?;
+        let defaults = self.tuning.tier_defaults.clone();
+        let mode = defaults.cache_mode;
+        self.check_kinds(base, tier)?;
+        if let Some(current) = self.tiering(base).read_tier {
+            // Ceph replaces the overlay, and what is dirty in it is hidden.
+            return Err(Failure::invalid(format!(
+                "pool '{}' has overlay '{}'; please remove-overlay first",
+                self.name(base),
+                self.name(current)
+            )));
+        }
+        self.check_no_old_copies(base, tier)?;
+        if mode.keeps_writes() {
+            let how = "use osd tier add, osd tier cache-mode with --yes-i-really-mean-it and osd tier set-overlay to accept \
+                       that.";
+            self.check_volatile(tier, mode, how)?;
+        }
+        let size = call.int("size").and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+        let next = self.next_epoch();
+        self.change_pool(base, |pool| pool.tiering.tiers.push(tier));
+        self.change_pool(tier, |pool| {
+            let t = &mut pool.tiering;
+            t.tier_of = Some(base);
+            (t.cache_mode, t.mode_epoch) = (mode, next);
+            t.hit_set = defaults.hit_set;
+            t.hit_set_count = defaults.hit_set_count;
+            t.hit_set_period_s = defaults.hit_set_period_s;
+            t.min_read_recency_for_promote = defaults.min_read_recency_for_promote;
+            t.min_write_recency_for_promote = defaults.min_write_recency_for_promote;
+            t.hit_set_grade_decay_rate = defaults.hit_set_grade_decay_rate;
+            t.hit_set_search_last_n = defaults.hit_set_search_last_n;
+            t.target_max_bytes = size;
+        });
+        self.put_overlay(base, tier);
+        Ok(Answer::status(format!(
+            "pool '{}' is now (or already was) a cache tier of '{}'",
+            self.name(tier),
+            self.name(base)
+        )))
+    }
+
+    fn put_overlay(&mut self, base: PoolId, overlay: PoolId) {
+        let next = self.next_epoch();
+        self.change_pool(base, |pool| {
+            (pool.tiering.read_tier, pool.tiering.write_tier) = (Some(overlay), Some(overlay));
+            pool.tiering.overlay_epoch = next;
+        });
+        self.change_pool(overlay, |pool| pool.tiering.overlay_epoch = next);
+    }
+}
+
+/// Checks.
+impl MapState {
+    fn name(&self, pool: PoolId) -> &str {
+        self.working.pools.get(&pool).map_or("?", |pool| pool.name.as_str())
+    }
+
+    fn tiering(&self, pool: PoolId) -> &Tiering {
+        &self.working.pools[&pool].tiering
+    }
+
+    /// Whether `tier` may become a tier of `base` (`_check_become_tier`); the answer where it is one already.
+    fn may_become_tier(&self, base: PoolId, tier: PoolId) -> Result<Option<Answer>, Failure> {
+        let (of_base, of_tier) = (self.tiering(base), self.tiering(tier));
+        let (base_name, tier_name) = (self.name(base), self.name(tier));
+        if of_base.tiers.contains(&tier) {
+            let text = format!("pool '{tier_name}' is now (or already was) a tier of '{base_name}'");
+            return Ok(Some(Answer::status(text)));
+        }
+        if let Some(over) = of_base.tier_of {
+            return Err(Failure::invalid(format!(
+                "pool '{base_name}' is already a tier of '{}', multiple tiers are not yet supported.",
+                self.name(over)
+            )));
+        }
+        if !of_tier.tiers.is_empty() {
+            let names = of_tier.tiers.iter().map(|id| format!("'{}',", self.name(*id)));
+            return Err(Failure::invalid(format!(
+                "pool '{tier_name}' has following tier(s) already:{} multiple tiers are not yet supported.",
+                names.collect::<String>()
+            )));
+        }
+        if let Some(over) = of_tier.tier_of {
+            let text = format!("tier pool '{tier_name}' is already a tier of '{}'", self.name(over));
+            return Err(Failure::invalid(text));
+        }
+        if base == tier {
+            return Err(Failure::invalid(format!("pool '{base_name}' can't be a tier of itself")));
+        }
+        Ok(None)
+    }
+
+    /// Refuses pools with objects, and those whose objects are not known yet.
+    fn check_empty(&self, tier: PoolId, hint: &str) -> Result<(), Failure> {
+        let name = self.name(tier);
+        match self.all_report_none(tier, Epoch(0), |stats| stats.sums.objects) {
+            Err(Doubt::Objects { .. }) => {
+                let text = format!("tier pool '{name}' is not empty{hint}");
+                Err(Failure::new(Errno::ENOTEMPTY, text))
+            }
+            // What this map authority saw being created held nothing; its PGs report within seconds.
+            Err(Doubt::Unreported { pgs, first })
+                if self.working.pools[&tier].created_ns < self.started_ns =>
+            {
+                Err(Failure::new(
+                    Errno::EBUSY,
+                    format!(
+                        "{pgs} {} of tier pool '{name}' ({first}{}) have not reported their objects yet; try again when they \
+                         have{hint}",
+                        plural(pgs, "pg"),
+                        if pgs > 1 { ", …" } else { "" }
+                    ),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses pools that tiers can't be made of.
+    fn check_kinds(&self, base: PoolId, tier: PoolId) -> Result<(), Failure> {
+        let (base, tier): (&Pool, &Pool) = (&self.working.pools[&base], &self.working.pools[&tier]);
+        let unsupported = |text: String| Err(Failure::new(Errno::ENOTSUP, text));
+        if tier.kind == PoolKind::Erasure {
+            return unsupported(format!("tier pool '{}' is an ec pool, which cannot be a tier", tier.name));
+        }
+        if tier.has_snapshots() {
+            return Err(Failure::new(
+                Errno::ENOTEMPTY,
+                format!(
+                    "tier pool '{}' has snapshot state; it cannot be added as a tier without breaking the pool",
+                    tier.name
+                ),
+            ));
+        }
+        if base.kind == PoolKind::Erasure {
+            return unsupported(format!(
+                "pool '{}' is an ec pool; this release puts cache tiers before replicated pools only",
+                base.name
+            ));
+        }
+        if base.has_snapshots() {
+            return unsupported(format!(
+                "pool '{}' has snapshot state; this release puts cache tiers before pools without snapshots only",
+                base.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ceph's table of mode changes, and what it lacks.
+    fn check_mode_change(&self, base: PoolId, tier: PoolId, to: CacheMode) -> Result<(), Failure> {
+        use CacheMode::{Forward, None, Proxy, Readforward, Readonly, Readproxy, Writeback};
+        let from = self.tiering(tier).cache_mode;
+        let name = self.name(tier);
+        let busy = |text: String| Err(Failure::new(Errno::EBUSY, text));
+        match (from, to) {
+            (None, _) | (Proxy | Readforward | Readproxy | Forward, Writeback | Proxy | Readproxy) => Ok(()),
+            (Writeback, Proxy | Readproxy) => Ok(()),
+            (Writeback, _) => Err(Failure::invalid(format!(
+                "unable to set cache-mode '{}' on a '{}' pool; only 'proxy','readproxy' allowed.",
+                to.as_str(),
+                from.as_str()
+            ))),
+            (Readproxy | Readforward, _) => match self.pool_sums(tier).dirty {
+                0 => busy(format!(
+                    "unable to set cache-mode '{}' on pool '{name}': in mode {} objects become dirty at any time; set mode \
+                     proxy first",
+                    to.as_str(),
+                    from.as_str()
+                )),
+                _ => busy(dirty_text(name, to)),
+            },
+            (Proxy | Forward, _) => {
+                match self.check_flushed(tier, &format!("mode {} would not serve them", to.as_str())) {
+                    Err(_) if self.pool_sums(tier).dirty > 0 => busy(dirty_text(name, to)),
+                    other => other,
+                }
+            }
+            (Readonly, _) => {
+                let of_base = self.tiering(base);
+                if of_base.read_tier == Some(tier) || of_base.write_tier == Some(tier) {
+                    return busy(format!(
+                        "unable to set cache-mode '{}' on pool '{name}': the copies that mode readonly left in it may be older \
+                         than the objects of '{}'; remove-overlay first",
+                        to.as_str(),
+                        self.name(base)
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether nothing in the cache waits to be flushed, now and later. `harm` says what would happen to dirty objects.
+    fn check_flushed(&self, cache: PoolId, harm: &str) -> Result<(), Failure> {
+        let (name, tiering) = (self.name(cache), self.tiering(cache));
+        let mode = tiering.cache_mode;
+        let busy = |text: String| Err(Failure::new(Errno::EBUSY, text));
+        if mode.keeps_writes() {
+            return busy(format!(
+                "cache pool '{name}' is in mode {}, which leaves objects dirty: {harm}; set mode proxy and flush the pool \
+                 first (rados -p {name} cache-flush-evict-all)",
+                mode.as_str()
+            ));
+        }
+        let since = tiering.mode_epoch.max(tiering.overlay_epoch);
+        match self.all_report_none(cache, since, |stats| stats.sums.dirty) {
+            Ok(()) => Ok(()),
+            Err(Doubt::Objects { objects, first }) => busy(format!(
+                "cache pool '{name}' has {} dirty {} (pg {first} has some): {harm}; flush the pool first (rados -p {name} \
+                 cache-flush-evict-all)",
+                count(objects),
+                plural(usize::try_from(objects).unwrap_or(usize::MAX), "object"),
+            )),
+            Err(Doubt::Unreported { pgs, first }) => busy(format!(
+                "{pgs} {} of cache pool '{name}' (such as {first}) have not reported since epoch {since} whether objects are \
+                 dirty; try again when they have",
+                plural(pgs, "pg"),
+            )),
+        }
+    }
+
+    /// Refuses a cache that may have copies from the time before its overlay was removed: the base pool has changed since.
+    fn check_no_old_copies(&self, base: PoolId, cache: PoolId) -> Result<(), Failure> {
+        let since = self.tiering(cache).overlay_epoch;
+        if since == Epoch(0) {
+            return Ok(());
+        }
+        let (name, base) = (self.name(cache), self.name(base));
+        let busy = |text: String| Err(Failure::new(Errno::EBUSY, text));
+        match self.all_report_none(cache, since, |stats| stats.sums.objects) {
+            Ok(()) => Ok(()),
+            Err(Doubt::Objects { objects, .. }) => busy(format!(
+                "cache pool '{name}' has {} {} from before its overlay was removed, which may be older than those of '{base}'; \
+                 evict them first (rados -p {name} cache-flush-evict-all)",
+                count(objects),
+                plural(usize::try_from(objects).unwrap_or(usize::MAX), "object"),
+            )),
+            Err(Doubt::Unreported { pgs, first }) => busy(format!(
+                "{pgs} {} of cache pool '{name}' (such as {first}) have not reported since epoch {since}, when its overlay was \
+                 removed, that they are empty; try again when they have",
+                plural(pgs, "pg"),
+            )),
+        }
+    }
+
+    /// Refuses to keep writes on MemStores.
+    fn check_volatile(&self, cache: PoolId, mode: CacheMode, how: &str) -> Result<(), Failure> {
+        let pool = &self.working.pools[&cache];
+        let osds = self.volatile_osds(pool.crush_rule);
+        if osds.is_empty() {
+            return Ok(());
+        }
+        let base = pool.tiering.tier_of.map(|base| self.name(base));
+        Err(Failure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &osds, how)))
+    }
+}
+
+/// Why modes that keep writes are refused on MemStores.
+pub(super) fn volatile_text(
+    cache: &str,
+    base: Option<&str>,
+    mode: CacheMode,
+    osds: &[OsdId],
+    how: &str,
+) -> String {
+    const SHOWN: usize = 4;
+    let names: Vec<String> = osds.iter().take(SHOWN).map(OsdId::to_string).collect();
+    let more = if osds.len() > SHOWN { ", …" } else { "" };
+    let base = base.map(|base| format!(" to '{base}'")).unwrap_or_default();
+    format!(
+        "pool '{cache}' is kept in memory ({}{more}): in mode {} a power cut loses all writes that are not flushed{base} yet.  \
+         {how}",
+        names.join(", "),
+        mode.as_str()
+    )
+}
+
+fn dirty_text(name: &str, to: CacheMode) -> String {
+    format!("unable to set cache-mode '{}' on pool '{name}': dirty objects found", to.as_str())
+}
+
+/// What is left of a tier's parameters when it stops being one (`clear_tier`). Ceph leaves ratios of 0, with which a cache that
+/// is added again evicts everything; here they are the defaults.
+fn leave_tier(tiering: &Tiering, tuning: &Tuning) -> Tiering {
+    Tiering {
+        tiers: tiering.tiers.clone(),
+        min_flush_age_s: tiering.min_flush_age_s,
+        min_evict_age_s: tiering.min_evict_age_s,
+        min_read_recency_for_promote: tiering.min_read_recency_for_promote,
+        min_write_recency_for_promote: tiering.min_write_recency_for_promote,
+        use_gmt_hitset: tiering.use_gmt_hitset,
+        dirty_ratio_micro: tuning.pool_default_dirty_ratio_micro,
+        dirty_high_ratio_micro: tuning.pool_default_dirty_high_ratio_micro,
+        full_ratio_micro: tuning.pool_default_full_ratio_micro,
+        ..Tiering::default()
+    }
+}
