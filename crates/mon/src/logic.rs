@@ -414,7 +414,7 @@ impl MapState {
     }
 
     /// The epoch that will show what is being changed now.
-    pub(crate) fn next_epoch(&self) -> Epoch {
+    pub fn next_epoch(&self) -> Epoch {
         self.working.epoch.next()
     }
 

@@ -776,10 +776,7 @@ impl Hosted {
     /// Adds what only the host knows.
     fn complete(&self, stats: &mut PgStats) {
         stats.sums = self.sums.current();
-        if self.role.as_ref().is_some_and(|role| role.cache.is_some()) && !self.sums.is_complete() {
-            // While objects are counted nobody may take the cache for clean.
-            stats.sums.dirty = stats.sums.dirty.max(1);
-        }
+        stats.sums_complete = self.sums.is_complete();
         stats.io = self.io;
         stats.stored_bytes = stats.sums.bytes;
     }

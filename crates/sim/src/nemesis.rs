@@ -16,7 +16,7 @@ use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
 use nacre_types::osdmap::{PgMembership, WEIGHT_ONE};
-use nacre_types::pool::Pool;
+use nacre_types::pool::{CacheMode, Pool};
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
 use processes::{StopOrder, Stopped};
 use std::collections::{BTreeMap, BTreeSet};
@@ -328,6 +328,7 @@ impl World {
             Fault::Reweight => self.reweight(osd, random.range(1, u64::from(WEIGHT_ONE) + 1) as u32),
             Fault::Crush => self.crush_weight(osd, random.range(1, 8) as u32),
             Fault::PoolSize => return self.resize_pool(random),
+            Fault::Tier => return self.change_tier(random),
             Fault::PoolCreate => return self.make_pool(random),
             Fault::PoolDelete => {
                 let map = self.monitor.view().map.clone();
@@ -576,6 +577,39 @@ impl World {
         let new_min = random.range(1, u64::from(new_size) + 1) as u32;
         self.set_size(*id, new_size, new_min);
         self.later(random.range(2 * SECOND, 25 * SECOND), FaultEvent::Size(*id, size, min_size));
+        self.monitor.is_running()
+    }
+
+    /// Changes the mode of the cache, or removes or sets the overlay, as operators may.
+    fn change_tier(&mut self, random: &mut Random) -> bool {
+        let map = self.monitor.view().map.clone();
+        let Some((&cache, pool)) = map.pools.iter().find(|(_, pool)| pool.tiering.tier_of.is_some()) else {
+            return false;
+        };
+        let Some(base) = pool.tiering.tier_of else { return false };
+        let has_overlay = map.pools.get(&base).is_some_and(|pool| pool.tiering.read_tier.is_some());
+        let modes = [CacheMode::Writeback, CacheMode::Readproxy, CacheMode::Proxy, CacheMode::Proxy];
+        let mode = random.pick(&modes).copied().unwrap_or_default();
+        self.operate(move |state, _| {
+            let next = state.next_epoch();
+            if !has_overlay {
+                state.change_pool(base, |pool| {
+                    (pool.tiering.read_tier, pool.tiering.write_tier) = (Some(cache), Some(cache));
+                    pool.tiering.overlay_epoch = next;
+                });
+                state.change_pool(cache, |pool| pool.tiering.overlay_epoch = next);
+            } else if state.is_flushed(cache) {
+                state.change_pool(base, |pool| {
+                    (pool.tiering.read_tier, pool.tiering.write_tier) = (None, None);
+                    pool.tiering.overlay_epoch = next;
+                });
+                state.change_pool(cache, |pool| pool.tiering.overlay_epoch = next);
+            } else {
+                state.change_pool(cache, |pool| {
+                    (pool.tiering.cache_mode, pool.tiering.mode_epoch) = (mode, next);
+                });
+            }
+        });
         self.monitor.is_running()
     }
 

@@ -38,6 +38,7 @@ use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId}
 use parking_lot::{Mutex, MutexGuard};
 use stalls::Stalled;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -118,6 +119,8 @@ pub struct OsdSettings {
     pub sessions: SessionSettings,
     /// The options, for what the simulation does not choose.
     pub config: Config,
+    /// Clients that are sessions of OSDs.
+    pub osd_sessions: Range<u32>,
 }
 
 /// What survives of an OSD between processes, and the process while it runs.
@@ -149,6 +152,7 @@ struct Process {
     control: Arc<Mutex<Control>>,
     stall: Option<StallOrder>,
     stalled: [Option<Stalled>; ACTORS],
+    osd_sessions: Range<u32>,
 }
 
 impl std::fmt::Debug for Process {
@@ -222,8 +226,15 @@ impl Osd {
             Control::new(Arc::clone(&shared), Arc::clone(&cells), superblock, known, BTreeMap::new());
         control.set_patience(Duration::ZERO);
         let control = Arc::new(Mutex::new(control));
-        self.process =
-            Some(Process { shared, cells, host, control, stall: None, stalled: [const { None }; ACTORS] });
+        self.process = Some(Process {
+            shared,
+            cells,
+            host,
+            control,
+            stall: None,
+            stalled: [const { None }; ACTORS],
+            osd_sessions: self.settings.osd_sessions.clone(),
+        });
         self.act(now, out, |process| process.host.keep_mon());
     }
 
@@ -624,8 +635,9 @@ impl Process {
             let event = self.host.sessions().next_event(now);
             let taken = match event {
                 None => return,
-                Some(Event::Accepted(id, client)) => {
-                    self.host.accept(id, client);
+                Some(Event::Accepted(id, client, from)) => {
+                    let of_osd = matches!(from, Node::Client(n) if self.osd_sessions.contains(&n));
+                    self.host.accept(id, client, of_osd);
                     Ok(())
                 }
                 Some(Event::Connected(id)) => {

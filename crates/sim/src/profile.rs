@@ -43,13 +43,15 @@ profiles! {
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
     /// Trouble for minutes.
-    Long = "long", 0, 32;
+    Long = "long", 0, 23;
     /// Many objects in many pieces, on a slow network.
     Large = "large", 0, 20;
     /// Objects, omaps or pools of real sizes, under production's bounds.
     Huge = "huge", 0, 9;
     /// Processes with striped objects ([`crate::program::striper`]).
     Striper = "striper", 0, 9;
+    /// Clients use a pool through a cache tier, whose mode and overlay change.
+    Tier = "tier", 0, 9;
     /// Processes of whoever runs the scenario, as gateways are: requests of usual sizes. Alone the simulator has none.
     Gateway = "gateway", 0, 0;
 }
@@ -102,6 +104,7 @@ impl Profile {
             Profile::Large => large(&mut shaped, &mut random),
             Profile::Huge => huge(&mut shaped, &mut random),
             Profile::Striper => striper(&mut shaped, &mut random),
+            Profile::Tier => tier(&mut shaped, &mut random),
             Profile::Gateway => gateway(&mut shaped, &mut random),
         }
         shaped
@@ -110,7 +113,7 @@ impl Profile {
 
 fn quick(scenario: &mut Scenario, random: &mut Random) {
     let count = random.range(1, 4);
-    scenario.faults = (0..count).filter_map(|_| random.pick(Fault::ALL).copied()).collect();
+    scenario.faults = (0..count).filter_map(|_| random.pick(Fault::USUAL).copied()).collect();
     scenario.trouble = random.range(6, 16) * SECOND;
     scenario.requests = 120;
     scenario.think = random.range(20, 80) * MILLI;
@@ -249,6 +252,27 @@ fn processes(scenario: &mut Scenario, random: &mut Random) {
     }
     let own = [Fault::ClientStop, Fault::ClientPause, Fault::Fence, Fault::Ghost];
     scenario.faults.extend(own.into_iter().filter(|_| random.chance(600)));
+}
+
+/// Kinds of fault that take the last copy of something, or are told of single pools.
+const NOT_TIER: &[Fault] = &[
+    Fault::Damage,
+    Fault::PoolDelete,
+    Fault::PoolCreate,
+    Fault::Restore,
+    Fault::Full,
+    Fault::Wipe,
+    Fault::Replace,
+];
+
+fn tier(scenario: &mut Scenario, random: &mut Random) {
+    scenario.pools.truncate(1);
+    scenario.faults.retain(|fault| !NOT_TIER.contains(fault));
+    scenario.faults.insert(Fault::Tier);
+    let size = random.range(1, 4) as u32;
+    let min_size = if size == 1 { 1 } else { random.range(1, u64::from(size) + 1) as u32 };
+    scenario.cache = Some(PoolSpec { size, min_size, pg_num: 1 << random.range(0, 3) });
+    scenario.objects = random.range(2, 12) as u32;
 }
 
 fn gateway(scenario: &mut Scenario, random: &mut Random) {

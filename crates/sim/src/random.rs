@@ -43,6 +43,8 @@ pub enum Stream {
     Processes,
     /// What processes that are clients do.
     Program,
+    /// The cache tier.
+    Cache,
 }
 
 /// A deterministic source for one [`Stream`].
@@ -68,6 +70,7 @@ impl Random {
             Stream::LaterFaults => 11,
             Stream::Processes => 30,
             Stream::Program => 31,
+            Stream::Cache => 32,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

@@ -24,7 +24,7 @@ use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
-use nacre_types::pool::Pool;
+use nacre_types::pool::{CacheMode, HitSetKind, Pool};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -122,6 +122,13 @@ faults! {
     Replace = "replace", 40 * SECOND;
     /// The thread of a shard, or of control, loses time at a call in the middle of a turn; the rest of its OSD goes on.
     Stall = "stall", 500 * MILLI;
+    /// The mode of a cache tier changes, its overlay is removed or set.
+    Tier = "tier", 8 * SECOND;
+}
+
+impl Fault {
+    /// Those that need nothing that a scenario may lack.
+    pub const USUAL: &[Fault] = Fault::ALL.split_at(Fault::Tier as usize).0;
 }
 
 impl fmt::Display for Fault {
@@ -164,6 +171,8 @@ pub struct Scenario {
     pub osds: u32,
     /// The pools.
     pub pools: Vec<PoolSpec>,
+    /// A cache tier of the first pool.
+    pub cache: Option<PoolSpec>,
     /// Clients.
     pub clients: u32,
     /// Distinct objects per pool.
@@ -263,7 +272,7 @@ impl Scenario {
             .collect();
         // Few kinds at a time reach deeper states than all at once; some runs have all.
         let share = *random.pick(&[100, 250, 400, 700]).expect("invariant: the list is not empty");
-        let (earlier, later) = Fault::ALL.split_at(LATER as usize);
+        let (earlier, later) = Fault::USUAL.split_at(LATER as usize);
         let mut faults: BTreeSet<Fault> = earlier.iter().copied().filter(|_| random.chance(share)).collect();
         let mut chooser = Random::new(seed, Stream::LaterFaults);
         faults.extend(later.iter().copied().filter(|_| chooser.chance(LATER_SHARE)));
@@ -272,6 +281,7 @@ impl Scenario {
             profile: Profile::Common,
             osds,
             pools,
+            cache: None,
             clients: random.range(1, 5) as u32,
             objects: random.range(2, 9) as u32,
             outstanding: random.range(1, 6) as usize,
@@ -362,7 +372,8 @@ impl Scenario {
             rules: rules_of(mutation),
             trace: false,
         };
-        OsdSettings { shards, sessions, config }
+        let osd_sessions = self.clients..self.clients + self.osds;
+        OsdSettings { shards, sessions, config, osd_sessions }
     }
 
     /// Bytes of messages that may be worked on where the throttle is not meant to fill.
@@ -430,7 +441,39 @@ impl Scenario {
             map.pools.insert(id, Arc::new(pool));
             map.pool_max = id;
         }
+        if let Some(spec) = &self.cache {
+            self.add_cache(&mut map, spec);
+        }
         map
+    }
+
+    /// Adds a cache of the first pool, with its overlay.
+    fn add_cache(&self, map: &mut OsdMap, spec: &PoolSpec) {
+        let mut random = Random::new(self.seed, Stream::Cache);
+        let (base, cache) = (PoolId(1), PoolId(map.pool_max.0 + 1));
+        let mut pool = Pool::replicated("cache", spec.size, spec.min_size, 0, spec.pg_num, map.epoch);
+        let modes = [CacheMode::Writeback, CacheMode::Writeback, CacheMode::Readproxy, CacheMode::Proxy];
+        let tiering = &mut pool.tiering;
+        tiering.tier_of = Some(base);
+        tiering.cache_mode = *random.pick(&modes).expect("invariant: the list is not empty");
+        tiering.target_max_objects = random.range(1, 12);
+        tiering.dirty_ratio_micro =
+            *random.pick(&[0, 300_000, 900_000]).expect("invariant: the list is not empty");
+        if random.chance(500) {
+            tiering.hit_set = HitSetKind::ExplicitObject;
+            (tiering.hit_set_period_s, tiering.hit_set_count) = (random.range(1, 10) as u32, 3);
+            tiering.min_read_recency_for_promote = random.range(0, 3) as u32;
+            tiering.min_write_recency_for_promote = random.range(0, 3) as u32;
+        }
+        tiering.overlay_epoch = map.epoch;
+        map.pgs.insert(cache, Arc::new(vec![None; spec.pg_num as usize]));
+        map.pools.insert(cache, Arc::new(pool));
+        map.pool_max = cache;
+        if let Some(pool) = map.pools.get_mut(&base).map(Arc::make_mut) {
+            pool.tiering.tiers = vec![cache];
+            (pool.tiering.read_tier, pool.tiering.write_tier) = (Some(cache), Some(cache));
+            pool.tiering.overlay_epoch = map.epoch;
+        }
     }
 
     /// The same without one kind of fault.

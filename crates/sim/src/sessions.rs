@@ -153,7 +153,7 @@ impl Delivery {
 /// What the process hears of its sessions.
 pub(crate) enum Event {
     /// Somebody connected by a lossy connection, a client with this session.
-    Accepted(u64, Option<ClientId>),
+    Accepted(u64, Option<ClientId>, Node),
     /// A connection that this side made is up, for the first time or again.
     Connected(u64),
     /// A message.
@@ -491,7 +491,7 @@ impl Sessions {
             self.sockets.insert(number, id);
         }
         self.say(from, number, SocketEvent::Ready(Ready { outcome: Outcome::New, in_seq: 0 }));
-        self.events.push_back(Event::Accepted(id, client));
+        self.events.push_back(Event::Accepted(id, client, from));
         self.come_up(now, id);
     }
 

@@ -56,6 +56,14 @@ impl MapState {
         }
     }
 
+    /// Whether nothing is dirty in a cache, nor can become so in its mode: its overlay may go.
+    pub fn is_flushed(&self, cache: PoolId) -> bool {
+        let tiering = &self.working.pools[&cache].tiering;
+        let since = tiering.mode_epoch.max(tiering.overlay_epoch);
+        !tiering.cache_mode.keeps_writes()
+            && self.all_report_none(cache, since, |stats| stats.sums.dirty).is_ok()
+    }
+
     /// OSDs with MemStores among those that a CRUSH rule can choose: what they keep is gone after a power cut.
     pub(crate) fn volatile_osds(&self, rule: u8) -> Vec<OsdId> {
         let devices = self.devices_of_rule(u32::from(rule)).into_iter();

@@ -128,9 +128,10 @@ impl Host {
     }
 
     /// Takes a client's connection, which was accepted.
-    pub(super) fn accept(&self, id: u64, session: Option<ClientId>) {
+    pub(super) fn accept(&self, id: u64, session: Option<ClientId>, of_osd: bool) {
         let peer = Peer {
-            entity: EntityName::client("admin"),
+            // Which OSD it is does not matter.
+            entity: if of_osd { EntityName::osd(OsdId(0)) } else { EntityName::client("admin") },
             client: session,
             caps: [("osd".to_owned(), "allow *".to_owned())].into(),
             nonce: 0,

@@ -23,7 +23,7 @@ impl Pair {
         let conn = client.connect(0, (SERVER, Policy::Lossy), 0, Some(ClientId(5)));
         let mut pair = Pair { client, server, conn };
         pair.settle(0);
-        assert!(matches!(pair.server.next_event(0), Some(Event::Accepted(_, Some(ClientId(5))))));
+        assert!(matches!(pair.server.next_event(0), Some(Event::Accepted(_, Some(ClientId(5)), _))));
         assert!(matches!(pair.client.next_event(0), Some(Event::Connected(up)) if up == conn));
         pair
     }

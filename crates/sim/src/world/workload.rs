@@ -33,6 +33,12 @@ const MANY: u32 = 1_000;
 /// Requests over all clients while the cluster heals, where they go on.
 const HEALING_REQUESTS: u32 = 150;
 
+/// Pools that clients name: not those that serve others as caches.
+fn clients_pools(map: &OsdMap) -> Vec<PoolId> {
+    let named = map.pools.iter().filter(|(_, pool)| pool.tiering.tier_of.is_none());
+    named.map(|(id, _)| *id).collect()
+}
+
 /// Who wants an object read.
 pub(super) enum Fetching {
     /// A request that copies it.
@@ -65,7 +71,7 @@ impl World {
         if self.has_batches(&map) && self.workload.chance(BATCHES_SHARE) {
             return self.ask_batch(number);
         }
-        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let pools = clients_pools(&map);
         let Some(pool) = self.workload.pick(&pools).copied() else { return };
         let is_large = self.scenario.token_bytes > TOKEN_BYTES;
         let object = self.object(pool, self.workload.clone().range(0, u64::from(self.scenario.objects)));
@@ -139,7 +145,7 @@ impl World {
         let wait = self.attendance.wait(700 * MILLI);
         self.schedule.after(wait, Happening::Attend(number));
         let Some(map) = self.clients[number as usize].map().cloned() else { return };
-        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let pools = clients_pools(&map);
         let Some(pool) = self.attendance.pick(&pools).copied() else { return };
         if self.nemesis.is_silent(number) {
             return;
@@ -162,13 +168,14 @@ impl World {
         self.schedule.after(wait, Happening::Chore(number));
         let client = &self.clients[number as usize];
         let Some(map) = client.map().cloned() else { return };
-        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let pools = clients_pools(&map);
         let Some(pool) = self.chores.pick(&pools).copied() else { return };
         let draws = [0; 3].map(|_| self.chores.range(0, 1 << 16));
         if self.nemesis.is_silent(number) {
             return;
         }
-        if draws[0] % 3 == 0 {
+        let is_cached = map.pools.get(&pool).is_some_and(|pool| !pool.tiering.tiers.is_empty());
+        if draws[0] % 3 == 0 && !is_cached {
             // Many objects are listed in pages as long as may be.
             let page = if self.scenario.objects > MANY { u64::MAX } else { 1 + draws[1] % 4 };
             return self
