@@ -138,8 +138,8 @@ fn is_recent(history: &HitSetHistory, was_in_current: bool, object: &ObjectId, w
         return wanted == 0;
     }
     let wanted_of_sealed = wanted as usize - 1;
-    let found = history.sealed().take(wanted_of_sealed).take_while(|set| set.contains(object)).count();
-    found == wanted_of_sealed
+    let mut newest = history.sealed().take(wanted_of_sealed);
+    newest.len() == wanted_of_sealed && newest.all(|set| set.contains(object))
 }
 
 /// What to do with a request on an object that the cache lacks.

@@ -111,13 +111,13 @@ const SHARES: &[f64] = &[0.01, 0.03, 0.1, 0.3, 0.6, 0.9];
 #[test]
 fn zipf_is_estimated_within_three_points() {
     let (zipf, mut uniform) = (Zipf::new(60_000, 0.99), Uniform(1));
-    let stream: Vec<u64> = (0..400_000).map(|_| zipf.draw(&mut uniform)).collect();
+    let stream: Vec<u64> = (0..250_000).map(|_| zipf.draw(&mut uniform)).collect();
     compare("zipf", &stream, 60_000, SHARES, mixed_sizes);
 }
 
 #[test]
 fn a_loop_is_estimated_within_three_points() {
-    let stream: Vec<u64> = (0..400_000).map(|turn| turn % 50_000).collect();
+    let stream: Vec<u64> = (0..250_000).map(|turn| turn % 50_000).collect();
     // At its length the curve is a cliff, whose place is known to 1 %.
     let shares = &[0.1, 0.5, 0.9, 0.95, 1.05, 1.2];
     compare("loop", &stream, 50_000, shares, mixed_sizes);
@@ -127,7 +127,7 @@ fn a_loop_is_estimated_within_three_points() {
 fn a_scan_with_a_hot_set_is_estimated_within_three_points() {
     let (zipf, mut uniform) = (Zipf::new(5000, 0.6), Uniform(2));
     let mut scanned = 5000;
-    let stream: Vec<u64> = (0..400_000)
+    let stream: Vec<u64> = (0..250_000)
         .map(|_| {
             if uniform.next() < 0.7 {
                 zipf.draw(&mut uniform)
@@ -138,6 +138,31 @@ fn a_scan_with_a_hot_set_is_estimated_within_three_points() {
         })
         .collect();
     compare("scan", &stream, 85_001, &[0.005, 0.02, 0.05, 0.08, 0.2, 0.5], mixed_sizes);
+}
+
+#[test]
+fn a_pool_is_estimated_from_its_pgs() {
+    const PGS: u64 = 8;
+    let pg_of = |object: u64| mix(!object) % PGS;
+    let (zipf, mut uniform) = (Zipf::new(60_000, 0.99), Uniform(4));
+    let stream: Vec<u64> = (0..250_000).map(|_| zipf.draw(&mut uniform)).collect();
+    let mut samplers = vec![Sampler::new(SAMPLES / PGS as u32); PGS as usize];
+    for &object in &stream {
+        samplers[pg_of(object) as usize].record(mix(object), 1);
+    }
+    let curves: Vec<MissRatioCurve> = samplers.iter().map(Sampler::curve_by_objects).collect();
+    let pool = MissRatioCurve::of_pool(&curves).unwrap();
+    let pool = MissRatioCurve::decode(&pool.encode()).unwrap();
+    for size in [800, 4000, 16_000, 40_000] {
+        let mut caches: Vec<Lru> = (0..PGS).map(|_| Lru::new(size / PGS)).collect();
+        for (turn, &object) in stream.iter().enumerate() {
+            caches[pg_of(object) as usize].access(turn as u64, object, 1);
+        }
+        let exact = caches.iter().map(|cache| cache.hits).sum::<u64>() as f64 / stream.len() as f64;
+        let estimate = pool.hit_rate(size);
+        println!("{size}: exact {exact:.4}, estimated {estimate:.4}");
+        assert!((exact - estimate).abs() <= POINTS, "{size}: exact {exact}, estimated {estimate}");
+    }
 }
 
 #[test]

@@ -296,7 +296,7 @@ impl HitSetHistory {
     }
 
     /// The sealed sets in memory, the newest first.
-    pub fn sealed(&self) -> impl Iterator<Item = &SealedHitSet> {
+    pub fn sealed(&self) -> impl ExactSizeIterator<Item = &SealedHitSet> {
         self.sealed.iter().rev().map(|(_, set)| set)
     }
 }

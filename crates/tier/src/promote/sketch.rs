@@ -17,11 +17,14 @@ const ROWS: u64 = 4;
 const MOST: u64 = 15;
 /// Counters of 4 bits in a word.
 const COUNTERS_PER_WORD: u64 = 16;
+/// Counters of a row for each object of the capacity: fewer would let the objects that are accessed often make others look
+/// as if they were too.
+const COUNTERS_PER_OBJECT: u64 = 4;
 /// Bits of the doorkeeper for each object of the capacity.
 const DOOR_BITS_PER_OBJECT: u64 = 64;
 /// After so many accesses for each object of the capacity all counters are halved.
 const SAMPLE_PER_OBJECT: u64 = 10;
-/// The largest capacity, at 10 bytes for each object.
+/// The largest capacity, at 16 bytes for each object.
 const MOST_OBJECTS: u64 = 1 << 24;
 
 /// Estimates how often keys were seen, up to 16 times.
@@ -31,21 +34,21 @@ const MOST_OBJECTS: u64 = 1 << 24;
 /// where all counters of a key are shared. With each aging counters are halved and the doorkeeper is emptied.
 #[derive(Clone, Debug)]
 pub struct FrequencySketch {
-    /// Counters of one row, a power of two.
-    width: u64,
+    /// The capacity, a power of two.
+    objects: u64,
     counters: Vec<u64>,
     door: Vec<u64>,
     accesses: u64,
 }
 
 impl FrequencySketch {
-    /// A sketch for a cache of about `objects`. It takes 10 bytes for each, rounded up to a power of two of objects.
+    /// A sketch for a cache of about `objects`. It takes 16 bytes for each, rounded up to a power of two of objects.
     pub fn new(objects: u64) -> FrequencySketch {
-        let width = objects.clamp(64, MOST_OBJECTS).next_power_of_two();
+        let objects = objects.clamp(64, MOST_OBJECTS).next_power_of_two();
         FrequencySketch {
-            width,
-            counters: vec![0; (width * ROWS / COUNTERS_PER_WORD) as usize],
-            door: vec![0; (width * DOOR_BITS_PER_OBJECT / 64) as usize],
+            objects,
+            counters: vec![0; (objects * COUNTERS_PER_OBJECT * ROWS / COUNTERS_PER_WORD) as usize],
+            door: vec![0; (objects * DOOR_BITS_PER_OBJECT / 64) as usize],
             accesses: 0,
         }
     }
@@ -54,16 +57,17 @@ impl FrequencySketch {
     fn slots(&self, key: u64) -> [(usize, u64); ROWS as usize] {
         let mixed = mix(key);
         let (first, step) = (mixed >> 32, mixed & 0xffff_ffff | 1);
+        let width = self.objects * COUNTERS_PER_OBJECT;
         std::array::from_fn(|row| {
             let row = row as u64;
-            let counter = row * self.width + ((first + row * step) & (self.width - 1));
+            let counter = row * width + ((first + row * step) & (width - 1));
             ((counter / COUNTERS_PER_WORD) as usize, counter % COUNTERS_PER_WORD * 4)
         })
     }
 
     /// The word and the mask of each of the key's bits in the doorkeeper.
     fn door_bits(&self, key: u64) -> [(usize, u64); 3] {
-        let bits = self.width * DOOR_BITS_PER_OBJECT;
+        let bits = self.objects * DOOR_BITS_PER_OBJECT;
         let mixed = mix(!key);
         [mixed, mixed >> 20, mixed >> 40 ^ mixed << 24]
             .map(|hash| (((hash & (bits - 1)) / 64) as usize, 1 << (hash % 64)))
@@ -80,7 +84,7 @@ impl FrequencySketch {
             self.increment(key);
         }
         self.accesses += 1;
-        if self.accesses >= self.width * SAMPLE_PER_OBJECT {
+        if self.accesses >= self.objects * SAMPLE_PER_OBJECT {
             self.age();
         }
     }
@@ -199,6 +203,18 @@ mod tests {
         assert!(*at_each_aging.last().unwrap() <= 1, "{at_each_aging:?}");
     }
 
+    #[test]
+    fn aging_halves_each_counter_by_itself() {
+        let mut sketch = FrequencySketch::new(128);
+        (0..1200).for_each(|access| sketch.record(access % 300));
+        let before: Vec<u64> = (0..300).map(|key| sketch.estimate(key)).collect();
+        sketch.age();
+        for (key, before) in (0..300).zip(before) {
+            // The doorkeeper counted one of them.
+            assert_eq!(sketch.estimate(key), (before - 1) / 2, "key {key}");
+        }
+    }
+
     proptest! {
         #[test]
         fn estimates_are_never_too_low_and_mostly_right(
@@ -218,6 +234,25 @@ mod tests {
             }
             prop_assert!(wrong * 20 <= truth.len(), "{} of {} are wrong", wrong, truth.len());
         }
+    }
+
+    #[test]
+    fn newcomers_must_be_warmer_than_what_is_evicted() {
+        let mut filter = FrequencyFilter::new(1000);
+        let accessed = |filter: &mut FrequencyFilter, n, times: usize| {
+            let object = object(n);
+            (0..times).for_each(|_| filter.record(&object));
+            object
+        };
+        let (once, twice) = (accessed(&mut filter, 1, 1), accessed(&mut filter, 2, 2));
+        assert!(!filter.admits(&once) && filter.admits(&twice), "nothing was evicted yet");
+        let warm = accessed(&mut filter, 4, 4);
+        (0..100).for_each(|_| filter.evicted(&warm));
+        let (four, five) = (accessed(&mut filter, 5, 4), accessed(&mut filter, 6, 5));
+        assert!(!filter.admits(&twice) && !filter.admits(&four) && filter.admits(&five));
+        let unknown = object(9);
+        (0..100).for_each(|_| filter.evicted(&unknown));
+        assert!(!filter.admits(&once) && filter.admits(&twice), "an object that was accessed once never may");
     }
 
     /// A cache whose agent evicts the least frequent of some objects when it is full.
