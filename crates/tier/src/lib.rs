@@ -19,6 +19,7 @@
 
 pub mod hit_set;
 pub mod key;
+pub mod promote;
 
 #[cfg(test)]
 mod fuzz;

@@ -1,0 +1,237 @@
+//! What happens to a request on an object that the cache pool does not hold.
+//!
+//! [`decide`] follows `PrimaryLogPG::maybe_handle_cache_detail` and `maybe_promote` of Ceph's Reef release. By cache mode:
+//!
+//! | mode | reads | writes |
+//! |---|---|---|
+//! | none | executed in the pool | executed in the pool |
+//! | writeback | proxied, and promoted beside by recency | proxied, and promoted afterwards by recency |
+//! | readproxy, readforward | proxied | promoted, then executed in the cache |
+//! | proxy, forward | proxied | proxied |
+//! | readonly | promoted | redirected to the base pool |
+//!
+//! A request that can't be proxied ([`Request::must_promote`]) is promoted in every mode. While the cache is full, reads
+//! are proxied and what needs room waits.
+//!
+//! # Recency
+//!
+//! In writeback mode `min_read_recency_for_promote` and `min_write_recency_for_promote` ask in how many hit sets in a row
+//! the object must be, counted backwards from the current one as it was *before* this access:
+//!
+//! - 0: every access promotes.
+//! - 1: the current set must contain the object.
+//! - n: so must the n-1 sealed sets before it. The first one that does not ends the count. Where fewer than n-1 sealed
+//!   sets exist, nothing is promoted.
+//!
+//! Without hit sets every access promotes at once, past the throttle, unless the request asks not to
+//! ([`Request::skip_promote`]).
+//!
+//! # Differences from Ceph
+//!
+//! - A promotion of a write happens after the base has acknowledged the write, never beside it.
+//! - In readonly mode reads are proxied while the cache is full. Ceph promotes them.
+//! - [`Admission::Frequency`] can take the place of recency (see [`sketch`]).
+
+pub mod sketch;
+pub mod throttle;
+
+use crate::hit_set::history::HitSetHistory;
+use nacre_types::ObjectId;
+use nacre_types::op::{Op, OsdOp, op_flag};
+use nacre_types::pool::CacheMode;
+use sketch::FrequencyFilter;
+
+/// What matters of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// An operation changes the object.
+    pub writes: bool,
+    /// An operation manages the cache: flushes, evicts or pins.
+    pub manages_cache: bool,
+    /// It is ordered with writes, although it may change nothing (`CEPH_OSD_FLAG_RWORDERED`).
+    pub write_ordered: bool,
+    /// An operation can't be proxied: it needs the object in the cache.
+    pub must_promote: bool,
+    /// It asks not to promote the object on its account.
+    pub skip_promote: bool,
+    /// It is executed in the cache whether or not the object is there.
+    pub skip_cache: bool,
+}
+
+impl Request {
+    /// The traits that follow from the operations themselves. `write_ordered` is the request's flag. For calls of object
+    /// classes the caller adds `writes` and `must_promote`, since it knows the methods.
+    ///
+    /// As in Ceph, `FADVISE_DONTNEED` and `FADVISE_NOCACHE` count on a request that consists of one whole-object write,
+    /// read or checksum; a lone removal is not worth a promotion; a removal that may fail (`FAILOK`) needs no object.
+    pub fn of(ops: &[OsdOp], write_ordered: bool) -> Request {
+        let mut request = Request { write_ordered, ..Request::default() };
+        for (at, OsdOp { op, flags }) in ops.iter().enumerate() {
+            request.writes |= op.is_write();
+            match op {
+                // Watches are invisible writes of the object's own metadata and stay where the watchers are connected.
+                Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. } | Op::Notify { .. } => {
+                    request.must_promote = true;
+                }
+                Op::WatchPing { .. } => (request.must_promote, request.write_ordered) = (true, true),
+                Op::NotifyAck { .. } => request.must_promote = true,
+                Op::Remove => {
+                    request.skip_cache |= at == 0 && *flags == op_flag::FAILOK;
+                    request.skip_promote |= ops.len() == 1;
+                }
+                Op::Read { .. } | Op::SparseRead { .. } | Op::Checksum { .. } | Op::WriteFull { .. } => {
+                    let passing = flags & (op_flag::FADVISE_NOCACHE | op_flag::FADVISE_DONTNEED) != 0;
+                    request.skip_promote |= ops.len() == 1 && passing;
+                }
+                _ => {}
+            }
+        }
+        request
+    }
+
+    fn is_plain_read(&self) -> bool {
+        !self.writes && !self.manages_cache && !self.write_ordered
+    }
+}
+
+/// What lets an object into the cache in writeback mode.
+#[derive(Clone, Copy, Debug)]
+pub enum Admission<'a> {
+    /// Everything: the pool has no hit sets.
+    Always,
+    /// Recency: the pool's default.
+    Recency {
+        /// The PG's hit sets.
+        history: &'a HitSetHistory,
+        /// Whether the current set contained the object before this access
+        /// ([`Recorded::was_in_current`](crate::hit_set::history::Recorded)).
+        was_in_current: bool,
+        /// `min_read_recency_for_promote`.
+        min_read: u32,
+        /// `min_write_recency_for_promote`.
+        min_write: u32,
+    },
+    /// Frequency: more accesses than the objects had that are being evicted.
+    Frequency {
+        /// The filter, which recorded this access already.
+        filter: &'a FrequencyFilter,
+        /// Whether the cache has room, so that a promotion evicts nothing: the agent's evict mode is idle.
+        has_room: bool,
+    },
+}
+
+impl Admission<'_> {
+    fn admits(&self, object: &ObjectId, writes: bool) -> bool {
+        match *self {
+            Admission::Always => true,
+            Admission::Recency { history, was_in_current, min_read, min_write } => {
+                is_recent(history, was_in_current, object, if writes { min_write } else { min_read })
+            }
+            Admission::Frequency { filter, has_room } => has_room || filter.admits(object),
+        }
+    }
+}
+
+/// Whether the object is in so many hit sets in a row, from the current one backwards.
+fn is_recent(history: &HitSetHistory, was_in_current: bool, object: &ObjectId, wanted: u32) -> bool {
+    if wanted == 0 || !was_in_current {
+        return wanted == 0;
+    }
+    let wanted_of_sealed = wanted as usize - 1;
+    let mut newest = history.sealed().take(wanted_of_sealed);
+    newest.len() == wanted_of_sealed && newest.all(|set| set.contains(object))
+}
+
+/// What to do with a request on an object that the cache lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Execute it in the cache pool, where the object is absent.
+    Execute,
+    /// Park it, copy the object from the base pool, then execute it in the cache.
+    Promote,
+    /// Read from the base pool on the client's behalf.
+    ProxyRead {
+        /// And copy the object meanwhile.
+        promote: bool,
+    },
+    /// Write to the base pool on the client's behalf.
+    ProxyWrite {
+        /// And copy the object when the base has acknowledged the write.
+        promote: bool,
+    },
+    /// Have the base pool execute it, as if the client had sent it there.
+    Redirect,
+    /// Park it until the agent has made room, then decide again.
+    WaitForRoom,
+}
+
+/// Decides on a request on `object`, which the cache pool does not hold in any form: neither data nor whiteout, and no
+/// promotion of it is under way. `is_full` tells that the agent's evict mode is full. `throttle` is asked once, and only
+/// when a promotion is optional and everything else speaks for it; it answers whether the promotion may start
+/// ([`throttle::PromoteThrottle::try_start`]).
+pub fn decide(
+    mode: CacheMode,
+    object: &ObjectId,
+    request: &Request,
+    is_full: bool,
+    admission: Admission<'_>,
+    throttle: impl FnOnce() -> bool,
+) -> Decision {
+    if mode == CacheMode::None || request.skip_cache {
+        return Decision::Execute;
+    }
+    let needs_room = if is_full { Decision::WaitForRoom } else { Decision::Promote };
+    let changes = request.writes || request.manages_cache;
+    match mode {
+        CacheMode::None => Decision::Execute,
+        CacheMode::Writeback if is_full => {
+            if request.is_plain_read() && !request.must_promote {
+                Decision::ProxyRead { promote: false }
+            } else {
+                Decision::WaitForRoom
+            }
+        }
+        CacheMode::Writeback => {
+            if request.must_promote || (matches!(admission, Admission::Always) && !request.skip_promote) {
+                return Decision::Promote;
+            }
+            let promote = !request.skip_promote && admission.admits(object, changes) && throttle();
+            if changes { Decision::ProxyWrite { promote } } else { Decision::ProxyRead { promote } }
+        }
+        CacheMode::Readproxy | CacheMode::Readforward => {
+            if request.writes || request.write_ordered || request.must_promote {
+                needs_room
+            } else {
+                Decision::ProxyRead { promote: false }
+            }
+        }
+        CacheMode::Proxy | CacheMode::Forward => {
+            if request.must_promote {
+                needs_room
+            } else if request.is_plain_read() {
+                Decision::ProxyRead { promote: false }
+            } else {
+                Decision::ProxyWrite { promote: false }
+            }
+        }
+        CacheMode::Readonly => {
+            if request.writes {
+                Decision::Redirect
+            } else if is_full && !request.must_promote {
+                Decision::ProxyRead { promote: false }
+            } else {
+                needs_room
+            }
+        }
+    }
+}
+
+/// Whether an object may be promoted at all: a PG whose share of the target is `pg_target_bytes` could not hold a larger
+/// one without evicting everything else. 0 is no target.
+pub fn fits(object_bytes: u64, pg_target_bytes: u64, full_ratio_micro: u32) -> bool {
+    let share = u128::from(pg_target_bytes) * u128::from(full_ratio_micro) / u128::from(crate::MICRO);
+    pg_target_bytes == 0 || u128::from(object_bytes) <= share
+}
+
+#[cfg(test)]
+mod tests;
