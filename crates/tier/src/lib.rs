@@ -17,9 +17,11 @@
 //!
 //! Behaviour follows Ceph's Reef release wherever a module does not name a difference.
 
+pub mod effort;
 pub mod hit_set;
 pub mod key;
 pub mod promote;
+pub mod temperature;
 
 #[cfg(test)]
 mod fuzz;

@@ -1,0 +1,334 @@
+//! How hard a PG's agent works: its flush mode, its evict mode and its evict effort.
+//!
+//! [`choose`] follows `PrimaryLogPG::agent_choose_mode` of Ceph's Reef release. A PG's share of the pool's targets is the
+//! target divided by [`pg_divisor`]. The PG is as *full* as the greater one of its bytes and its objects is of that share,
+//! and as *dirty* as its dirty objects are, whose bytes are taken for the average.
+//!
+//! | compared | above | mode |
+//! |---|---|---|
+//! | dirty | `cache_target_dirty_ratio` | flush low |
+//! | dirty | `cache_target_dirty_high_ratio` | flush high |
+//! | full | `cache_target_full_ratio` | evict some, with an effort between 0 and 1 |
+//! | full | 1 | evict everything clean (full); what needs room waits |
+//!
+//! A mode begins above the ratio plus `osd_agent_slop` times the ratio and ends at the ratio minus as much, so that the
+//! agent does not start and stop with each object. The high ratio moves by the low ratio's slop, as in Ceph.
+//!
+//! The effort rises from 0 at the full ratio to 1 at the target, is `osd_agent_min_evict_effort` at least, and is a
+//! multiple of `osd_agent_quantize_effort`. It is the share of objects, the coldest first, that may be evicted
+//! ([`TemperatureHistogram::is_cold`](crate::temperature::TemperatureHistogram::is_cold)).
+//!
+//! # The effective target
+//!
+//! A target that the cache's OSDs can't hold protects nothing: the agent would never run, and writes would fail for want
+//! of space. [`effective_target`] lowers `target_max_bytes` to what the fullest OSD can take, and gives pools without a
+//! target one.
+
+use crate::MICRO;
+use nacre_types::hash::pg_mask;
+use nacre_types::pool::Tiering;
+
+/// How fast the agent flushes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FlushMode {
+    /// Not at all.
+    #[default]
+    Idle,
+    /// Up to `osd_agent_max_low_ops` at once.
+    Low,
+    /// Up to `osd_agent_max_ops` at once.
+    High,
+}
+
+/// What the agent evicts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EvictMode {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// Objects that are old and cold enough.
+    Some,
+    /// Every clean object.
+    Full,
+}
+
+impl FlushMode {
+    /// Ceph's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FlushMode::Idle => "idle",
+            FlushMode::Low => "low",
+            FlushMode::High => "high",
+        }
+    }
+}
+
+impl EvictMode {
+    /// Ceph's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EvictMode::Idle => "idle",
+            EvictMode::Some => "some",
+            EvictMode::Full => "full",
+        }
+    }
+}
+
+/// What the agent of a PG is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentMode {
+    /// How fast it flushes.
+    pub flush: FlushMode,
+    /// What it evicts.
+    pub evict: EvictMode,
+    /// The share of objects that it evicts, in millionths: 0 where [`EvictMode::Idle`], a million where
+    /// [`EvictMode::Full`].
+    pub evict_effort_micro: u32,
+}
+
+impl AgentMode {
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.flush == FlushMode::Idle && self.evict == EvictMode::Idle
+    }
+}
+
+/// What a PG of the cache pool holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSums {
+    /// Objects, whiteouts and archived hit sets among them.
+    pub objects: u64,
+    /// Bytes of their data.
+    pub bytes: u64,
+    /// Objects that are dirty, whiteouts among them.
+    pub dirty: u64,
+    /// Archived hit sets, which can't be flushed.
+    pub archives: u64,
+    /// Bytes of archived hit sets.
+    pub archive_bytes: u64,
+    /// What an object takes beside its data, in bytes, as the store estimates it.
+    pub object_overhead_bytes: u64,
+}
+
+impl CacheSums {
+    fn user_objects(&self) -> u128 {
+        self.objects.saturating_sub(self.archives).into()
+    }
+
+    fn user_bytes(&self) -> u128 {
+        let data = self.bytes.saturating_sub(self.archive_bytes);
+        u128::from(data) + self.user_objects() * u128::from(self.object_overhead_bytes)
+    }
+}
+
+/// The targets of the pool. A target of 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheTargets {
+    /// `target_max_bytes`, or what [`effective_target`] made of it.
+    pub max_bytes: u64,
+    /// `target_max_objects`.
+    pub max_objects: u64,
+    /// The PG's share is one in so many ([`pg_divisor`]).
+    pub divisor: u32,
+    /// `cache_target_dirty_ratio` in millionths.
+    pub dirty_ratio_micro: u32,
+    /// `cache_target_dirty_high_ratio` in millionths.
+    pub dirty_high_ratio_micro: u32,
+    /// `cache_target_full_ratio` in millionths.
+    pub full_ratio_micro: u32,
+}
+
+impl CacheTargets {
+    /// The pool's targets for a PG, with `max_bytes` from [`effective_target`].
+    pub fn new(tiering: &Tiering, max_bytes: u64, divisor: u32) -> CacheTargets {
+        CacheTargets {
+            max_bytes,
+            max_objects: tiering.target_max_objects,
+            divisor,
+            dirty_ratio_micro: tiering.dirty_ratio_micro,
+            dirty_high_ratio_micro: tiering.dirty_high_ratio_micro,
+            full_ratio_micro: tiering.full_ratio_micro,
+        }
+    }
+
+    /// The PG's share of the bytes; 0 where there is no target.
+    pub fn pg_bytes(&self) -> u64 {
+        self.share(self.max_bytes)
+    }
+
+    /// The PG's share, 1 at least; 0 of 0.
+    fn share(&self, target: u64) -> u64 {
+        if target == 0 { 0 } else { (target / u64::from(self.divisor.max(1))).max(1) }
+    }
+}
+
+/// The OSD's options for its agents, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentOptions {
+    /// `osd_agent_slop`.
+    pub slop_micro: u32,
+    /// `osd_agent_min_evict_effort`.
+    pub min_evict_effort_micro: u32,
+    /// `osd_agent_quantize_effort`.
+    pub quantize_effort_micro: u32,
+}
+
+impl Default for AgentOptions {
+    /// Ceph's defaults.
+    fn default() -> AgentOptions {
+        AgentOptions { slop_micro: 20_000, min_evict_effort_micro: 100_000, quantize_effort_micro: 100_000 }
+    }
+}
+
+/// How dirty and how full a PG is, in millionths of its share of the targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheLevel {
+    /// Dirty objects and the bytes that they take on average.
+    pub dirty_micro: u64,
+    /// All objects and their bytes.
+    pub full_micro: u64,
+}
+
+impl CacheLevel {
+    /// The level of a PG with these sums. Without a target it is 0.
+    pub fn new(sums: &CacheSums, targets: &CacheTargets) -> CacheLevel {
+        let (objects, dirty) = (sums.user_objects(), u128::from(sums.dirty));
+        let ratio = |amount: u128, share: u64| match share {
+            0 => 0,
+            share => {
+                u64::try_from(amount.saturating_mul(MICRO.into()) / u128::from(share)).unwrap_or(u64::MAX)
+            }
+        };
+        let average = sums.user_bytes().checked_div(objects).unwrap_or(0);
+        let (bytes_share, objects_share) = (targets.pg_bytes(), targets.share(targets.max_objects));
+        let level =
+            |count: u128| ratio(count.saturating_mul(average), bytes_share).max(ratio(count, objects_share));
+        CacheLevel { dirty_micro: level(dirty), full_micro: level(objects) }
+    }
+}
+
+/// What the agent does from now on, given what it did so far. `restarts` tells that it paused because a round over all
+/// objects found nothing to do: modes begin as if it had been idle.
+pub fn choose(
+    before: &AgentMode,
+    sums: &CacheSums,
+    targets: &CacheTargets,
+    options: &AgentOptions,
+    restarts: bool,
+) -> AgentMode {
+    let level = CacheLevel::new(sums, targets);
+    let (evict, evict_effort_micro) = evict_mode(before.evict, &level, targets, options, restarts);
+    let flush = flush_mode(before.flush, &level, sums.dirty > 0, targets, options, restarts);
+    AgentMode { flush, evict, evict_effort_micro }
+}
+
+/// A threshold with its slop: above it for who begins, below it for who goes on.
+fn with_slop(threshold: u64, slop: u64, begins: bool) -> u64 {
+    if begins { threshold + slop } else { threshold.saturating_sub(slop) }
+}
+
+fn slop(ratio_micro: u32, options: &AgentOptions) -> u64 {
+    u64::from(ratio_micro) * u64::from(options.slop_micro) / MICRO
+}
+
+fn flush_mode(
+    before: FlushMode,
+    level: &CacheLevel,
+    is_dirty: bool,
+    targets: &CacheTargets,
+    options: &AgentOptions,
+    restarts: bool,
+) -> FlushMode {
+    let begins = restarts || before == FlushMode::Idle;
+    let slop = slop(targets.dirty_ratio_micro, options);
+    let low = with_slop(targets.dirty_ratio_micro.into(), slop, begins);
+    let high = with_slop(targets.dirty_high_ratio_micro.into(), slop, begins);
+    if level.dirty_micro > high {
+        FlushMode::High
+    } else if level.dirty_micro > low || (low == 0 && is_dirty) {
+        FlushMode::Low
+    } else {
+        FlushMode::Idle
+    }
+}
+
+fn evict_mode(
+    before: EvictMode,
+    level: &CacheLevel,
+    targets: &CacheTargets,
+    options: &AgentOptions,
+    restarts: bool,
+) -> (EvictMode, u32) {
+    let begins = restarts || before == EvictMode::Idle;
+    let threshold =
+        with_slop(targets.full_ratio_micro.into(), slop(targets.full_ratio_micro, options), begins);
+    if level.full_micro > MICRO {
+        return (EvictMode::Full, MICRO as u32);
+    }
+    if level.full_micro <= threshold {
+        return (EvictMode::Idle, 0);
+    }
+    // The threshold is below the level, which is a million at most.
+    let effort = (level.full_micro - threshold) * MICRO / (MICRO - threshold);
+    let step = u64::from(options.quantize_effort_micro).clamp(1, MICRO);
+    let effort = effort.max(options.min_evict_effort_micro.into()).min(MICRO);
+    (EvictMode::Some, ((effort - effort % step).max(step)) as u32)
+}
+
+/// The number by which a pool's targets are divided for the PG `seed` (`pg_pool_t::get_pg_num_divisor`). Where `pg_num`
+/// is no power of two, PGs that were not split yet hold twice as much as the others.
+pub fn pg_divisor(pg_num: u32, seed: u32) -> u32 {
+    let mask = pg_mask(pg_num);
+    let half = mask >> 1;
+    // Sizes after and before the split that is under way. A pool of more than 2^31 PGs does not exist.
+    let (after, before) = (mask.saturating_add(1), half + 1);
+    if pg_num == after || seed & half < pg_num & half { after } else { before.max(1) }
+}
+
+/// An OSD that holds PGs of the cache pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOsd {
+    /// Bytes that its store can still take.
+    pub free_bytes: u64,
+    /// Bytes that its store can take in all.
+    pub total_bytes: u64,
+    /// PGs of the cache pool that it holds a copy of.
+    pub pgs: u32,
+}
+
+/// The bytes that a cache pool may hold: the least of `target_max_bytes` (0 is none) and of what each OSD can take.
+///
+/// The pool holds `stored_bytes` in `pg_count` PGs. An OSD that holds `pgs` of them gets `pgs / pg_count` of each byte
+/// that is added. It is full for the cache when `reserve_ratio_micro` of its total is left free; before that it takes
+///
+/// ```text
+/// room    = free - reserve_ratio · total            negative where the reserve is in use already
+/// growth  = room · pg_count / pgs                   of the whole pool, until this OSD is full
+/// target  = stored + growth                         0 at least
+/// ```
+///
+/// While the pool grows, `stored` rises as `free` falls, so that the target stays where it is; where an object takes more
+/// space than its bytes, or other pools take space, it falls in time. OSDs without PGs of the pool do not count.
+///
+/// Returns 1 at least where an OSD limits the pool, since 0 means no target: everything clean is evicted then. Returns 0
+/// only where there is neither a target nor an OSD.
+pub fn effective_target(
+    target_max_bytes: u64,
+    stored_bytes: u64,
+    pg_count: u32,
+    osds: &[CacheOsd],
+    reserve_ratio_micro: u32,
+) -> u64 {
+    let capacity = |osd: &CacheOsd| {
+        let reserve = u128::from(osd.total_bytes) * u128::from(reserve_ratio_micro) / u128::from(MICRO);
+        let room = i128::from(osd.free_bytes) - reserve as i128;
+        let growth = room * i128::from(pg_count) / i128::from(osd.pgs);
+        u64::try_from((i128::from(stored_bytes) + growth).max(1)).unwrap_or(u64::MAX)
+    };
+    let target = (target_max_bytes > 0).then_some(target_max_bytes);
+    let capacities = osds.iter().filter(|osd| osd.pgs > 0).map(capacity);
+    capacities.chain(target).min().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;
