@@ -17,6 +17,7 @@
 //!
 //! Behaviour follows Ceph's Reef release wherever a module does not name a difference.
 
+pub mod advise;
 pub mod effort;
 pub mod hit_set;
 pub mod key;
