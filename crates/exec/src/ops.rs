@@ -132,6 +132,11 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::ListWatchers => watch::run(object, &op.op),
         Op::CopyGet { cursor, max_bytes } => copy::get(object, cursor, *max_bytes),
         Op::CopyFrom { flags, truncate, .. } => copy::from(object, *flags, *truncate),
+        // There is no cache pool that could pin it.
+        Op::CachePin | Op::CacheUnpin => Err(Errno::EINVAL),
+        Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict | Op::IsDirty | Op::Undirty => {
+            Err(Errno::EOPNOTSUPP)
+        }
         Op::OmapGetKeys { .. }
         | Op::OmapGetVals { .. }
         | Op::OmapGetValsByKeys { .. }

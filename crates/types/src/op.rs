@@ -348,6 +348,20 @@ pub enum Op {
         /// With [`copy_from_flag::TRUNCATE_SEQ`]: the copy's truncation sequence and size.
         truncate: (u32, u64),
     },
+    /// Writes a dirty object of a cache pool to the base pool; waits for operations on it.
+    CacheFlush,
+    /// As [`Op::CacheFlush`], but fails with EBUSY where it would wait.
+    CacheTryFlush,
+    /// Removes a clean object from a cache pool: EBUSY where it is dirty, watched or pinned.
+    CacheEvict,
+    /// Keeps an object in its cache pool: EINVAL where the pool is none.
+    CachePin,
+    /// Takes [`Op::CachePin`] back.
+    CacheUnpin,
+    /// Output: one byte, 1 where the object differs from the base pool's.
+    IsDirty,
+    /// Marks an object of a cache pool as clean.
+    Undirty,
 }
 
 /// Bits of [`Op::CopyFrom::flags`] (`CEPH_OSD_COPY_FROM_FLAG_*`).
@@ -419,6 +433,9 @@ impl Op {
                 | WatchReconnect { .. }
                 | Unwatch { .. }
                 | CopyFrom { .. }
+                | CachePin
+                | CacheUnpin
+                | Undirty
         )
     }
 
@@ -474,6 +491,13 @@ impl Op {
             ListWatchers => "list-watchers",
             CopyGet { .. } => "copy-get",
             CopyFrom { .. } => "copy-from",
+            CacheFlush => "cache-flush",
+            CacheTryFlush => "cache-try-flush",
+            CacheEvict => "cache-evict",
+            CachePin => "cache-pin",
+            CacheUnpin => "cache-unpin",
+            IsDirty => "isdirty",
+            Undirty => "undirty",
         }
     }
 }

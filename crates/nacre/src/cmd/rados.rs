@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod cache;
 mod lock;
 mod objects;
 mod pools;
@@ -228,6 +229,11 @@ fn command(verb: &str) -> Option<Command> {
         "notify" => in_pool(2, 2, watch::notify),
         "bench" => in_pool(2, 2, bench::bench),
         "cleanup" => in_pool(0, 0, bench::cleanup),
+        "cache-flush" => in_pool(1, 1, cache::flush),
+        "cache-try-flush" => in_pool(1, 1, cache::try_flush),
+        "cache-evict" => in_pool(1, 1, cache::evict),
+        "cache-flush-evict-all" => in_pool(0, 0, cache::flush_evict_all),
+        "cache-try-flush-evict-all" => in_pool(0, 0, cache::try_flush_evict_all),
         _ => None,
     }
 }

@@ -59,16 +59,8 @@ pub(super) struct Args {
 }
 
 /// Options that the real program has and this release does not carry out.
-const UNSUPPORTED: &[&str] = &[
-    "--pgid",
-    "-s",
-    "--snap",
-    "--create",
-    "--reuse-bench",
-    "--write-omap",
-    "--write-xattr",
-    "--with-clones",
-];
+const UNSUPPORTED: &[&str] =
+    &["--pgid", "-s", "--snap", "--create", "--reuse-bench", "--write-omap", "--write-xattr"];
 
 /// What the real program says of a `--lock-type` that is neither.
 const UNKNOWN_LOCK_TYPE: &str = "unknown lock type was specified, aborting\nerror 22: (22) Invalid argument";
@@ -124,7 +116,8 @@ impl Args {
                 "--no-cleanup" => out.no_cleanup = true,
                 "--no-hints" => out.no_hints = true,
                 "--no-verify" => out.no_verify = true,
-                "--write-object" => {}
+                // Objects have no clones.
+                "--write-object" | "--with-clones" => {}
                 "--run-name" => out.run_name = Some(value()?.to_owned()),
                 "--prefix" => out.prefix = Some(value()?.to_owned()),
                 "--force-full" => out.force_full = true,
