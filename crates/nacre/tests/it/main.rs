@@ -21,6 +21,7 @@ mod pages;
 mod rados;
 mod reference;
 mod release;
+mod rest_bench;
 mod s3;
 mod s3_access;
 mod s3_admin;

@@ -154,17 +154,17 @@ impl Args {
     }
 }
 
-fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
+pub(in crate::cmd) fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
     text.parse()
         .map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
 }
 
-fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, Failure> {
+pub(in crate::cmd) fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, Failure> {
     crate::cmd::steady::seconds(flag, text, least).map_err(|error| Failure::invalid(format!("{error:#}")))
 }
 
 /// A number of bytes with Ceph's binary suffixes: `4096`, `64K`, `4M`, `1Gi`.
-fn size(what: &str, text: &str) -> Result<u64, Failure> {
+pub(in crate::cmd) fn size(what: &str, text: &str) -> Result<u64, Failure> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = text[digits..].trim_end_matches('B').trim_end_matches('i');
     let shift = match unit {
