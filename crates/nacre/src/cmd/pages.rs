@@ -45,6 +45,7 @@ fn programs() -> Vec<Program> {
         "metadata",
         "lc",
         "reshard",
+        "zone",
         "backup",
         "bench s3",
         "rest-bench",

@@ -43,6 +43,7 @@ mod s3_operation;
 mod s3_programs;
 mod s3_reshard;
 mod s3_versions;
+mod s3_zone;
 mod security;
 mod serve;
 // Tests of crates/push use the rest of it.
