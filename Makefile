@@ -30,7 +30,7 @@ DEBUG_TESTS := package(nacre) & kind(test) & test(/^(failures|stores)::/)
 ARGS ?=
 
 # Names of Ceph's programs that the binary answers to.
-CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool radosgw-admin vstart.sh
+CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool radosgw-admin rest-bench vstart.sh
 
 BUILD_PACKAGES := clang cmake jq libclang-dev libssl-dev lld make ninja-build pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio kcat librados-dev libradosstriper-dev libradosstriper1 librados2 maven openjdk-17-jre-headless openssl python3-boto3 python3-rados rabbitmq-server rclone restic s3cmd valgrind

@@ -26,6 +26,9 @@ SECTIONS = {
     "striper": "Striped objects beside Ceph's libradosstriper",
     "s3": "S3 beside radosgw",
     "notifications": "Bucket notifications beside radosgw",
+    "tiers": "A cache tier under the gateway",
+    "tiers-bluestore": "The same, in front of BlueStore",
+    "tier-works": "A cache tier beside its pools",
     "s3-memory": "Memory of a gateway under many uploads",
     "restart": "A BlueStore that starts again",
     "stores": "The three stores",
@@ -95,7 +98,7 @@ def build_example(name, target=None, environment=None):
 def build_load(folder):
     """Compiles bench/load.c; returns the program's path."""
     path = os.path.join(folder, "load")
-    run([os.environ.get("CC", "clang"), "-O2", "-o", path, os.path.join(HERE, "load.c"), "-lradosstriper", "-lrados", "-lpthread"])
+    run([os.environ.get("CC", "clang"), "-O2", "-o", path, os.path.join(HERE, "load.c"), "-lradosstriper", "-lrados", "-lpthread", "-lm"])
     return path
 
 

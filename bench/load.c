@@ -2,17 +2,23 @@
  * program runs on Ceph's libraries and on Nacre's: choose with LD_LIBRARY_PATH, and the cluster with CEPH_CONF.
  *
  * usage: load write POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE [OBJECTS] new objects of BLOCK bytes; after so many the first again
+ *        load fill POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE OBJECTS    so many new objects, each once
  *        load read POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE OBJECTS    random ones of those objects
+ *        load zipf POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE OBJECTS THETA CACHED
+ *                                                                         the same, object N with a probability as 1 / (N + 1)^THETA
+ *        load scan POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE OBJECTS    all of those objects in order, each once
  *        load stripe POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE [BLOCKS] one striped object, from its start on (unit 4 MiB, count 1),
  *                                                                         after so many blocks its start again; DEPTH 0: synchronous calls
  *        load clean POOL NAME OBJECTS                                     removes the objects
  *        load clean-striped POOL NAME
- * build: clang -O2 -o load load.c -lradosstriper -lrados -lpthread
+ * build: clang -O2 -o load load.c -lradosstriper -lrados -lpthread -lm
  *
  * Each SLICE seconds it prints a line of JSON. The warm-up ends when the rates of three slices in a row differ by at most a tenth of
  * their mean, or after WARM_UP seconds; then SECONDS are measured. The last line has the totals. `stripe` reads everything back
- * after that and compares it. */
+ * after that and compares it. For `zipf` it has the share of the operations that CACHED objects serve at best: those that were read most
+ * often ("lfu_hit_rate"). "gap_ms" is the longest time in which no operation ended. */
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <rados/librados.h>
 #include <radosstriper/libradosstriper.h>
@@ -48,7 +54,7 @@ static double cpu_us(void) {
 /* Latencies in steps of at most 1/16 of the time. */
 struct figures {
   uint64_t ops, counts[64 * 16];
-  double sum_s, max_s;
+  double sum_s, max_s, gap_s;
 };
 
 static void add(struct figures *f, double took_s) {
@@ -75,9 +81,9 @@ static double quantile_ms(const struct figures *f, double share) {
 
 static void print_figures(const char *kind, const struct figures *f, double seconds, double end_s) {
   printf("{\"kind\": \"%s\", \"end_s\": %.2f, \"seconds\": %.3f, \"ops\": %lu, \"iops\": %.1f, \"mean_ms\": %.3f, \"p50_ms\": %.3f, "
-         "\"p99_ms\": %.3f, \"p999_ms\": %.3f, \"max_ms\": %.3f",
+         "\"p99_ms\": %.3f, \"p999_ms\": %.3f, \"max_ms\": %.3f, \"gap_ms\": %.3f",
          kind, end_s, seconds, f->ops, f->ops / seconds, f->ops ? f->sum_s / f->ops * 1e3 : 0, quantile_ms(f, 0.5),
-         quantile_ms(f, 0.99), quantile_ms(f, 0.999), f->max_s * 1e3);
+         quantile_ms(f, 0.99), quantile_ms(f, 0.999), f->max_s * 1e3, f->gap_s * 1e3);
 }
 
 static struct {
@@ -85,7 +91,11 @@ static struct {
   rados_striper_t striper;
   const char *mode, *name;
   size_t block;
-  long depth, objects;
+  int reads, once;
+  long depth, objects, cached;
+  /* Of zipf: the probability that an operation is on this object or one before it, and the operations on each. */
+  double *cumulated;
+  uint64_t *counts;
   char *buffers[MAX_DEPTH];
   rados_completion_t completions[MAX_DEPTH];
   uint64_t numbers[MAX_DEPTH];
@@ -132,12 +142,12 @@ static void submit(long slot, uint64_t number) {
   rados_completion_t *c = &load.completions[slot];
   check(rados_aio_create_completion2((void *)slot, on_complete, c), "rados_aio_create_completion2");
   load.started[slot] = now();
-  if (!strcmp(load.mode, "read")) {
+  if (load.reads) {
     check(rados_aio_read(load.io, oid, *c, load.buffers[slot], load.block, 0), "rados_aio_read");
     return;
   }
   fill(load.buffers[slot], number);
-  if (!strcmp(load.mode, "write"))
+  if (strcmp(load.mode, "stripe"))
     check(rados_aio_write(load.io, oid, *c, load.buffers[slot], load.block, 0), "rados_aio_write");
   else
     check(rados_striper_aio_write(load.striper, load.name, *c, load.buffers[slot], load.block, number * load.block),
@@ -148,7 +158,7 @@ static void take_result(long slot) {
   int result = rados_aio_get_return_value(load.completions[slot]);
   rados_aio_release(load.completions[slot]);
   check(result, load.mode);
-  if (strcmp(load.mode, "read")) return;
+  if (!load.reads) return;
   static char wanted[4 << 20];
   fill(wanted, load.numbers[slot]);
   size_t compared = load.block <= 4096 ? load.block / 8 * 8 : 8;
@@ -158,11 +168,50 @@ static void take_result(long slot) {
   }
 }
 
+static void prepare_zipf(double theta) {
+  double sum = 0;
+  load.cumulated = malloc(load.objects * sizeof *load.cumulated);
+  load.counts = calloc(load.objects, sizeof *load.counts);
+  for (long i = 0; i < load.objects; i++) load.cumulated[i] = sum += 1 / pow(i + 1, theta);
+  for (long i = 0; i < load.objects; i++) load.cumulated[i] /= sum;
+}
+
+static uint64_t zipf_number(uint64_t random) {
+  double wanted = (random >> 11) * 0x1p-53;
+  long low = 0, high = load.objects - 1;
+  while (low < high) {
+    long middle = (low + high) / 2;
+    if (load.cumulated[middle] > wanted)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  load.counts[low]++;
+  return low;
+}
+
+static int by_count(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x < y) - (x > y);
+}
+
+/* The share of the operations that were on the `cached` objects with the most of them. */
+static double lfu_hit_rate(void) {
+  uint64_t all = 0, hits = 0;
+  qsort(load.counts, load.objects, sizeof *load.counts, by_count);
+  for (long i = 0; i < load.objects; i++) {
+    all += load.counts[i];
+    hits += i < load.cached ? load.counts[i] : 0;
+  }
+  return all ? (double)hits / all : 0;
+}
+
 /* The object or block of the next operation; `next` counts the operations. */
 static uint64_t next_number(uint64_t *next) {
   static uint64_t random = 88172645463325252u;
   uint64_t number = (*next)++;
-  if (!strcmp(load.mode, "read")) return next_random(&random) % load.objects;
+  if (load.cumulated) return zipf_number(next_random(&random));
+  if (load.reads && !load.once) return next_random(&random) % load.objects;
   return load.objects ? number % load.objects : number;
 }
 
@@ -184,10 +233,11 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
   int slices = 0, warming = warm_up > 0, synchronous = load.depth == 0;
   uint64_t next = 0, in_flight = 0;
   double start = now(), sliced = start, measured = start, cpu = cpu_us();
+  double last = start;
   /* The warm-up ends with a slice, and sets the end of what is measured. */
   double end = warming ? 1e300 : start + seconds;
   if (!warming) printf("{\"kind\": \"measuring\", \"steady\": false, \"end_s\": 0}\n"), fflush(stdout);
-  for (long slot = 0; slot < load.depth; slot++, in_flight++)
+  for (long slot = 0; slot < load.depth && !(load.once && next >= (uint64_t)load.objects); slot++, in_flight++)
     submit(slot, next_number(&next));
   while (in_flight > 0 || (synchronous && now() < end)) {
     int done[MAX_DEPTH], count = 0;
@@ -208,12 +258,15 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
       pthread_mutex_unlock(&load.lock);
     }
     double at = now();
+    if (at - last > slice.gap_s) slice.gap_s = at - last;
+    if (at - last > total.gap_s) total.gap_s = at - last;
+    last = at;
     for (int i = 0; i < count; i++) {
       long slot = done[i];
       take_result(slot);
       add(&slice, load.ended[slot] - load.started[slot]);
       add(&total, load.ended[slot] - load.started[slot]);
-      if (at < end)
+      if (at < end && !(load.once && next >= (uint64_t)load.objects))
         submit(slot, next_number(&next));
       else
         in_flight--;
@@ -227,6 +280,7 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
       if (warming && (is_steady(rates, slices) || at - start >= warm_up)) {
         warming = 0;
         memset(&total, 0, sizeof total);
+        if (load.counts) memset(load.counts, 0, load.objects * sizeof *load.counts);
         measured = at, end = at + seconds, cpu = cpu_us();
         printf("{\"kind\": \"measuring\", \"steady\": %s, \"end_s\": %.2f}\n", is_steady(rates, slices) ? "true" : "false", at - start);
       }
@@ -237,6 +291,7 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
   double at = now();
   print_figures("total", &total, at - measured, at - start);
   if (load.objects && next > (uint64_t)load.objects) next = load.objects;
+  if (load.counts) printf(", \"lfu_hit_rate\": %.6f", lfu_hit_rate());
   printf(", \"objects\": %lu, \"client_us_per_op\": %.2f}\n", next, total.ops ? (cpu_us() - cpu) / total.ops : 0);
   fflush(stdout);
   return next;
@@ -281,7 +336,7 @@ static void clean(long objects) {
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: load write|read|stripe POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE [OBJECTS]\n"
+    fprintf(stderr, "usage: load write|fill|read|zipf|scan|stripe POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE [OBJECTS]\n"
                     "       load clean POOL NAME OBJECTS | load clean-striped POOL NAME\n");
     return 2;
   }
@@ -306,9 +361,20 @@ int main(int argc, char **argv) {
     load.block = strtoull(argv[4], NULL, 0);
     load.depth = atol(argv[5]);
     load.objects = argc > 9 ? atol(argv[9]) : 0;
-    if (!strcmp(load.mode, "read") && load.objects == 0) {
+    int zipf = !strcmp(load.mode, "zipf"), scan = !strcmp(load.mode, "scan");
+    load.once = scan || !strcmp(load.mode, "fill");
+    load.reads = scan || zipf || !strcmp(load.mode, "read");
+    if ((load.reads || load.once) && load.objects <= 0) {
       fprintf(stderr, "how many objects are there?\n");
       return 2;
+    }
+    if (zipf && argc < 12) {
+      fprintf(stderr, "theta, and how many objects are cached?\n");
+      return 2;
+    }
+    if (zipf) {
+      load.cached = atol(argv[11]);
+      prepare_zipf(atof(argv[10]));
     }
     if (load.depth > MAX_DEPTH || load.block > STRIPE_UNIT || load.block < 8) {
       fprintf(stderr, "at most %d operations in flight, of 8 bytes to 4 MiB\n", MAX_DEPTH);

@@ -12,7 +12,7 @@ use nacre_client::{IoCtx, OpReply, block_on};
 use nacre_types::PoolId;
 use nacre_types::errno::Errno;
 use nacre_types::object::{MAX_OBJECT_NAME_BYTES, SNAP_HEAD};
-use nacre_types::op::request_flag;
+use nacre_types::op::{Op, request_flag};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};
@@ -311,24 +311,17 @@ exports! {
 
     /// Keeps an object in its cache tier; EINVAL where the pool is none.
     fn rados_cache_pin(io: Handle, o: CText) -> c_int {
-        pin(io, o)
+        pin(io, o, Op::CachePin)
     }
 
     /// Takes `rados_cache_pin` back.
     fn rados_cache_unpin(io: Handle, o: CText) -> c_int {
-        pin(io, o)
+        pin(io, o, Op::CacheUnpin)
     }
 }
 
-fn pin(io: Handle, oid: CText) -> Outcome<c_int> {
-    let io = POOLS.get(io)?;
-    oid.text()?;
-    let pool = io.place.read().pool();
-    let map = io.client.osdmap()?;
-    match map.pools.get(&pool).ok_or(Errno::ENOENT)?.tiering.tier_of {
-        None => Err(Errno::EINVAL.into()),
-        Some(_) => Err(crate::unsupported::refuse("pinning objects in a cache tier")),
-    }
+fn pin(io: Handle, oid: CText, op: Op) -> Outcome<c_int> {
+    crate::sync_io::write(io, oid, op)
 }
 
 fn full_try(io: Handle, on: bool) -> Outcome<()> {

@@ -30,10 +30,11 @@ usage: nacre COMMAND [ARGS]...
   mon                  the map authority alone
   osd --id N           one OSD alone
   gateway              an S3 gateway alone
-  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit, topic, notification
-                       S3 users, their keys, buckets, limits, upkeep and notifications (Ceph's radosgw-admin)
+  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit, topic, notification, zone
+                       S3 users, their keys, buckets, limits, upkeep, notifications, pools (Ceph's radosgw-admin)
   backup               streams to striped volumes and back, with checksums: create, append, cat, verify
   bench s3             load on any S3 server: puts, listings, gets and removals, measured by the second
+  rest-bench           load on an S3 gateway with the table of rados bench: write, seq, rand, cleanup (Ceph's rest-bench)
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
   osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
@@ -48,8 +49,8 @@ usage: nacre COMMAND [ARGS]...
   completions SHELL    completions for bash, zsh or fish
   man DIR              manual pages, written to DIR/man8
 
-Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool, ceph-bluestore-tool, radosgw-admin or vstart.sh
-(a link to nacre), it is that program.
+Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool, ceph-bluestore-tool, radosgw-admin, rest-bench
+or vstart.sh (a link to nacre), it is that program.
 Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf (where
 nacre.service keeps its cluster), /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
 `nacre COMMAND --help` says more. `nacre --version` prints the version.
@@ -101,6 +102,7 @@ type Program = fn(Vec<OsString>) -> ExitCode;
 fn program(name: &str) -> Option<Program> {
     Some(match name {
         "rados" => cmd::rados::main,
+        "rest-bench" => cmd::rest_bench::main,
         "backup" => cmd::backup::main,
         "bench" => cmd::bench::main,
         "user" => cmd::radosgw_admin::user,
@@ -117,6 +119,7 @@ fn program(name: &str) -> Option<Program> {
         "ratelimit" => cmd::radosgw_admin::ratelimit,
         "topic" => cmd::radosgw_admin::topic,
         "notification" => cmd::radosgw_admin::notification,
+        "zone" => cmd::radosgw_admin::zone,
         "radosgw-admin" => cmd::radosgw_admin::main,
         "dplcompat" | "nacre-dplcompat" => cmd::dplcompat::main,
         "ceph" => cmd::ceph::main,

@@ -60,6 +60,9 @@ pub enum Error {
     /// The queue of a topic is full, and the topic refuses further events.
     #[error("the queue of topic {0} is full")]
     QueueFull(String),
+    /// The zone's data pool can't be changed any more.
+    #[error("the zone is in use: the data of its objects is in pool {0}")]
+    ZoneInUse(String),
     /// No such kind of metadata.
     #[error("no such metadata: {0}")]
     NoSuchMetadata(String),

@@ -38,7 +38,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 /// The object in `default.rgw.control` that all gateways watch.
-const CONTROL: &str = "notify.0";
+pub(crate) const CONTROL: &str = "notify.0";
 /// Where the monitors keep the secret for SSE-S3, in base64: what the names begin with of those that were made.
 const SECRET_KEY: &str = "rgw/crypt/default_encryption_key";
 /// The record in `default.rgw.control` that says which of them counts.
@@ -279,7 +279,7 @@ impl Gateway {
     /// Opens the pools, making them where they are not there, and begins to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
         let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
-        let pools = Pools::open(&cluster).await?;
+        let pools = Pools::open(&cluster, config.watch).await?;
         // Who sees through what this gateway leaves shuts it out by this name: it must not go on under another one.
         let number = cluster.bind_session();
         let session = session_name(number);

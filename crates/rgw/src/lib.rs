@@ -47,6 +47,7 @@ mod session;
 mod signature;
 mod usage;
 mod user;
+mod zone;
 
 pub use acl::{Acl, Grant, Grantee, Permission};
 pub use admin::{UserStats, epoch_of};
@@ -63,3 +64,4 @@ pub use quota::{Ages, Quota, QuotaChange, Sums};
 pub use ratelimit::RateLimit;
 pub use usage::UsageFilter;
 pub use user::{AccessKey, DEFAULT_MAX_BUCKETS, User};
+pub use zone::{PLACEMENT, STORAGE_CLASS, Zone};

@@ -1,6 +1,7 @@
 //! The pools that the gateway keeps everything in, with the names that radosgw gives them.
 
 use crate::error::Result;
+use crate::zone::{ROOT_POOL, Zone};
 use nacre_client::{Cluster, IoCtx};
 use nacre_notify::topic_store::TopicStore;
 use nacre_types::errno::Errno;
@@ -25,7 +26,7 @@ const RESHARD: &str = "reshard";
 const LIFECYCLE: &str = "lc";
 
 /// Pools that hold few objects and get few requests.
-const SMALL: [&str; 3] = [".rgw.root", "default.rgw.control", "default.rgw.meta"];
+const SMALL: [&str; 3] = [ROOT_POOL, "default.rgw.control", "default.rgw.meta"];
 /// Their PGs: radosgw's `rgw_rados_pool_pg_num_min`.
 const SMALL_PG_NUM: u32 = 8;
 
@@ -52,28 +53,13 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Opens the pools and makes those that are not there.
+    /// Opens the pools and makes those that are not there. Objects' data is where the zone says; who `serves` it settles that.
     ///
     /// Bucket indexes, data and the log get the cluster's default number of PGs, the other pools at most
     /// [`SMALL_PG_NUM`]. Where the cluster's limit on PGs per OSD refuses a pool, it is made with fewer PGs.
-    pub(crate) async fn open(cluster: &Cluster) -> Result<Pools> {
-        let default = cluster.option("osd_pool_default_pg_num").and_then(|text| text.parse().ok());
-        let default: u32 = default.unwrap_or(32).max(1);
-        let pool = async |name: &str| -> Result<IoCtx> {
-            match cluster.open_pool(name).await {
-                Err(error) if error.is_not_found() => {}
-                opened => return Ok(opened?),
-            }
-            let pg_num = if SMALL.contains(&name) { default.min(SMALL_PG_NUM) } else { default };
-            create(cluster, name, pg_num).await?;
-            // Pools without an application raise a warning in health.
-            let command = serde_json::json!({
-                "prefix": "osd pool application enable", "pool": name, "app": "rgw",
-            });
-            cluster.command(command.to_string(), "").await?;
-            Ok(cluster.open_pool(name).await?)
-        };
-        pool(".rgw.root").await?;
+    pub(crate) async fn open(cluster: &Cluster, serves: bool) -> Result<Pools> {
+        let pool = async |name: &str| open_or_create(cluster, name).await;
+        let zone = Zone::open(&pool(ROOT_POOL).await?, serves).await?;
         let meta = pool("default.rgw.meta").await?;
         let log = pool("default.rgw.log").await?;
         Ok(Pools {
@@ -90,9 +76,27 @@ impl Pools {
             log,
             control: pool("default.rgw.control").await?,
             index: pool("default.rgw.buckets.index").await?,
-            data: pool("default.rgw.buckets.data").await?,
+            data: pool(&zone.data_pool).await?,
         })
     }
+}
+
+/// Opens a pool, which is made where it is not there.
+pub(crate) async fn open_or_create(cluster: &Cluster, name: &str) -> Result<IoCtx> {
+    match cluster.open_pool(name).await {
+        Err(error) if error.is_not_found() => {}
+        opened => return Ok(opened?),
+    }
+    let default = cluster.option("osd_pool_default_pg_num").and_then(|text| text.parse().ok());
+    let default: u32 = default.unwrap_or(32).max(1);
+    let pg_num = if SMALL.contains(&name) { default.min(SMALL_PG_NUM) } else { default };
+    create(cluster, name, pg_num).await?;
+    // Pools without an application raise a warning in health.
+    let command = serde_json::json!({
+        "prefix": "osd pool application enable", "pool": name, "app": "rgw",
+    });
+    cluster.command(command.to_string(), "").await?;
+    Ok(cluster.open_pool(name).await?)
 }
 
 /// Makes a pool of `pg_num` PGs, or of as many as the cluster's limit on PGs per OSD allows.

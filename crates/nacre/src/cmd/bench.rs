@@ -2,13 +2,12 @@
 //!
 //! Each connection has one request under way, signed in its headers. Time of connecting counts: clients have it too.
 
-mod client;
 mod load;
 
 use super::backup::{is_json, size};
+use super::s3_client::{Payload, Target};
 use super::steady;
 use anyhow::{Context, Result, bail};
-use client::{Payload, Target};
 use indicatif::{ProgressBar, ProgressStyle};
 use load::{Figures, Mode, Plan};
 use rand::RngCore;

@@ -3,7 +3,7 @@
 
 use super::{
     backup, bench, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
-    radosgw_admin, vstart,
+    radosgw_admin, rest_bench, vstart,
 };
 use anyhow::{Context, Result, bail};
 use nacre_types::command::{ParamKind, mon_commands};
@@ -45,8 +45,10 @@ fn programs() -> Vec<Program> {
         "metadata",
         "lc",
         "reshard",
+        "zone",
         "backup",
         "bench s3",
+        "rest-bench",
         "dplcompat",
         "crushtool",
         "osdmaptool",
@@ -67,6 +69,7 @@ fn programs() -> Vec<Program> {
         program("nacre-doctor", "checks this program and this machine", doctor::USAGE.to_owned(), Vec::new()),
         program("nacre-backup", "streams in striped volumes", backup::USAGE.to_owned(), Vec::new()),
         program("nacre-bench", "load on an S3 server", bench::USAGE.to_owned(), Vec::new()),
+        program("rest-bench", "load on an S3 gateway", rest_bench::USAGE.to_owned(), Vec::new()),
         program("nacre-dplcompat", "parts of Bareos' volumes", dplcompat::USAGE.to_owned(), Vec::new()),
         program("ceph", "commands of a cluster", ceph::help(), ceph_words),
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),

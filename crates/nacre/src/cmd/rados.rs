@@ -3,8 +3,9 @@
 //! Extensions: `put-tree DIR [PREFIX]` and `get-tree DIR [PREFIX]` store a directory's files as objects named by their
 //! path below it, and fetch them; benchmarks print the client's CPU time per operation.
 
-mod args;
+pub(super) mod args;
 mod bench;
+mod cache;
 mod lock;
 mod objects;
 mod pools;
@@ -35,11 +36,11 @@ pub(crate) struct Failure {
 const EXIT_INVALID: u8 = 234;
 
 impl Failure {
-    fn new(text: impl Into<String>) -> Failure {
+    pub(in crate::cmd) fn new(text: impl Into<String>) -> Failure {
         Failure { text: text.into(), code: 1 }
     }
 
-    fn invalid(text: impl Into<String>) -> Failure {
+    pub(in crate::cmd) fn invalid(text: impl Into<String>) -> Failure {
         Failure { text: text.into(), code: EXIT_INVALID }
     }
 
@@ -67,7 +68,7 @@ fn reason(error: &Error) -> String {
 }
 
 /// Writes to standard output. A closed pipe ends the program quietly.
-fn out(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub(in crate::cmd) fn out(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()) {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
@@ -228,6 +229,11 @@ fn command(verb: &str) -> Option<Command> {
         "notify" => in_pool(2, 2, watch::notify),
         "bench" => in_pool(2, 2, bench::bench),
         "cleanup" => in_pool(0, 0, bench::cleanup),
+        "cache-flush" => in_pool(1, 1, cache::flush),
+        "cache-try-flush" => in_pool(1, 1, cache::try_flush),
+        "cache-evict" => in_pool(1, 1, cache::evict),
+        "cache-flush-evict-all" => in_pool(0, 0, cache::flush_evict_all),
+        "cache-try-flush-evict-all" => in_pool(0, 0, cache::try_flush_evict_all),
         _ => None,
     }
 }

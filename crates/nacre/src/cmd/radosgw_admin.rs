@@ -1,9 +1,10 @@
-//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification`, and `radosgw-admin` by that
+//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification|zone`, and `radosgw-admin` by that
 //! name: the S3 gateway's users, buckets and topics, in radosgw-admin's words.
 
 mod args;
 mod ratelimit;
 mod topic;
+mod zone;
 
 use super::session;
 use crate::daemon::{idle_delivery, rgw_config};
@@ -14,7 +15,7 @@ use args::{
     ReshardVerb, Subject, UsageArgs, UsageVerb, UserVerb,
 };
 use clap::{CommandFactory, Parser};
-use nacre_client::block_on;
+use nacre_client::{Cluster, block_on};
 use nacre_common::Config;
 use nacre_rgw::{
     AccessKey, CheckReport, Collected, Expired, Gateway, LifecycleStatus, Problem, QuotaChange, UsageFilter,
@@ -122,6 +123,11 @@ pub(crate) fn notification(args: Vec<OsString>) -> ExitCode {
     main_of("notification", args)
 }
 
+/// `nacre zone ARGS`.
+pub(crate) fn zone(args: Vec<OsString>) -> ExitCode {
+    main_of("zone", args)
+}
+
 /// What `radosgw-admin --help` prints.
 pub(crate) fn help() -> String {
     Args::command().term_width(100).render_long_help().to_string()
@@ -148,8 +154,13 @@ fn run(args: Vec<OsString>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let progress = Progress::start("radosgw-admin", Unit::Time, None);
     let outcome = runtime.block_on(async {
+        // A gateway makes the pools that the zone names.
+        let subject = match args.subject {
+            Subject::Zone(verb) => return zone::carry_out(&cluster, verb).await,
+            subject => subject,
+        };
         let gateway = Gateway::open(cluster.clone(), rgw).await?;
-        let outcome = carry_out(&gateway, args.subject).await;
+        let outcome = carry_out(&gateway, &cluster, subject).await;
         gateway.finish().await;
         outcome
     });
@@ -170,7 +181,7 @@ fn keys(args: &KeyArgs) -> Result<AccessKey> {
     })
 }
 
-async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Value>> {
+async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) -> Result<Option<Value>> {
     match subject {
         Subject::User(verb) => users(gateway, verb).await,
         Subject::Key(KeyVerb::Create { uid, key }) => {
@@ -256,6 +267,7 @@ async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Va
             Ok(None)
         }
         Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
+        Subject::Zone(verb) => zone::carry_out(cluster, verb).await,
         Subject::Topic(verb) => topic::carry_out(gateway, verb).await,
         Subject::Notification(verb) => topic::notification(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {

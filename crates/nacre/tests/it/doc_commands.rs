@@ -36,6 +36,12 @@ const PAGES: &[Page] = &[
 export $(nacre user info --uid admin | jq -r '.keys[0] | "AWS_ACCESS_KEY_ID=\(.access_key) AWS_SECRET_ACCESS_KEY=\(.secret_key)"')
 aws --endpoint-url http://$S3 s3 mb s3://mybucket"#,
     },
+    // OSDs of two kinds, and the base pool.
+    Page {
+        path: "docs/tiers.md",
+        before: "serve --data ./data --objectstore memstore,memstore,memstore,bluestore,bluestore,bluestore
+nacre osd crush rule create-replicated fast default osd mem; nacre osd pool create backup 32",
+    },
     // A benchmark of a store: minutes of work, and a build of its own.
     Page { path: "docs/performance.md", before: "exit 0" },
 ];
@@ -251,6 +257,11 @@ fn the_page_on_operations_runs() {
 #[test]
 fn the_page_on_notifications_runs() {
     run("docs/notifications.md");
+}
+
+#[test]
+fn the_page_on_tiers_runs() {
+    run("docs/tiers.md");
 }
 
 #[test]

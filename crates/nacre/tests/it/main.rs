@@ -21,6 +21,7 @@ mod pages;
 mod rados;
 mod reference;
 mod release;
+mod rest_bench;
 mod s3;
 mod s3_access;
 mod s3_admin;
@@ -42,6 +43,7 @@ mod s3_operation;
 mod s3_programs;
 mod s3_reshard;
 mod s3_versions;
+mod s3_zone;
 mod security;
 mod serve;
 // Tests of crates/push use the rest of it.

@@ -356,3 +356,34 @@ fn cluster_commands_answer_as_ceph_does() {
     assert!(got.code == 0 && got.out.is_empty() && fs::read(&map).unwrap().len() > 100, "{got:?}");
     assert_eq!(run(&format!("osd setcrushmap -i {}", map.display())).code, 0);
 }
+
+#[test]
+fn cache_verbs_name_each_object_and_go_on_after_failures() {
+    let cluster = one_osd();
+    create_pool(&cluster);
+    let pool = Pool(&cluster);
+    for (words, data) in [("put a -", b"a"), ("-N ns --object-locator loc put b -", b"b")] {
+        assert_eq!(pool.run_with(words, data).code, 0);
+    }
+    // The pool is no cache: each verb fails, in the words of the real program.
+    for verb in ["cache-flush", "cache-try-flush", "cache-evict"] {
+        let ran = pool.run(&format!("{verb} a"));
+        assert!(ran.code == 1 && ran.err.starts_with("error from cache-flush a: ("), "{ran:?}");
+        assert!(pool.run(verb).err.starts_with("usage: rados"), "{verb} needs an object");
+    }
+    for verb in ["cache-flush-evict-all", "cache-try-flush-evict-all"] {
+        let ran = pool.run(&format!("{verb} --with-clones"));
+        let (mut names, mut errors): (Vec<_>, Vec<_>) =
+            (ran.out.lines().collect(), ran.err.lines().collect());
+        names.sort_unstable();
+        assert_eq!(names, ["\ta\t", "ns\tb\tloc"]);
+        assert_eq!((ran.code, errors.pop()), (1, Some(format!("{verb} finished with errors").as_str())));
+        errors.sort_unstable();
+        assert!(errors[0].starts_with("failed to flush /a: ("), "{errors:?}");
+        assert!(errors[1].starts_with("failed to flush ns/b: (") && errors.len() == 2, "{errors:?}");
+    }
+    pool.prints("get a -", "a");
+    pool.quiet("rm a");
+    pool.quiet("-N ns --object-locator loc rm b");
+    pool.quiet("cache-flush-evict-all");
+}

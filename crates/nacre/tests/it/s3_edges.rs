@@ -25,7 +25,7 @@ pub(crate) fn certify(folder: &Path, name: &str) {
 }
 
 /// A served cluster with TLS and names; its address for TLS is the second.
-fn start() -> (S3, String) {
+pub(crate) fn start() -> (S3, String) {
     let folder = tempfile::tempdir().unwrap();
     for name in ["first", "second", "third"] {
         certify(folder.path(), name);

@@ -67,7 +67,7 @@ impl From<Error> for S3Error {
             Error::TooLarge => Code::EntityTooLarge,
             Error::QuotaExceeded => Code::Custom("QuotaExceeded".into()),
             Error::Denied(_) => Code::AccessDenied,
-            Error::Invalid(_) => Code::InvalidArgument,
+            Error::Invalid(_) | Error::ZoneInUse(_) => Code::InvalidArgument,
         };
         let text = match &code {
             Code::InternalError => Some(INTERNAL),

@@ -1,6 +1,6 @@
 //! The load itself: so many connections, each with one request under way, and the figures they gather.
 
-use super::client::{Answer, Ask, Connection, Payload, Target};
+use crate::cmd::s3_client::{Ask, Connection, MAX_TEXT, Payload, Target};
 use crate::cmd::steady::WarmUp;
 use crate::cmd::times::Times;
 use anyhow::{Context, Result, bail};
@@ -50,7 +50,6 @@ impl Mode {
 }
 
 /// How it is done.
-#[derive(Debug)]
 pub(super) struct Plan {
     pub(super) target: Target,
     pub(super) bucket: String,
@@ -142,27 +141,16 @@ impl Plan {
 
     /// Makes the bucket; tells whether it was not there.
     pub(super) async fn make_bucket(&self) -> Result<bool> {
-        let path = self.bucket_path();
-        let ask = Ask { method: &Method::HEAD, path: &path, query: "", keep: false };
-        let mut connection = Connection::new(&self.target);
-        let there = connection.ask(ask, &Payload::empty()).await?;
-        if there.status.is_success() {
-            return Ok(false);
-        }
-        let made = connection.ask(Ask { method: &Method::PUT, ..ask }, &Payload::empty()).await?;
-        if !made.status.is_success() {
-            bail!("can't make bucket {}: {}", self.bucket, failure(&made));
-        }
-        Ok(true)
+        Connection::new(&self.target).make_bucket(&self.bucket_path()).await
     }
 
     /// Removes the bucket, if nothing is in it.
     pub(super) async fn remove_bucket(&self) -> Result<()> {
         let path = self.bucket_path();
-        let ask = Ask { method: &Method::DELETE, path: &path, query: "", keep: false };
+        let ask = Ask { method: &Method::DELETE, path: &path, query: "", keep: 0 };
         let removed = Connection::new(&self.target).ask(ask, &Payload::empty()).await?;
-        if !removed.status.is_success() && !removed.text.contains("BucketNotEmpty") {
-            bail!("can't remove bucket {}: {}", self.bucket, failure(&removed));
+        if !removed.status.is_success() && !removed.text().contains("BucketNotEmpty") {
+            bail!("can't remove bucket {}: {}", self.bucket, removed.failure());
         }
         Ok(())
     }
@@ -174,12 +162,13 @@ impl Plan {
         let mut last = String::new();
         loop {
             let query = self.listing(&last);
-            let ask = Ask { method: &Method::GET, path: &path, query: &query, keep: true };
+            let ask = Ask { method: &Method::GET, path: &path, query: &query, keep: MAX_TEXT };
             let page = connection.ask(ask, &Payload::empty()).await?;
             if !page.status.is_success() {
-                bail!("can't list bucket {}: {}", self.bucket, failure(&page));
+                bail!("can't list bucket {}: {}", self.bucket, page.failure());
             }
-            let key = page.text.rsplit_once("</Key>").and_then(|(before, _)| before.rsplit_once("<Key>"));
+            let text = page.text();
+            let key = text.rsplit_once("</Key>").and_then(|(before, _)| before.rsplit_once("<Key>"));
             match key {
                 Some((_, key)) => {
                     // The prefix may be written in XML's way; the digits behind it are not.
@@ -189,7 +178,7 @@ impl Plan {
                 }
                 None => break,
             }
-            if !page.text.contains("<IsTruncated>true") {
+            if !text.contains("<IsTruncated>true") {
                 break;
             }
         }
@@ -280,7 +269,7 @@ async fn work(run: Arc<Run>) {
         };
         let path = plan.path_of(number);
         let query;
-        let ask = |method, path, query| Ask { method, path, query, keep: false };
+        let ask = |method, path, query| Ask { method, path, query, keep: 0 };
         let (ask, payload) = match run.mode {
             Mode::Put => (ask(&Method::PUT, &path, ""), &plan.payload),
             Mode::Get => (ask(&Method::GET, &path, ""), &empty),
@@ -309,7 +298,7 @@ async fn work(run: Arc<Run>) {
                     figures.1.slowdowns += 1;
                 }
                 Ok(answer) => {
-                    run.failed(failure(&answer));
+                    run.failed(answer.failure());
                     break;
                 }
                 Err(error) => {
@@ -337,14 +326,5 @@ impl Run {
         figures.0.errors += 1;
         figures.1.errors += 1;
         lock(&self.first_error).get_or_insert(why);
-    }
-}
-
-/// What an answer says that is not a success: status, and S3's code.
-fn failure(answer: &Answer) -> String {
-    let code = answer.text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
-    match code {
-        Some((code, _)) => format!("{} ({code})", answer.status),
-        None => answer.status.to_string(),
     }
 }

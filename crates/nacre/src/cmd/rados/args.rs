@@ -59,16 +59,8 @@ pub(super) struct Args {
 }
 
 /// Options that the real program has and this release does not carry out.
-const UNSUPPORTED: &[&str] = &[
-    "--pgid",
-    "-s",
-    "--snap",
-    "--create",
-    "--reuse-bench",
-    "--write-omap",
-    "--write-xattr",
-    "--with-clones",
-];
+const UNSUPPORTED: &[&str] =
+    &["--pgid", "-s", "--snap", "--create", "--reuse-bench", "--write-omap", "--write-xattr"];
 
 /// What the real program says of a `--lock-type` that is neither.
 const UNKNOWN_LOCK_TYPE: &str = "unknown lock type was specified, aborting\nerror 22: (22) Invalid argument";
@@ -124,7 +116,8 @@ impl Args {
                 "--no-cleanup" => out.no_cleanup = true,
                 "--no-hints" => out.no_hints = true,
                 "--no-verify" => out.no_verify = true,
-                "--write-object" => {}
+                // Objects have no clones.
+                "--write-object" | "--with-clones" => {}
                 "--run-name" => out.run_name = Some(value()?.to_owned()),
                 "--prefix" => out.prefix = Some(value()?.to_owned()),
                 "--force-full" => out.force_full = true,
@@ -161,17 +154,17 @@ impl Args {
     }
 }
 
-fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
+pub(in crate::cmd) fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
     text.parse()
         .map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
 }
 
-fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, Failure> {
+pub(in crate::cmd) fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, Failure> {
     crate::cmd::steady::seconds(flag, text, least).map_err(|error| Failure::invalid(format!("{error:#}")))
 }
 
 /// A number of bytes with Ceph's binary suffixes: `4096`, `64K`, `4M`, `1Gi`.
-fn size(what: &str, text: &str) -> Result<u64, Failure> {
+pub(in crate::cmd) fn size(what: &str, text: &str) -> Result<u64, Failure> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = text[digits..].trim_end_matches('B').trim_end_matches('i');
     let shift = match unit {

@@ -25,7 +25,7 @@ pub(super) fn bytes(value: u64) -> String {
 }
 
 /// A floating point number as C++ streams print it: six significant digits, exponents where they are shorter.
-pub(super) fn general(value: f64) -> String {
+pub(in crate::cmd) fn general(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -95,7 +95,7 @@ pub(super) fn names<'a>(names: impl IntoIterator<Item = &'a [u8]>, format: Forma
 }
 
 /// Ceph's JSON: compact without a newline, or indented by four with one.
-pub(super) fn json(value: &Value, format: Format) -> String {
+pub(in crate::cmd) fn json(value: &Value, format: Format) -> String {
     format.render(value)
 }
 

@@ -37,6 +37,9 @@ pub(super) enum Subject {
     /// Data that nothing names any more.
     #[command(subcommand)]
     Gc(GcVerb),
+    /// Which pool has the data of objects.
+    #[command(subcommand)]
+    Zone(super::zone::Verb),
     /// How much users and buckets may do in a minute through one gateway.
     #[command(subcommand)]
     Ratelimit(super::ratelimit::Verb),

@@ -1,4 +1,6 @@
 //! One connection to an S3 server: requests signed by SigV4 in their headers, answers taken whole.
+//!
+//! A TLS server's certificate is verified against the system's certificates, or those of `SSL_CERT_FILE`.
 
 use anyhow::{Context, Result, bail};
 use bytes::{Bytes, BytesMut};
@@ -8,27 +10,43 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// What stands for the digest of a payload that is not signed.
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// Longer than any answer that is not a failure takes.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Bytes of an answer that are kept where it is looked at: a page of a listing, an error's text.
-const MAX_KEPT: usize = 4 << 20;
+pub(super) const MAX_TEXT: usize = 4 << 20;
 
 /// A server, and who asks.
-#[derive(Debug)]
 pub(super) struct Target {
     /// As the header `Host` has it.
     pub(super) host: String,
-    connect: String,
-    region: String,
-    access_key: String,
-    secret_key: String,
-    session_token: Option<String>,
+    /// Host and port to connect to.
+    pub(super) connect: String,
+    pub(super) region: String,
+    pub(super) access_key: String,
+    pub(super) secret_key: String,
+    pub(super) session_token: Option<String>,
+    /// The header `User-Agent`, where there is one.
+    pub(super) agent: Option<String>,
+    /// With TLS.
+    pub(super) tls: Option<Tls>,
+}
+
+/// How a TLS server is spoken to.
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
 }
 
 /// Data to be sent, and its digest where it is signed.
@@ -44,8 +62,8 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     /// Bytes of its body.
     pub(super) len: u64,
-    /// Its body, where that was asked for or is an error's.
-    pub(super) text: String,
+    /// The beginning of its body, where that was asked for or is an error's.
+    pub(super) body: Bytes,
 }
 
 /// What is asked.
@@ -56,8 +74,8 @@ pub(super) struct Ask<'a> {
     pub(super) path: &'a str,
     /// Encoded, its fields in order; empty for none.
     pub(super) query: &'a str,
-    /// Whether the answer's body is wanted.
-    pub(super) keep: bool,
+    /// So many bytes of the answer's body are wanted.
+    pub(super) keep: usize,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -83,6 +101,50 @@ impl Payload {
     }
 }
 
+impl Answer {
+    /// The body as text.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// What it says that is not a success: status, and S3's code.
+    pub(super) fn failure(&self) -> String {
+        let text = self.text();
+        let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+        match code {
+            Some((code, _)) => format!("{} ({code})", self.status),
+            None => self.status.to_string(),
+        }
+    }
+}
+
+impl Tls {
+    /// TLS with the server of that name.
+    pub(super) fn new(host: &str) -> Result<Tls> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned())
+            .with_context(|| format!("'{host}' is no name that TLS can verify"))?;
+        Ok(Tls { connector: TlsConnector::from(Arc::new(config)), name })
+    }
+}
+
+/// What the environment says of who asks.
+pub(super) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The region of the environment, or Amazon's first.
+pub(super) fn region() -> String {
+    let region = environment("AWS_REGION").or_else(|| environment("AWS_DEFAULT_REGION"));
+    region.unwrap_or_else(|| "us-east-1".to_owned())
+}
+
 impl Target {
     /// The server at `endpoint`, with the keys and region of the environment.
     pub(super) fn of_environment(endpoint: &str) -> Result<Target> {
@@ -94,16 +156,16 @@ impl Target {
         if !matches!(uri.path(), "" | "/") {
             bail!("'{endpoint}': an endpoint has no path");
         }
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let needed = |name: &str| variable(name).with_context(|| format!("{name} is not set"));
-        let region = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION"));
+        let needed = |name: &str| environment(name).with_context(|| format!("{name} is not set"));
         Ok(Target {
             host: authority.as_str().to_owned(),
             connect: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80)),
-            region: region.unwrap_or_else(|| "us-east-1".to_owned()),
+            region: region(),
             access_key: needed("AWS_ACCESS_KEY_ID")?,
             secret_key: needed("AWS_SECRET_ACCESS_KEY")?,
-            session_token: variable("AWS_SESSION_TOKEN"),
+            session_token: environment("AWS_SESSION_TOKEN"),
+            agent: None,
+            tls: None,
         })
     }
 
@@ -134,7 +196,6 @@ impl Target {
 }
 
 /// A connection, made anew when it has ended.
-#[derive(Debug)]
 pub(super) struct Connection<'a> {
     target: &'a Target,
     sender: Option<SendRequest<Full<Bytes>>>,
@@ -144,6 +205,19 @@ impl<'a> Connection<'a> {
     /// Not connected yet.
     pub(super) fn new(target: &'a Target) -> Connection<'a> {
         Connection { target, sender: None }
+    }
+
+    /// Makes a bucket at this path; tells whether it was not there.
+    pub(super) async fn make_bucket(&mut self, path: &str) -> Result<bool> {
+        let ask = Ask { method: &Method::HEAD, path, query: "", keep: 0 };
+        if self.ask(ask, &Payload::empty()).await?.status.is_success() {
+            return Ok(false);
+        }
+        let made = self.ask(Ask { method: &Method::PUT, ..ask }, &Payload::empty()).await?;
+        if !made.status.is_success() {
+            bail!("can't make bucket {}: {}", path.trim_matches('/'), made.failure());
+        }
+        Ok(true)
     }
 
     /// Sends a request and takes its answer.
@@ -181,19 +255,20 @@ impl<'a> Connection<'a> {
         if let Some(token) = &self.target.session_token {
             request = request.header("x-amz-security-token", token);
         }
+        if let Some(agent) = &self.target.agent {
+            request = request.header(http::header::USER_AGENT, agent);
+        }
         let request = request.body(Full::new(payload.data.clone()))?;
         let mut response = self.sender().await?.send_request(request).await?;
         let status = response.status();
-        let keep = ask.keep || !status.is_success();
+        let keep = if status.is_success() { ask.keep } else { MAX_TEXT };
         let (mut len, mut kept) = (0, BytesMut::new());
         while let Some(frame) = response.body_mut().frame().await {
             let Ok(data) = frame?.into_data() else { continue };
             len += data.len() as u64;
-            if keep && kept.len() + data.len() <= MAX_KEPT {
-                kept.extend_from_slice(&data);
-            }
+            kept.extend_from_slice(&data[..data.len().min(keep - kept.len())]);
         }
-        Ok(Answer { status, len, text: String::from_utf8_lossy(&kept).into_owned() })
+        Ok(Answer { status, len, body: kept.freeze() })
     }
 
     /// The connection, ready to send.
@@ -208,13 +283,25 @@ impl<'a> Connection<'a> {
             let socket =
                 TcpStream::connect(connect).await.with_context(|| format!("can't connect to {connect}"))?;
             socket.set_nodelay(true)?;
-            let (sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
-            // Its end shows in the next request.
-            tokio::spawn(connection);
-            self.sender = Some(sender);
+            self.sender = Some(match &self.target.tls {
+                None => handshake(socket).await?,
+                Some(Tls { connector, name }) => {
+                    let stream = connector.connect(name.clone(), socket).await;
+                    handshake(stream.with_context(|| format!("no TLS with {connect}"))?).await?
+                }
+            });
         }
         self.sender.as_mut().context("the connection ended")
     }
+}
+
+async fn handshake(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<SendRequest<Full<Bytes>>> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Its end shows in the next request.
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 #[cfg(test)]
@@ -231,8 +318,10 @@ mod tests {
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
             secret_key: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
             session_token: None,
+            agent: None,
+            tls: None,
         };
-        let ask = Ask { method: &Method::GET, path: "/", query: "lifecycle=", keep: false };
+        let ask = Ask { method: &Method::GET, path: "/", query: "lifecycle=", keep: 0 };
         let header = target.authorization(&ask, &Payload::empty().digest, "20130524T000000Z");
         assert_eq!(
             header,

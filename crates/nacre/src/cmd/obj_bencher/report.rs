@@ -1,8 +1,8 @@
 //! A benchmark's output, line by line as the real program prints it.
 
-use super::super::args::Format;
-use super::super::{Failure, out, print};
 use super::load::{Kind, Outcome, Plan, Sample, Slice, Spread};
+use crate::cmd::output::Format;
+use crate::cmd::rados::{Failure, out, print};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -287,6 +287,7 @@ mod tests {
             concurrent: 4,
             verify: true,
             hints: true,
+            seed: None,
         }
     }
 

@@ -1,34 +1,37 @@
 //! The load itself: slots that each keep one operation in flight, and the figures they gather.
 
+use super::{Failed, Store};
 use crate::cmd::times::Times;
 use bytes::{Bytes, BytesMut};
-use nacre_client::{IoCtx, OpReply, ReadOp, WriteOp};
 use nacre_types::errno::Errno;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::cmd) enum Kind {
     Write,
     Sequential,
     Random,
 }
 
 /// How it is done.
-pub(super) struct Plan {
-    pub(super) kind: Kind,
-    pub(super) prefix: String,
-    pub(super) op_size: u64,
-    pub(super) ops_per_object: u64,
-    pub(super) object_size: u64,
+pub(in crate::cmd) struct Plan {
+    pub(in crate::cmd) kind: Kind,
+    pub(in crate::cmd) prefix: String,
+    pub(in crate::cmd) op_size: u64,
+    pub(in crate::cmd) ops_per_object: u64,
+    pub(in crate::cmd) object_size: u64,
     /// Objects that a read benchmark finds.
-    pub(super) objects: u32,
+    pub(in crate::cmd) objects: u32,
     /// Objects that a write benchmark makes at most; 0 is no limit.
-    pub(super) max_objects: u64,
-    pub(super) concurrent: u32,
-    pub(super) verify: bool,
-    pub(super) hints: bool,
+    pub(in crate::cmd) max_objects: u64,
+    /// Operations in flight by each way to the store.
+    pub(in crate::cmd) concurrent: u32,
+    pub(in crate::cmd) verify: bool,
+    pub(in crate::cmd) hints: bool,
+    /// Seed of the objects' contents, which are the letter z without one, and of the order of random reads.
+    pub(in crate::cmd) seed: Option<u64>,
 }
 
 /// Figures at one moment.
@@ -114,6 +117,7 @@ struct Figures {
 
 struct Inner {
     plan: Plan,
+    filling: Bytes,
     figures: Mutex<Figures>,
     idle: Condvar,
 }
@@ -144,21 +148,45 @@ fn fill(buffer: &mut [u8], number: u64) {
     buffer[..len].copy_from_slice(&stamp.as_bytes()[..len]);
 }
 
-/// What objects hold behind their stamp; in a piece that compares fast.
-const FILLING: [u8; 4096] = [b'z'; 4096];
+/// What objects hold behind their stamp, repeated to the operation's size: it is one piece of random bytes with a seed.
+fn filling(seed: Option<u64>, op_size: u64) -> Bytes {
+    let Some(seed) = seed else { return Bytes::from_static(&[b'z'; 4096]) };
+    let len = usize::try_from(op_size).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; len];
+    let mut state = random_state(seed);
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&random(&mut state).to_le_bytes()[..word.len()]);
+    }
+    bytes.into()
+}
+
+/// A state of [`random`], which must not be 0.
+fn random_state(seed: u64) -> u64 {
+    (seed ^ 0x9e37_79b9_7f4a_7c15).max(1)
+}
+
+/// xorshift64*
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
 
 /// Whether `data` is what write `number` wrote.
-fn matches(data: &[u8], number: u64, op_size: u64) -> bool {
+fn matches(data: &[u8], number: u64, op_size: u64, filling: &[u8]) -> bool {
     let stamp = stamp(number);
     let len = stamp.len().min(data.len());
+    let first = data.len().min(filling.len());
     data.len() as u64 == op_size
         && data[..len] == stamp.as_bytes()[..len]
-        && data[len..].chunks(FILLING.len()).all(|part| *part == FILLING[..part.len()])
+        && data[len..first.max(len)] == filling[len.min(first)..first]
+        && data[first..].chunks(filling.len()).all(|part| *part == filling[..part.len()])
 }
 
 impl Load {
-    /// Starts as many operations as the plan keeps in flight, through each of `pools`.
-    pub(super) fn start(pools: Vec<IoCtx>, plan: Plan, end: Instant) -> Load {
+    /// Starts as many operations as the plan keeps in flight, by each of `ways`.
+    pub(super) fn start<S: Store>(ways: &[S], plan: Plan, end: Instant) -> Load {
         let concurrent = plan.concurrent;
         let figures = Figures {
             end,
@@ -171,14 +199,15 @@ impl Load {
             latency: Spread::default(),
             times: Times::default(),
             slice: Slice::default(),
-            // Any seed but 0 will do: every run reads in the same random order.
-            random: 0x9e37_79b9_7f4a_7c15,
+            // Every run of one seed reads in the same random order.
+            random: random_state(plan.seed.unwrap_or(0)),
             failure: None,
             stopped: false,
         };
-        let inner = Arc::new(Inner { plan, figures: Mutex::new(figures), idle: Condvar::new() });
-        for slot in 0..pools.len() * concurrent as usize {
-            inner.clone().next(pools[slot % pools.len()].clone(), Bytes::new());
+        let filling = filling(plan.seed, plan.op_size);
+        let inner = Arc::new(Inner { plan, filling, figures: Mutex::new(figures), idle: Condvar::new() });
+        for slot in 0..ways.len() * concurrent as usize {
+            inner.clone().next(ways[slot % ways.len()].clone(), Bytes::new());
         }
         Load(inner)
     }
@@ -269,63 +298,55 @@ impl Inner {
         }
         let number = match plan.kind {
             Kind::Write | Kind::Sequential => figures.started,
-            Kind::Random => {
-                // xorshift64*
-                figures.random ^= figures.random >> 12;
-                figures.random ^= figures.random << 25;
-                figures.random ^= figures.random >> 27;
-                figures.random.wrapping_mul(0x2545_f491_4f6c_dd1d) % total
-            }
+            Kind::Random => random(&mut figures.random) % total,
         };
         figures.started += 1;
         Some(Step { number, started_at })
     }
 
-    /// Starts one more operation through `pool`, reusing the buffer of the slot's last write.
-    fn next(self: Arc<Self>, pool: IoCtx, buffer: Bytes) {
+    /// Starts one more operation by `way`, reusing the buffer of the slot's last write.
+    fn next<S: Store>(self: Arc<Self>, way: S, buffer: Bytes) {
         let Some(step) = self.take_step() else { return };
         let plan = &self.plan;
         let name = object_name(&plan.prefix, step.number / plan.ops_per_object);
         let offset = step.number % plan.ops_per_object * plan.op_size;
-        let next = pool.clone();
+        let (inner, next) = (self.clone(), way.clone());
         if plan.kind == Kind::Write {
-            let data = stamped(buffer, step.number, plan.op_size);
-            let mut op = WriteOp::new();
-            if plan.hints {
-                op.set_alloc_hint(plan.object_size, plan.op_size, 0);
-            }
-            op.write(offset, data.clone());
-            pool.aio_operate(&name, op, Box::new(move |reply| self.written(step, next, data, reply)));
+            let data = stamped(buffer, step.number, plan.op_size, &self.filling);
+            let kept = data.clone();
+            way.write(plan, &name, offset, data, Box::new(move |done| inner.written(step, next, kept, done)));
         } else {
-            let mut op = ReadOp::new();
-            op.read(offset, plan.op_size);
-            pool.aio_operate_read(&name, op, Box::new(move |reply| self.read(step, next, reply)));
+            way.read(&name, offset, plan.op_size, Box::new(move |done| inner.read(step, next, done)));
         }
     }
 
-    fn written(self: Arc<Self>, step: Step, pool: IoCtx, data: Bytes, reply: nacre_client::Result<OpReply>) {
-        match reply.and_then(OpReply::success) {
-            Ok(_) => {
+    fn written<S: Store>(self: Arc<Self>, step: Step, way: S, data: Bytes, done: Result<(), Failed>) {
+        match done {
+            Ok(()) => {
                 self.account(step, self.plan.op_size);
-                self.next(pool, data);
+                self.next(way, data);
             }
-            Err(error) => self.fail(step, format!("write {} failed: {error}", step.number), error.errno()),
+            Err(Failed { text, errno }) => {
+                self.fail(step, format!("write {} failed: {text}", step.number), errno);
+            }
         }
     }
 
-    fn read(self: Arc<Self>, step: Step, pool: IoCtx, reply: nacre_client::Result<OpReply>) {
-        match reply.and_then(OpReply::success).and_then(|mut reply| reply.output(0)) {
-            Ok(data) if self.plan.verify && !matches(&data, step.number, self.plan.op_size) => {
-                let prefix = &self.plan.prefix;
-                let name = object_name(prefix, step.number / self.plan.ops_per_object);
+    fn read<S: Store>(self: Arc<Self>, step: Step, way: S, done: Result<Bytes, Failed>) {
+        let plan = &self.plan;
+        match done {
+            Ok(data) if plan.verify && !matches(&data, step.number, plan.op_size, &self.filling) => {
+                let name = object_name(&plan.prefix, step.number / plan.ops_per_object);
                 let text = format!("{name} is not correct! ({} bytes of write {})", data.len(), step.number);
                 self.fail(step, text, Errno::EIO);
             }
             Ok(data) => {
                 self.account(step, data.len() as u64);
-                self.next(pool, Bytes::new());
+                self.next(way, Bytes::new());
             }
-            Err(error) => self.fail(step, format!("read {} failed: {error}", step.number), error.errno()),
+            Err(Failed { text, errno }) => {
+                self.fail(step, format!("read {} failed: {text}", step.number), errno);
+            }
         }
     }
 
@@ -356,11 +377,15 @@ impl Inner {
 }
 
 /// The data of write `number`, in `buffer` unless another operation still holds it.
-fn stamped(buffer: Bytes, number: u64, op_size: u64) -> Bytes {
+fn stamped(buffer: Bytes, number: u64, op_size: u64, filling: &[u8]) -> Bytes {
     let size = usize::try_from(op_size).unwrap_or(usize::MAX);
     let mut buffer = match buffer.try_into_mut() {
         Ok(buffer) if buffer.len() == size => buffer,
-        _ => BytesMut::from(vec![b'z'; size].as_slice()),
+        _ => {
+            let mut buffer = BytesMut::zeroed(size);
+            buffer.chunks_mut(filling.len()).for_each(|part| part.copy_from_slice(&filling[..part.len()]));
+            buffer
+        }
     };
     fill(&mut buffer, number);
     buffer.freeze()
@@ -372,12 +397,23 @@ mod tests {
 
     #[test]
     fn data_says_which_write_it_is_of() {
-        let data = stamped(Bytes::new(), 17, 4096);
-        assert!(matches(&data, 17, 4096));
-        assert!(!matches(&data, 18, 4096) && !matches(&data[..4095], 17, 4096));
-        let again = stamped(data, 18, 4096);
-        assert!(matches(&again, 18, 4096));
-        assert!(matches(&stamped(Bytes::new(), 5, 10), 5, 10));
+        for seed in [None, Some(7)] {
+            for op_size in [1, 10, 27, 4096, 5000, 12_345] {
+                let filling = filling(seed, op_size);
+                let data = stamped(Bytes::new(), 17, op_size, &filling);
+                assert!(matches(&data, 17, op_size, &filling), "{seed:?} {op_size}");
+                assert!(!matches(&data[1..], 17, op_size, &filling));
+                let again = stamped(data, 18, op_size, &filling);
+                assert!(matches(&again, 18, op_size, &filling), "{seed:?} {op_size}");
+                assert!(op_size < 27 || !matches(&again, 17, op_size, &filling));
+                for at in (0..again.len()).step_by(997) {
+                    let mut damaged = again.to_vec();
+                    damaged[at] ^= 1;
+                    assert!(!matches(&damaged, 18, op_size, &filling), "{seed:?} {op_size} {at}");
+                }
+            }
+        }
+        assert!(filling(Some(7), 4096) != filling(Some(8), 4096));
     }
 
     #[test]

@@ -1,0 +1,313 @@
+//! What `rados bench` and `rest-bench` share, as Ceph's `ObjBencher`: load with a bounded number of operations in flight,
+//! measured and printed as the real programs do it, the record that a write benchmark leaves, and the removal of its objects.
+//!
+//! An operation's completion starts the next one on the store's own thread; the calling thread only prints. Each write
+//! carries its number, and reads check it, so that a benchmark is a test of integrity too.
+
+mod load;
+mod report;
+
+use super::output::Format;
+use super::rados::{Failure, out, print};
+use super::steady::WarmUp;
+use crate::progress::{Progress, Unit};
+use bytes::Bytes;
+use load::Load;
+pub(super) use load::{Kind, Plan};
+use nacre_types::errno::Errno;
+use report::Report;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Where a write benchmark says what it left behind, unless `--run-name` names another object.
+pub(super) const LAST_RUN: &str = "benchmark_last_metadata";
+/// What the objects' names begin with.
+pub(super) const PREFIX: &str = "benchmark_data";
+/// Removals at a time.
+const REMOVALS: usize = 64;
+
+/// Why an operation of a store failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) text: String,
+    pub(super) errno: Errno,
+}
+
+/// Called when an operation is over.
+pub(super) type Done<T> = Box<dyn FnOnce(Result<T, Failed>) + Send>;
+
+/// Where the objects are. Copies are the same way to it.
+pub(super) trait Store: Clone + Send + 'static {
+    /// Writes `data` at an offset of an object.
+    fn write(&self, plan: &Plan, name: &str, offset: u64, data: Bytes, done: Done<()>);
+
+    /// Reads a part of an object.
+    fn read(&self, name: &str, offset: u64, len: u64, done: Done<Bytes>);
+
+    /// Removes an object; tells whether it was there, as far as the store says.
+    fn remove(&self, name: &str, done: Done<bool>);
+
+    /// Replaces a small object.
+    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), Failed>;
+
+    /// All of a small object; `None` where there is none.
+    fn load(&self, name: &str) -> Result<Option<Bytes>, Failed>;
+}
+
+/// How a benchmark goes on, and what it prints.
+pub(super) struct Settings<'a> {
+    pub(super) run_name: Option<&'a str>,
+    pub(super) seconds: u64,
+    /// The longest warm-up in seconds; 0 for none.
+    pub(super) warm_up: u64,
+    /// Seconds of a slice of the curve.
+    pub(super) slice: u64,
+    pub(super) format: Format,
+    pub(super) show_time: bool,
+    pub(super) no_cleanup: bool,
+}
+
+impl Settings<'_> {
+    fn record(&self) -> &str {
+        self.run_name.unwrap_or(LAST_RUN)
+    }
+}
+
+/// What a write benchmark left behind, in the real program's encoding: object size u64, objects i32, pid i32, op size
+/// u64, all little-endian.
+#[derive(Debug, PartialEq)]
+pub(in crate::cmd) struct Run {
+    pub(in crate::cmd) object_size: u64,
+    pub(in crate::cmd) objects: u32,
+    pub(in crate::cmd) pid: u32,
+    pub(in crate::cmd) op_size: u64,
+}
+
+impl Run {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        out.extend(self.object_size.to_le_bytes());
+        out.extend(self.objects.to_le_bytes());
+        out.extend(self.pid.to_le_bytes());
+        out.extend(self.op_size.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Run> {
+        let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let short = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let run = Run { object_size: long(0)?, objects: short(8)?, pid: short(12)?, op_size: long(16)? };
+        (run.op_size > 0 && run.object_size >= run.op_size).then_some(run)
+    }
+
+    pub(in crate::cmd) fn prefix(&self) -> String {
+        object_prefix(self.pid)
+    }
+}
+
+fn object_prefix(pid: u32) -> String {
+    format!("{PREFIX}_{}_{pid}", host())
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().split('.').next().unwrap_or_default().to_owned()
+}
+
+/// The last line as the real program ends a failed benchmark.
+pub(in crate::cmd) fn bench_failed(what: &str, errno: Errno) -> Failure {
+    let errno_line = format!("error {}: {errno}", errno.0);
+    Failure::new(format!("error during {what}: {errno}\n{errno_line}"))
+}
+
+/// CPU time of this process so far.
+fn cpu_time() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0))
+}
+
+/// What the last write benchmark left, which a read benchmark needs.
+pub(super) fn last_run(store: &impl Store, run_name: Option<&str>) -> Result<Run, Failure> {
+    let name = run_name.unwrap_or(LAST_RUN);
+    match store.load(name) {
+        Ok(Some(bytes)) => Run::decode(&bytes).ok_or_else(|| {
+            eprintln!("{name} does not say what a write benchmark left behind");
+            bench_failed("benchmark", Errno::EINVAL)
+        }),
+        Ok(None) => {
+            eprintln!("Must write data before running a read benchmark!");
+            Err(bench_failed("benchmark", Errno::ENOENT))
+        }
+        Err(failed) => Err(failed.told("benchmark")),
+    }
+}
+
+impl Failed {
+    /// Tells why, and how the program ends.
+    pub(super) fn told(self, what: &str) -> Failure {
+        eprintln!("{}", self.text);
+        bench_failed(what, self.errno)
+    }
+}
+
+/// Does what `plan` says by each of `ways`, and prints it.
+pub(super) fn run<S: Store>(
+    ways: &[S],
+    plan: Plan,
+    mut run: Run,
+    settings: &Settings<'_>,
+) -> Result<(), Failure> {
+    let clients = u32::try_from(ways.len()).unwrap_or(u32::MAX);
+    let (seconds, store) = (settings.seconds, &ways[0]);
+    let mut report = Report::new(&plan, clients, seconds, settings.format, settings.show_time);
+    let kind = plan.kind;
+    let ops_per_object = plan.ops_per_object;
+    let in_flight = u64::from(plan.concurrent) * ways.len() as u64;
+    report.head()?;
+    let (limit, length) = (settings.warm_up, settings.slice);
+    let mut warm_up = (limit > 0).then(|| WarmUp::new(Duration::from_secs(limit)));
+    let started = Instant::now();
+    let (mut measured, mut cpu) = (started, cpu_time());
+    let mut end = started + Duration::from_secs(limit + seconds);
+    let load = Load::start(ways, plan, end);
+    let (mut second, mut sliced) = (0, started);
+    loop {
+        report.line(&load.sample(), started.elapsed())?;
+        second += 1;
+        let over = load.wait_idle_until(started + Duration::from_secs(second)) || Instant::now() >= end;
+        let now = Instant::now();
+        if over || second.is_multiple_of(length) {
+            let (slice, took, elapsed) = (load.take_slice(), now - sliced, now - started);
+            sliced = now;
+            // The rest of a slice at the end says little; a run that is shorter than a slice has no other.
+            if took.as_secs() + 1 >= length || elapsed == took {
+                report.slice(&slice, took, elapsed, warm_up.is_some());
+            }
+            let rate = slice.finished as f64 / took.as_secs_f64().max(1e-9);
+            if let Some(state) = &mut warm_up
+                && state.add(rate, elapsed)
+            {
+                end = now + Duration::from_secs(seconds);
+                load.measure(end);
+                report.warmed_up(elapsed, state.is_steady())?;
+                (measured, cpu, warm_up) = (now, cpu_time(), None);
+                continue;
+            }
+        }
+        if over {
+            break;
+        }
+    }
+    let outcome = load.finish();
+    let elapsed = outcome.last_completion.saturating_duration_since(measured);
+    let cpu_us_per_op = match outcome.finished {
+        0 => 0.0,
+        ops => (cpu_time() - cpu).as_secs_f64() * 1e6 / ops as f64,
+    };
+    // Where a write failed, those in flight with it may have been stored.
+    let uncounted = if outcome.failure.is_some() { in_flight } else { 0 };
+    let written = outcome.warmed_up + outcome.finished + uncounted;
+    run.objects = u32::try_from(written.div_ceil(ops_per_object)).unwrap_or(u32::MAX);
+    if let Some((what, errno)) = &outcome.failure {
+        report.totals(&outcome, elapsed, cpu_us_per_op)?;
+        eprintln!("{what}");
+        let mut cleaned = None;
+        if kind == Kind::Write && !settings.no_cleanup {
+            report.cleaning()?;
+            let began = Instant::now();
+            // What stays is less than the failure that is told.
+            let removed = remove_run(ways, &run, settings.run_name).ok();
+            cleaned = removed.map(|removed| (removed, began.elapsed()));
+        } else if kind == Kind::Write {
+            // `cleanup` finds the objects by this; a full store may refuse it.
+            let _ = store.save(settings.record(), run.encode());
+        }
+        report.end(cleaned)?;
+        return Err(bench_failed("benchmark", *errno));
+    }
+    let mut cleaned = None;
+    if kind == Kind::Write {
+        store.save(settings.record(), run.encode()).map_err(|failed| failed.told("benchmark"))?;
+    }
+    report.totals(&outcome, elapsed, cpu_us_per_op)?;
+    if kind == Kind::Write && !settings.no_cleanup {
+        report.cleaning()?;
+        let began = Instant::now();
+        let removed = remove_run(ways, &run, settings.run_name).map_err(|failed| failed.told("benchmark"))?;
+        cleaned = Some((removed, began.elapsed()));
+    }
+    report.end(cleaned)
+}
+
+/// Removes what the last run left, which is nothing where no record is found; returns how many objects there were.
+pub(super) fn remove_last_run(ways: &[impl Store], run_name: Option<&str>) -> Result<Option<u64>, Failure> {
+    let loaded = ways[0].load(run_name.unwrap_or(LAST_RUN)).map_err(|failed| failed.told("cleanup"))?;
+    let Some(bytes) = loaded else { return Ok(None) };
+    let run = Run::decode(&bytes).ok_or_else(|| bench_failed("cleanup", Errno::EINVAL))?;
+    remove_run(ways, &run, run_name).map(Some).map_err(|failed| failed.told("cleanup"))
+}
+
+/// Prints what a cleanup removed; nothing where there was nothing to remove.
+pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), Failure> {
+    match (format, removed) {
+        (Format::Plain, None) => Ok(()),
+        (Format::Plain, Some(removed)) => out(format!("Removed {removed} objects\n")),
+        (format, removed) => out(print::json(&json!({ "removed": removed.unwrap_or(0) }), format)),
+    }
+}
+
+/// Removes what a run wrote, by name, and its record; returns how many objects there were.
+fn remove_run(ways: &[impl Store], run: &Run, run_name: Option<&str>) -> Result<u64, Failed> {
+    let prefix = run.prefix();
+    let names = (0..u64::from(run.objects)).map(|object| load::object_name(&prefix, object));
+    let removed = remove_all(ways, names, Some(run.objects.into()))?;
+    remove_all(ways, [run_name.unwrap_or(LAST_RUN).to_owned()], Some(1))?;
+    Ok(removed)
+}
+
+/// Removes objects, some of them at a time; returns how many there were.
+pub(super) fn remove_all(
+    ways: &[impl Store],
+    names: impl IntoIterator<Item = String>,
+    total: Option<u64>,
+) -> Result<u64, Failed> {
+    let progress = Progress::start("removing", Unit::Items("objects"), total);
+    let (sender, over) = mpsc::channel();
+    let (mut in_flight, mut removed) = (0, 0);
+    let mut wait = |in_flight: &mut usize| {
+        *in_flight -= 1;
+        progress.add(1);
+        let outcome = over.recv().unwrap_or_else(|_| Ok(false));
+        outcome.map(|there| removed += u64::from(there))
+    };
+    for (at, name) in names.into_iter().enumerate() {
+        if in_flight == REMOVALS {
+            wait(&mut in_flight)?;
+        }
+        let sender = sender.clone();
+        in_flight += 1;
+        // A caller that has failed does not wait for it.
+        ways[at % ways.len()].remove(&name, Box::new(move |outcome| drop(sender.send(outcome))));
+    }
+    while in_flight > 0 {
+        wait(&mut in_flight)?;
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_recorded_in_the_real_programs_form() {
+        let run = Run { object_size: 65536, objects: 3, pid: 77, op_size: 4096 };
+        let bytes = run.encode();
+        assert_eq!(bytes.len(), 24);
+        assert_eq!(Run::decode(&bytes).unwrap(), run);
+        assert!(Run::decode(&bytes[..23]).is_none());
+        assert!(Run::decode(&[0; 24]).is_none());
+    }
+}
