@@ -8,6 +8,7 @@ mod dispatch;
 mod linger;
 mod mon;
 mod network;
+mod overlay;
 mod state;
 mod ticket;
 
@@ -289,6 +290,16 @@ fn payload_bytes(ops: &[OsdOp]) -> usize {
 }
 
 impl Native {
+    /// Lists what the pool itself holds.
+    fn list_pool(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {
+        let position = ObjectId::min_at_hash(cursor.pool(), cursor.hash());
+        let request = listing(position, Op::PgList { cursor: Some(cursor), max, namespace });
+        let answered = self.operate_with(request, |completer| {
+            Done::Answer(Box::new(move |answer| completer.complete(answer)))
+        });
+        answered.then(|answer| list_page(answer?))
+    }
+
     /// Starts a request whose outcome goes through `pending`, when there is room for it.
     fn operate_with<T: Send + 'static>(
         &self,
@@ -336,20 +347,17 @@ impl Engine for Native {
     }
 
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {
-        let position = ObjectId::min_at_hash(cursor.pool(), cursor.hash());
-        let request = ObjectRequest {
-            object: position,
-            ops: vec![OsdOp::from(Op::PgList { cursor: Some(cursor), max, namespace })],
-            flags: nacre_types::op::request_flag::IGNORE_OVERLAY,
-            snap: SNAP_HEAD,
-            snap_context: None,
-            mtime_ns: None,
-            tier: None,
-        };
-        let answered = self.operate_with(request, |completer| {
-            Done::Answer(Box::new(move |answer| completer.complete(answer)))
-        });
-        answered.then(|answer| list_page(answer?))
+        match overlay::cache_of(self.shared.map().as_deref(), cursor.pool()) {
+            None => self.list_pool(cursor, max, namespace),
+            Some(_) => {
+                let lister = Native {
+                    shared: Arc::clone(&self.shared),
+                    ended: Mutex::default(),
+                    network: Arc::clone(&self.network),
+                };
+                Pending::of(async move { lister.list_through_cache(cursor, max, namespace).await })
+            }
+        }
     }
 
     fn watch(
@@ -499,6 +507,19 @@ impl Drop for Native {
 
 fn corrupt(what: &'static str, detail: &str) -> Error {
     Error::Corrupt(encoding::DecodeError::Corrupt { what, detail: detail.to_owned() })
+}
+
+/// A request that lists the PG of `position`.
+fn listing(position: ObjectId, op: Op) -> ObjectRequest {
+    ObjectRequest {
+        object: position,
+        ops: vec![OsdOp::from(op)],
+        flags: nacre_types::op::request_flag::IGNORE_OVERLAY,
+        snap: SNAP_HEAD,
+        snap_context: None,
+        mtime_ns: None,
+        tier: None,
+    }
 }
 
 /// What a PG's listing says of the pool's: past its last object, the PG that follows in the order.

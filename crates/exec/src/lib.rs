@@ -191,9 +191,9 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     {
         return Err(Errno::ENAMETOOLONG);
     }
-    let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+    let listing = request.ops.iter().any(|op| op.op.is_listing());
     if listing {
-        let all = request.ops.iter().all(|op| matches!(op.op, Op::PgList { .. }));
+        let all = request.ops.iter().all(|op| op.op.is_listing());
         return if all { Ok(()) } else { Err(Errno::EINVAL) };
     }
     if object.name().is_empty() || nacre_pg::is_temp(object) {
@@ -245,7 +245,7 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
 
 /// Executes `request` on the object as `context` describes it.
 pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectContext) -> Executed {
-    if request.ops.first().is_some_and(|op| matches!(op.op, Op::PgList { .. })) {
+    if request.ops.first().is_some_and(|op| op.op.is_listing()) {
         return list::execute(env, request);
     }
     let writes = may_write(request);

@@ -123,7 +123,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
             data::checksum(object, *kind, *init, (*offset, *len), *chunk)
         }
         Op::Call { class, method, input } => cls::call(object, class, method, input),
-        Op::PgList { .. } => Err(Errno::EINVAL),
+        Op::PgList { .. } | Op::ListDirty { .. } => Err(Errno::EINVAL),
         Op::Watch { .. }
         | Op::WatchReconnect { .. }
         | Op::WatchPing { .. }

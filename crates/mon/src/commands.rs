@@ -14,6 +14,7 @@ mod crush;
 mod crush_edit;
 mod daemons;
 mod health;
+mod numbers;
 mod osd;
 mod osd_df;
 mod osd_more;

@@ -42,7 +42,7 @@ pub(crate) fn is_allowed(
             Op::Watch { .. } | Op::WatchReconnect { .. } | Op::WatchPing { .. } | Op::Unwatch { .. } => {
                 (reads, writes) = (true, true);
             }
-            Op::PgList { namespace, .. } => {
+            Op::PgList { namespace, .. } | Op::ListDirty { namespace, .. } => {
                 // What is listed, not what the request is addressed to.
                 let namespace = namespace.as_deref().unwrap_or(ALL_NAMESPACES);
                 if !can_read(caps, pool, namespace, "", peer) {

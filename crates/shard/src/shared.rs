@@ -28,10 +28,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 
-/// Promotions on the side, per second of an OSD (`osd_tier_promote_max_objects_sec`, `osd_tier_promote_max_bytes_sec`).
-const PROMOTE_OBJECTS_PER_S: u64 = 25;
-const PROMOTE_BYTES_PER_S: u64 = 5 << 20;
-
 /// The most that recovery reads or sends at a time, so that requests come in between.
 const MAX_PUSH_BYTES: u64 = 1 << 20;
 
@@ -160,7 +156,11 @@ impl Shared {
                 full: AtomicBool::new(false),
                 space_bytes: AtomicU64::new(u64::MAX),
                 total_bytes: AtomicU64::new(0),
-                promotions: Mutex::new(PromoteThrottle::new(PROMOTE_OBJECTS_PER_S, PROMOTE_BYTES_PER_S, 0)),
+                promotions: Mutex::new(PromoteThrottle::new(
+                    options.osd.osd_tier_promote_max_objects_sec,
+                    options.osd.osd_tier_promote_max_bytes_sec,
+                    0,
+                )),
                 backfill_full: AtomicBool::new(false),
                 map_asked_ns: AtomicU64::new(0),
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
@@ -228,8 +228,11 @@ impl Shared {
         }
     }
 
-    /// Follows the options that say how many slots there are.
+    /// Follows the options that say how many slots there are, and how fast objects are promoted.
     pub fn set_slots(&self, options: &Options) {
+        let osd = &options.osd;
+        let rates = (osd.osd_tier_promote_max_objects_sec, osd.osd_tier_promote_max_bytes_sec);
+        self.promotions.lock().set_rates(rates.0, rates.1);
         let backfills = options.osd.osd_max_backfills as usize;
         for (slots, count) in [(&self.backfills, backfills), (&self.recoveries, recoveries_of(options))] {
             for next in slots.lock().set_slots(count) {

@@ -362,6 +362,16 @@ pub enum Op {
     IsDirty,
     /// Takes the object for flushed, whatever the base has.
     Undirty,
+    /// Lists objects of a cache's PG whose changes the base lacks, in hash order; the request's object names only the PG. EAGAIN
+    /// while the PG does not know them all. Output: [`DirtyReply`].
+    ListDirty {
+        /// Where to go on.
+        cursor: crate::object::ObjectId,
+        /// At most so many.
+        max: u64,
+        /// Only this namespace; `None` lists all of them.
+        namespace: Option<String>,
+    },
     /// What the PG knows of a client's request for the object. Output: [`crate::tier::RequestRecord`]. Between the pools of a tier.
     QueryRequest {
         /// The request.
@@ -446,6 +456,11 @@ impl Op {
         )
     }
 
+    /// Whether it lists a PG instead of looking at one object.
+    pub fn is_listing(&self) -> bool {
+        matches!(self, Op::PgList { .. } | Op::ListDirty { .. })
+    }
+
     /// Whether users see its changes, so that the object's user version rises: watches are invisible.
     pub fn is_visible_write(&self) -> bool {
         !matches!(self, Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. })
@@ -505,6 +520,7 @@ impl Op {
             CacheUnpin => "cache-unpin",
             IsDirty => "isdirty",
             Undirty => "undirty",
+            ListDirty { .. } => "list-dirty",
             QueryRequest { .. } => "query-request",
         }
     }
@@ -624,6 +640,15 @@ pub struct OmapValsReply {
 pub struct ListReply {
     /// The objects, in order.
     pub objects: Vec<crate::object::ObjectId>,
+    /// Where to go on; `None` at the PG's end.
+    pub next: Option<crate::object::ObjectId>,
+}
+
+/// Output of [`Op::ListDirty`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirtyReply {
+    /// The objects, in order, and whether each is deleted.
+    pub objects: Vec<(crate::object::ObjectId, bool)>,
     /// Where to go on; `None` at the PG's end.
     pub next: Option<crate::object::ObjectId>,
 }
@@ -777,7 +802,7 @@ impl Versioned for CopyGetReply {
 macro_rules! versioned {
     ($($type:ty),*) => { $(impl Versioned for $type { const NAME: &'static str = stringify!($type); })* };
 }
-versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, Pairs);
+versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, DirtyReply, Pairs);
 versioned!(SparseReadReply, ExtentsReply, WatchersReply);
 
 impl Versioned for ObjectInfo {

@@ -102,6 +102,7 @@ fn ops() -> Vec<Op> {
         Op::AssertExists,
         Op::AssertVersion { version: 7 },
         Op::PgList { cursor: Some(object()), max: 100, namespace: Some("ns".into()) },
+        Op::ListDirty { cursor: object(), max: 100, namespace: None },
         Op::Call { class: "lock".into(), method: "lock".into(), input: bytes("input") },
         Op::SetAllocHint { expected_object_size: 1 << 22, expected_write_size: 4096, flags: 1 },
         Op::SparseRead { offset: 0, len: 0 },
@@ -215,7 +216,10 @@ fn osds_messages_to_monitors() {
 /// A map with something of everything.
 fn map() -> OsdMap {
     let mut map = OsdMap::new(Default::default(), 5, CrushMap::new_cluster("host").unwrap());
-    map.pools.insert(PoolId(3), Pool::replicated("p", 3, 2, 0, 8, Epoch(1)).into());
+    let mut pool = Pool::replicated("p", 3, 2, 0, 8, Epoch(1));
+    pool.tiering.tiers = vec![PoolId(4)];
+    (pool.tiering.overlay_epoch, pool.tiering.mode_epoch) = (Epoch(3), Epoch(300));
+    map.pools.insert(PoolId(3), pool.into());
     let member = Member { osd: OsdId(1), incarnation: Incarnation(Default::default()) };
     let membership = PgMembership { interval: Interval(5), primary: OsdId(1), in_sync: vec![member] };
     map.pgs.insert(PoolId(3), vec![Some(membership), None].into());

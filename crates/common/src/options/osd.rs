@@ -1,6 +1,6 @@
 //! Options of object storage daemons.
 
-use super::kinds::{Bool, Float, FloatSecs, Int, IntSecs, ObjectStoreKind, Size, Str, Uint, UuidKind};
+use super::kinds::{Bool, Float, FloatSecs, IntSecs, ObjectStoreKind, Size, Str, Uint, UuidKind};
 use super::option_group;
 use super::spec::Service::{Mon, Osd};
 
@@ -81,25 +81,23 @@ option_group! {
     osd_max_client_watches: Uint = "4096", "Watches that one session may have on one OSD"
         [min("1"), services(&[Osd]), nacre()];
     osd_max_watches: Uint = "262144", "Watches on one OSD" [min("1"), services(&[Osd]), nacre()];
-    osd_tier_promote_max_objects_sec: Uint = "25", "Objects per second that one OSD promotes into cache tiers"
+    osd_tier_promote_max_objects_sec: Uint = "25", "Objects per second that one OSD promotes into cache tiers beside proxied requests"
         [services(&[Osd])];
-    osd_tier_promote_max_bytes_sec: Size = "5Mi", "Bytes per second that one OSD promotes into cache tiers"
+    osd_tier_promote_max_bytes_sec: Size = "5Mi", "Bytes per second that one OSD promotes into cache tiers beside proxied requests"
         [services(&[Osd])];
-    osd_agent_max_ops: Int = "4", "Objects that the tier agent of one OSD flushes at a time at high speed"
+    osd_agent_max_ops: Uint = "4", "Objects that the tier agent of one shard flushes at a time at high speed"
         [min("1"), services(&[Osd]), see(&["osd_agent_max_low_ops"])];
-    osd_agent_max_low_ops: Int = "2", "Objects that the tier agent of one OSD flushes at a time at low speed"
+    osd_agent_max_low_ops: Uint = "2", "Objects that the tier agent of one shard flushes at a time at low speed"
         [min("1"), services(&[Osd]), see(&["osd_agent_max_ops"])];
     osd_agent_min_evict_effort: Float = "0.1", "Least share of the objects that a tier agent evicts"
         [range("0", "0.99"), services(&[Osd])];
     osd_agent_quantize_effort: Float = "0.1", "Steps in which a tier agent's effort changes"
         [range("0", "1"), services(&[Osd])];
-    osd_agent_delay_time: FloatSecs = "5", "Seconds that a tier agent waits where it found nothing to do"
-        [services(&[Osd])];
     osd_agent_slop: Float = "0.02", "Distance from a target, as a share of it, within which a tier agent keeps its mode"
         [range("0", "1"), services(&[Osd])];
-    osd_hit_set_min_size: Int = "1000", "Least number of objects that a PG's hit set is laid out for"
+    osd_hit_set_min_size: Uint = "1000", "Least number of objects that a PG's hit set is laid out for"
         [range("1", "1000000"), services(&[Osd]), see(&["osd_hit_set_max_size"])];
-    osd_hit_set_max_size: Int = "100000", "Number of objects at which a PG's hit set counts as full"
+    osd_hit_set_max_size: Uint = "100000", "Number of objects at which a PG's hit set counts as full"
         [range("1", "10000000"), services(&[Osd]), see(&["osd_hit_set_min_size"])];
     osd_crush_update_on_start: Bool = "true", "Place the OSD in the CRUSH map when it starts" [services(&[Osd])];
     osd_crush_initial_weight: Float = "-1", "CRUSH weight of a new OSD; negative for its size in TiB"

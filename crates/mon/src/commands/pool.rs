@@ -343,9 +343,6 @@ impl MapState {
                  pass --yes-i-really-mean-it to proceed anyway",
             ));
         }
-        if self.working.pools[&id].tiering.tier_of.is_some() {
-            return Err(Failure::invalid("application must be disabled on base tier"));
-        }
         if !self.working.pools[&id].applications.contains_key(app) {
             return Ok(Answer::status(format!("application '{app}' is not enabled on pool '{name}'")));
         }
@@ -370,6 +367,10 @@ impl MapState {
     fn application_set(&mut self, call: &Call<'_>) -> Outcome {
         let (name, app) = (call.required("pool"), call.required("app"));
         let (key, value) = (call.required("key"), call.required("value"));
+        let of_tier = |pool: &Pool| pool.tiering.tier_of.is_some();
+        if self.working.pool_by_name(name).is_some_and(|(_, pool)| of_tier(pool)) {
+            return Err(Failure::invalid("application metadata must be set on base tier"));
+        }
         let id = self.pool_of_application(name, app)?;
         if key.is_empty() {
             return Err(Failure::invalid("key must be provided"));

@@ -5,6 +5,7 @@ mod support;
 
 pub use support::variables;
 
+use super::numbers::{strict_iec, strict_integer, strict_si};
 use super::pool::{check_rule, parse_si};
 use super::pool_show::option_json;
 use super::tier::volatile_text;
@@ -512,8 +513,8 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
             }
             t.hit_set_count = n;
         }
-        "target_max_objects" => t.target_max_objects = target(text)?,
-        "target_max_bytes" => t.target_max_bytes = target(text)?,
+        "target_max_objects" => t.target_max_objects = target(text, strict_si(text))?,
+        "target_max_bytes" => t.target_max_bytes = target(text, strict_iec(text))?,
         "cache_target_dirty_ratio" => t.dirty_ratio_micro = micro()?,
         "cache_target_dirty_high_ratio" => t.dirty_high_ratio_micro = micro()?,
         "cache_target_full_ratio" => t.full_ratio_micro = micro()?,
@@ -544,20 +545,17 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
     Ok(())
 }
 
-/// A number of objects or bytes.
-fn target(text: &str) -> Result<u64, Failure> {
-    let n: i64 = text.parse().map_err(|_| not_an_int(text))?;
-    u64::try_from(n).map_err(|_| Failure::invalid(format!("target must not be negative: '{text}'")))
+/// A target of a cache. Ceph takes negative ones for very large ones.
+fn target(text: &str, number: Result<i64, String>) -> Result<u64, Failure> {
+    let failed = |why: String| Failure::invalid(format!("error parsing int '{text}': {why}"));
+    u64::try_from(number.map_err(failed)?).map_err(|_| failed("a target is not negative".to_owned()))
 }
 
 /// An age in seconds.
 fn age(var: &str, text: &str) -> Result<u32, Failure> {
-    let n: i64 = text.parse().map_err(|_| not_an_int(text))?;
-    u32::try_from(n).map_err(|_| Failure::invalid(format!("{var} is out of range: '{text}'")))
-}
-
-fn not_an_int(text: &str) -> Failure {
-    Failure::invalid(format!("error parsing int '{text}': Expected option value to be integer, got '{text}'"))
+    let failed = |why: String| Failure::invalid(format!("error parsing int '{text}': {why}"));
+    let seconds = strict_integer(text).map_err(failed)?;
+    u32::try_from(seconds).map_err(|_| Failure::invalid(format!("{var} is out of range: '{text}'")))
 }
 
 fn set_bit(pool: &mut Pool, bit: u64, text: &str) -> Result<(), Failure> {

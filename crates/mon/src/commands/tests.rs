@@ -69,9 +69,10 @@ impl Desk {
         desk
     }
 
-    /// Creates all PGs on their up sets.
+    /// Creates all PGs that are not there yet, on their up sets.
     pub(crate) fn create_pgs(&mut self) {
-        let pgs: Vec<PgId> = self.state.map().pg_ids().collect();
+        let map = self.state.map();
+        let pgs: Vec<PgId> = map.pg_ids().filter(|pg| map.membership(*pg).is_none()).collect();
         for pg in pgs {
             let up = PgMapper::new(self.state.map()).up(pg);
             let in_sync = up.iter().map(|osd| member(osd.0)).collect();

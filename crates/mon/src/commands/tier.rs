@@ -42,7 +42,7 @@ impl MapState {
         }
         self.check_kinds(base, tier)?;
         self.change_pool(base, |pool| pool.tiering.tiers.push(tier));
-        self.change_pool(tier, |pool| pool.tiering.tier_of = Some(base));
+        self.change_pool(tier, |pool| become_tier(pool, base));
         Ok(Answer::status(format!(
             "pool '{}' is now (or already was) a tier of '{}'",
             self.name(tier),
@@ -197,8 +197,8 @@ impl MapState {
         let next = self.next_epoch();
         self.change_pool(base, |pool| pool.tiering.tiers.push(tier));
         self.change_pool(tier, |pool| {
+            become_tier(pool, base);
             let t = &mut pool.tiering;
-            t.tier_of = Some(base);
             (t.cache_mode, t.mode_epoch) = (mode, next);
             t.hit_set = defaults.hit_set;
             t.hit_set_count = defaults.hit_set_count;
@@ -456,6 +456,12 @@ pub(super) fn volatile_text(
 
 fn dirty_text(name: &str, to: CacheMode) -> String {
     format!("unable to set cache-mode '{}' on pool '{name}': dirty objects found", to.as_str())
+}
+
+/// Makes a pool a tier. As in Ceph, it has no applications of its own from then on.
+fn become_tier(pool: &mut Pool, base: PoolId) {
+    pool.tiering.tier_of = Some(base);
+    pool.applications.clear();
 }
 
 /// What is left of a tier's parameters when it stops being one (`clear_tier`). Ceph leaves ratios of 0, with which a cache that

@@ -151,6 +151,7 @@ fn lines_section(page: &mut String) {
         let (status, note) = match words.next() {
             Some("works" | "config" | "option" | "setting") => ("full", String::new()),
             Some("advisory") => ("advisory", String::new()),
+            Some("consent") => ("partial", "asks for --yes-i-really-mean-it".to_owned()),
             Some("pending") => ("refused", format!("{} not built", words.next().unwrap_or_default())),
             _ => continue,
         };
@@ -170,7 +171,7 @@ mod tests {
             "`osd pool ls`",
             "| `osd set` | partial |",
             "`osd tier add`",
-            "| refused | there are no cache tiers |",
+            "| `osd tier remove-overlay` | partial |",
             "| `scrub_min_interval` | refused |",
             "| `debug_crush` | advisory |",
             "| `--reweight-item` | partial |",
@@ -182,7 +183,7 @@ mod tests {
             "`--bluestore-devs`",
             "`rados_write`",
             "| `PutBucketLogging` | partial |",
-            "| `ceph osd tier add .rgw.buckets cachepool` | refused | cache-tiers not built |",
+            "| `ceph osd tier cache-mode cachepool writeback` | partial | asks for --yes-i-really-mean-it |",
         ] {
             assert!(page.contains(wanted), "{wanted}");
         }

@@ -224,7 +224,7 @@ impl Shard {
         if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
             return Admission::Answer(Errno::EINVAL);
         }
-        let special = |op: &OsdOp| matches!(op.op, Op::PgList { .. } | Op::CopyFrom { .. });
+        let special = |op: &OsdOp| op.op.is_listing() || matches!(op.op, Op::CopyFrom { .. });
         let special = request.ops.iter().find(|op| special(op));
         let copies = special.is_some_and(|op| matches!(op.op, Op::CopyFrom { .. }));
         let listing = special.is_some() && !copies;
@@ -323,7 +323,7 @@ impl Shard {
         };
         let request = &op.request;
         self.tracker.stage(op.track, Stage::Started, self.now_ns);
-        let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        let listing = request.ops.iter().any(|op| op.op.is_listing());
         if !listing && hosted.machine.lacks(&request.object) {
             return Err(damaged(hosted, op, &*shared.store));
         }

@@ -55,6 +55,8 @@ pub(super) struct Role {
     pub(super) other: PoolId,
     /// What makes the pool a cache; `None` for a base.
     pub(super) cache: Option<Tiering>,
+    /// The mode of a cache; `None` for a base and for a cache that is not in use.
+    mode: Option<CacheMode>,
 }
 
 impl Role {
@@ -64,11 +66,18 @@ impl Role {
         let overlay_epoch = tiering.overlay_epoch;
         let known = |id: &PoolId| map.pools.contains_key(id);
         if let Some(base) = tiering.tier_of.filter(known) {
+            let base_tiering = &map.pools.get(&base)?.tiering;
+            let is_overlay = [base_tiering.read_tier, base_tiering.write_tier].contains(&Some(pool));
+            let mode = match tiering.cache_mode {
+                // Clients of the base must not see an empty pool instead.
+                CacheMode::None => is_overlay.then_some(CacheMode::Proxy),
+                mode => Some(mode),
+            };
             let cache = Some(tiering.clone());
-            return Some(Arc::new(Role { overlay_epoch, other: base, cache }));
+            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode }));
         }
         let other = tiering.tiers.iter().copied().find(known)?;
-        Some(Arc::new(Role { overlay_epoch, other, cache: None }))
+        Some(Arc::new(Role { overlay_epoch, other, cache: None, mode: None }))
     }
 
     /// Whether removed objects leave whiteouts.
@@ -76,9 +85,8 @@ impl Role {
         self.mode().is_some()
     }
 
-    /// The mode of a cache; `None` for a base and for a cache that is not in use.
     fn mode(&self) -> Option<CacheMode> {
-        self.cache.as_ref().map(|tiering| tiering.cache_mode).filter(|mode| *mode != CacheMode::None)
+        self.mode
     }
 }
 
@@ -147,6 +155,14 @@ impl Shard {
             op.outcome = Some(outcome);
             return true;
         }
+        if let [OsdOp { op: Op::ListDirty { cursor, max, namespace }, .. }] = &op.request.ops[..] {
+            let (cursor, max, namespace) = (cursor.clone(), *max, namespace.clone());
+            let outcome = self.list_dirty(slot, &cursor, max, namespace.as_deref());
+            if let Some(op) = self.ops.get_mut(token) {
+                op.outcome = Some(outcome);
+            }
+            return true;
+        }
         let Some(sender) = op.request.tier.clone() else { return false };
         let known = match op.request.ops[..] {
             [OsdOp { op: Op::QueryRequest { reqid, attempt }, .. }] => Some((reqid, attempt)),
@@ -182,7 +198,7 @@ impl Shard {
         let Some(role) = self.role_of(slot) else { return Gate::Execute(context) };
         let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
         let request = &op.request;
-        let lists = || request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        let lists = || request.ops.iter().any(|op| op.op.is_listing());
         if op.conn.is_none()
             || request.tier.is_some()
             || request.flags & request_flag::IGNORE_CACHE != 0

@@ -34,7 +34,7 @@ pub(super) const SUPPORT: &[Exception] = &[
     ("osd pool set", Partial("see the table of pool variables")),
     ("osd tier add", Partial("erasure-coded pools and pools with snapshots are refused")),
     ("osd tier add-cache", Partial("as osd tier add; refused where OSDs with MemStores would hold the cache")),
-    ("osd tier cache-mode", Partial("no mode follows that would lose or mix data, see operations.md; on MemStores, modes that keep writes ask for --yes-i-really-mean-it")),
+    ("osd tier cache-mode", Partial("no mode follows that would lose or mix data, see tiers.md; on MemStores, modes that keep writes ask for --yes-i-really-mean-it")),
     ("osd tier set-overlay", Partial("a cache whose overlay was removed must be empty")),
     ("osd tier rm-overlay", Partial("refused until every PG of the cache has reported that nothing is left to flush")),
     ("osd tier remove-overlay", Partial("refused until every PG of the cache has reported that nothing is left to flush")),

@@ -200,7 +200,7 @@ impl Tiering {
     }
 }
 
-/// Bits of the last byte of the encoding (docs/format/mapstore.md). Before there were epochs, the byte was a boolean.
+/// Bits of the last byte of the encoding (docs/format/osdmap-file.md). Before there were epochs, the byte was a boolean.
 mod tail {
     /// [`super::Tiering::use_gmt_hitset`].
     pub(super) const USE_GMT_HITSET: u8 = 1 << 0;

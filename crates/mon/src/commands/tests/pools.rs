@@ -206,7 +206,7 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
         ("hit_set_fpp", "0.1"),
         ("hit_set_count", "4"),
         ("hit_set_search_last_n", "2"),
-        ("target_max_bytes", "1073741824"),
+        ("target_max_bytes", "1G"),
         ("cache_target_dirty_ratio", "0.25"),
     ] {
         desk.ok("osd pool set", set(var, val));

@@ -1,5 +1,7 @@
 //! Cache tiers: pools become caches and stop being such, and nothing is hidden on the way.
 
+mod recorded;
+
 use super::*;
 use nacre_types::ids::Epoch;
 use nacre_types::pool::{CacheMode, HitSetKind, Pool, PoolKind};

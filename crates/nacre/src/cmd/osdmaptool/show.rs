@@ -11,7 +11,6 @@ use nacre_types::EntityName;
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::msg::MonCommand;
 use nacre_types::osdmap::{OsdMap, flag};
-use nacre_types::pool::{CacheMode, HitSetKind};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::sync::Arc;
@@ -47,7 +46,7 @@ const TREE_NAMES: Names = Names {
 };
 
 /// Checks that Ceph makes of the map alone, besides those by failure domain (`OSD_HOST_DOWN`).
-const MAP_CHECKS: [&str; 11] = [
+const MAP_CHECKS: [&str; 12] = [
     "OSD_DOWN",
     "OSD_ORPHAN",
     "OSD_OUT_OF_ORDER_FULL",
@@ -59,6 +58,7 @@ const MAP_CHECKS: [&str; 11] = [
     "POOL_NEARFULL",
     "POOL_BACKFILLFULL",
     "POOL_NO_REDUNDANCY",
+    "CACHE_POOL_NO_HIT_SET",
 ];
 /// `mon_crush_min_required_version`.
 const MIN_CRUSH_VERSION: &str = "hammer";
@@ -123,15 +123,6 @@ fn health(map: &OsdMap, crush_version: u64) -> Result<Value, Stop> {
     let uneven =
         uneven.map(|pool| format!("pool '{}' pg_num {} is not a power of two", pool.name, pool.pg_num));
     add_each("POOL_PG_NUM_NOT_POWER_OF_TWO", "pool(s) have non-power-of-two pg_num", uneven.collect());
-    let blind = map.pools.values().filter(|pool| {
-        let needs = [CacheMode::Writeback, CacheMode::Readforward, CacheMode::Readproxy];
-        needs.contains(&pool.tiering.cache_mode) && pool.tiering.hit_set == HitSetKind::None
-    });
-    let blind = blind.map(|pool| {
-        let (name, mode) = (&pool.name, pool.tiering.cache_mode.as_str());
-        format!("pool '{name}' with cache_mode {mode} needs hit_set_type to be set but it is not")
-    });
-    add_each("CACHE_POOL_NO_HIT_SET", "cache pools are missing hit_sets", blind.collect());
     let tunables = map.crush.dump_tunables();
     if let Some(required) = tunables["minimum_required_version"].as_str().filter(|v| *v < MIN_CRUSH_VERSION) {
         let text = format!("crush map has legacy tunables (require {required}, min is {MIN_CRUSH_VERSION})");

@@ -57,6 +57,17 @@ fn scans_agree(_: &Place, output: &str) {
     assert_eq!(rest, ["FSstats the same.", "Allocators the same.", "recovery-compare success"]);
 }
 
+/// A pool's line of `osd pool ls detail`.
+fn pool_line(place: &Place, pool: &str) -> String {
+    let lines = place.ok("ceph osd pool ls detail");
+    lines.lines().find(|line| line.contains(&format!(" '{pool}' "))).unwrap_or_default().to_owned()
+}
+
+/// Checks a variable of the cache pool.
+fn variable_is(place: &Place, name: &str, value: &str) {
+    assert_eq!(place.ok(&format!("ceph osd pool get cachepool {name}")), format!("{name}: {value}\n"));
+}
+
 pub(super) const CONTRACTS: &[Contract] = &[
     Contract {
         line: r#"df|grep "/var/lib/ceph/osd" |awk '{print $6}' |cut -d '-' -f 2|sort -n|xargs -n 1 -P 10 -I OSD ceph-kvstore-tool bluestore-kv /var/lib/ceph/osd/ceph-OSD compact"#,
@@ -203,5 +214,81 @@ pub(super) const CONTRACTS: &[Contract] = &[
             );
             place.ok("rados -p .rgw.buckets put o ceph.conf");
         },
+    },
+    Contract {
+        line: "ceph osd tier add .rgw.buckets cachepool",
+        before: nothing,
+        after: |place, _| {
+            assert!(pool_line(place, "cachepool").contains(" tier_of "));
+            assert!(pool_line(place, ".rgw.buckets").contains(" tiers "));
+        },
+    },
+    Contract {
+        line: "ceph osd tier cache-mode cachepool writeback",
+        // The OSDs are in memory, and a power cut would lose what is not flushed.
+        before: nothing,
+        after: |place, _| {
+            assert!(pool_line(place, "cachepool").contains(" cache_mode writeback "));
+            let health = place.ok("ceph health detail");
+            let volatile = "pool 'cachepool' with cache_mode writeback has 0 dirty objects (0 B) of pool '.rgw.buckets' in memory";
+            assert!(health.contains(volatile), "{health}");
+        },
+    },
+    Contract {
+        line: "ceph osd tier set-overlay .rgw.buckets cachepool",
+        before: nothing,
+        after: |place, _| {
+            let base = pool_line(place, ".rgw.buckets");
+            assert!(base.contains(" read_tier ") && base.contains(" write_tier "), "{base}");
+            // What is in the cache alone stays in sight.
+            let refused = place.run("ceph osd tier remove-overlay .rgw.buckets");
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(said.contains("Error EBUSY: cache pool 'cachepool' is in mode writeback"), "{said}");
+        },
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} hit_set_type bloom",
+        before: nothing,
+        after: |place, _| variable_is(place, "hit_set_type", "bloom"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} hit_set_count 1",
+        before: nothing,
+        after: |place, _| variable_is(place, "hit_set_count", "1"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} hit_set_period 3600",
+        before: nothing,
+        after: |place, _| variable_is(place, "hit_set_period", "3600"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} target_max_bytes 1000000000000",
+        before: nothing,
+        after: |place, _| variable_is(place, "target_max_bytes", "1000000000000"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} cache_target_dirty_ratio {0.0..1.0}",
+        before: nothing,
+        after: |place, _| variable_is(place, "cache_target_dirty_ratio", "0.4"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} cache_target_full_ratio {0.0..1.0}",
+        before: nothing,
+        after: |place, _| variable_is(place, "cache_target_full_ratio", "0.4"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} target_max_objects {#objects}",
+        before: nothing,
+        after: |place, _| variable_is(place, "target_max_objects", "1000"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} cache_min_flush_age {#seconds}",
+        before: nothing,
+        after: |place, _| variable_is(place, "cache_min_flush_age", "600"),
+    },
+    Contract {
+        line: "ceph osd pool set {cachepool} cache_min_evict_age {#seconds}",
+        before: nothing,
+        after: |place, _| variable_is(place, "cache_min_evict_age", "600"),
     },
 ];

@@ -20,6 +20,8 @@ const NAMES: [&str; 8] = [
     "nacre-dplcompat",
 ];
 /// The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
+/// What lines that ask for consent have at their end.
+const CONSENT: &str = "--yes-i-really-mean-it";
 const OTHERS: [&str; 8] = ["aws", "sh", "awk", "cut", "grep", "head", "sort", "xargs"];
 
 pub(super) struct Place {
@@ -211,6 +213,15 @@ impl Place {
                         Some((call, said)) if *call == line.text => said.clone(),
                         _ => self.ok(&text),
                     };
+                    (contract.after)(self, &output);
+                }
+                table::Verdict::Consent => {
+                    let contract = contract.expect("a test finds lines without a check");
+                    (contract.before)(self);
+                    let refused = self.run(&text);
+                    let said = String::from_utf8_lossy(&refused.stderr);
+                    assert!(!refused.status.success() && said.contains(CONSENT), "{text}: {refused:?}");
+                    let output = self.ok(&format!("{text} {CONSENT}"));
                     (contract.after)(self, &output);
                 }
                 table::Verdict::Pending => {

@@ -7,6 +7,7 @@ const DOCUMENTS: &str = include_str!("../../reference/documents.txt");
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Works,
+    Consent,
     Config,
     Advisory,
     Option,
@@ -43,6 +44,7 @@ pub(super) fn lines() -> Vec<Line> {
         let words: Vec<&str> = verdict.split_whitespace().collect();
         let verdict = match words[..] {
             ["works"] => Verdict::Works,
+            ["consent"] => Verdict::Consent,
             ["config"] => Verdict::Config,
             ["advisory"] => Verdict::Advisory,
             ["option"] => Verdict::Option,

@@ -4,6 +4,7 @@
 //! objects on; clean ones are looked at while some of them have to leave.
 
 use super::super::Shard;
+use super::super::ops::Outcome;
 use super::Role;
 use super::objects::{Own, Work};
 use nacre_common::options::Options;
@@ -16,13 +17,17 @@ use nacre_tier::hit_set::history::{
 };
 use nacre_tier::promote::Admission;
 use nacre_tier::temperature::{Candidate, Grades, TemperatureHistogram};
+use nacre_types::encoding::encode;
+use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, OsdId, PgId};
 use nacre_types::object::ObjectId;
-use nacre_types::op::{Op, OsdOp, object_flag, user_attr};
+use nacre_types::op::{DirtyReply, Op, OpResult, OsdOp, object_flag, user_attr};
 use nacre_types::osdmap::{OsdMap, flag};
 use nacre_types::pool::Tiering;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+/// Objects in one answer to a listing.
+const MAX_LISTED: u64 = 1024;
 /// Objects that a step looks at for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
 const EVICT_CHECKS: usize = 32;
 /// Evictions of one PG under way.
@@ -46,8 +51,8 @@ pub(in super::super) struct CacheState {
     rounds: u32,
     /// Where the look at clean objects goes on; `None` begins.
     position: Option<ObjectId>,
-    /// Objects that are dirty, as far as the PG's objects have been counted.
-    dirty: BTreeSet<ObjectId>,
+    /// Objects that are dirty, and whether they are whiteouts, as far as the PG's objects have been counted.
+    dirty: BTreeMap<ObjectId, bool>,
     /// Where flushing goes on.
     flushed_to: Option<ObjectId>,
     pub(super) next_ns: u64,
@@ -63,7 +68,7 @@ impl CacheState {
             histogram: TemperatureHistogram::default(),
             rounds: 0,
             position: None,
-            dirty: BTreeSet::new(),
+            dirty: BTreeMap::new(),
             flushed_to: None,
             next_ns,
             pg_bytes: 0,
@@ -73,8 +78,10 @@ impl CacheState {
     /// An object is now so, or was found so.
     pub(in super::super) fn note(&mut self, object: &ObjectId, context: &ObjectContext) {
         if exec::tier::is_dirty(context) {
-            if !self.dirty.contains(object) {
-                self.dirty.insert(object.clone());
+            let is_whiteout = exec::tier::is_whiteout(context);
+            match self.dirty.get_mut(object) {
+                Some(known) => *known = is_whiteout,
+                None => _ = self.dirty.insert(object.clone(), is_whiteout),
             }
         } else {
             self.dirty.remove(object);
@@ -99,14 +106,24 @@ impl CacheState {
         }
     }
 
+    /// Up to `max` dirty objects from `cursor` on, of one namespace or all.
+    pub(super) fn list_dirty(&self, cursor: &ObjectId, max: u64, namespace: Option<&str>) -> DirtyReply {
+        let max = usize::try_from(max.clamp(1, MAX_LISTED)).unwrap_or(usize::MAX);
+        let is_wanted = |object: &&ObjectId| namespace.is_none_or(|wanted| object.namespace() == wanted);
+        let mut found = self.dirty.range(cursor.clone()..).filter(|(object, _)| is_wanted(object));
+        let objects = found.by_ref().take(max).map(|(object, deleted)| (object.clone(), *deleted)).collect();
+        DirtyReply { objects, next: found.next().map(|(object, _)| object.clone()) }
+    }
+
     /// Up to `count` dirty objects, those after the last ones first.
     fn to_flush(&mut self, count: usize) -> Vec<ObjectId> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.flushed_to.clone().map_or(Unbounded, Excluded);
-        let mut found: Vec<ObjectId> = self.dirty.range((from, Unbounded)).take(count).cloned().collect();
+        let mut found: Vec<ObjectId> =
+            self.dirty.range((from, Unbounded)).map(|(object, _)| object.clone()).take(count).collect();
         if found.len() < count {
             self.flushed_to = None;
-            let more = self.dirty.iter().take(count - found.len());
+            let more = self.dirty.keys().take(count - found.len());
             let more: Vec<_> = more.filter(|object| !found.contains(object)).cloned().collect();
             found.extend(more);
         }
@@ -119,7 +136,7 @@ impl CacheState {
 
 fn hit_set_config(tiering: &Tiering, options: &Options) -> HitSetConfig {
     let osd = &options.osd;
-    let size = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
+    let size = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     HitSetConfig::new(tiering, size(osd.osd_hit_set_min_size), size(osd.osd_hit_set_max_size))
 }
 
@@ -403,6 +420,29 @@ impl Shard {
         feed(rotation.object, write);
         for old in rotation.remove {
             feed(old, vec![OsdOp::from(Op::Remove)]);
+        }
+    }
+
+    /// Objects of a PG whose changes the base lacks.
+    pub(super) fn list_dirty(
+        &self,
+        slot: u32,
+        cursor: &ObjectId,
+        max: u64,
+        namespace: Option<&str>,
+    ) -> Outcome {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let is_used = self.role_of(slot).is_some_and(|role| role.leaves_whiteouts());
+        let known = match hosted {
+            Some(_) if !is_used => Some(DirtyReply { objects: Vec::new(), next: None }),
+            Some(hosted) if hosted.sums.is_complete() => {
+                hosted.cache.as_ref().map(|cache| cache.list_dirty(cursor, max, namespace))
+            }
+            _ => None,
+        };
+        match known {
+            Some(reply) => Outcome { ops: vec![OpResult::output(encode(&reply))], ..Outcome::default() },
+            None => Outcome { result: Errno::EAGAIN.negated(), ..Outcome::default() },
         }
     }
 
