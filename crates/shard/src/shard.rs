@@ -288,6 +288,7 @@ impl Shard {
     fn settle(&mut self) {
         let end_ns = self.now_ns + TURN_NS;
         let (mut handled, mut looked) = (0, 0);
+        self.run_deferred();
         loop {
             let mut messages = std::mem::take(&mut self.messages);
             let mut committed = std::mem::take(&mut self.committed);
@@ -299,8 +300,10 @@ impl Shard {
                     self.now_ns = self.shared.world.boot_ns();
                 }
                 self.on_committed(&mut committed);
+                self.run_deferred();
                 for message in messages.drain(..) {
                     self.on_message(message);
+                    self.run_deferred();
                 }
             }
             (self.messages, self.committed) = (messages, committed);

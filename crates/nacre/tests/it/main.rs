@@ -53,4 +53,5 @@ mod servers;
 mod stores;
 mod striper;
 mod support;
+mod tiers;
 mod watch;

@@ -40,7 +40,7 @@ use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, Tiering};
 use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
-use objects::{Ask, Busy, Work};
+use objects::{Ask, Busy, Deferred, Work};
 use std::sync::Arc;
 
 /// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
@@ -401,8 +401,23 @@ impl Shard {
         }
     }
 
+    /// Does what was put off: a PG's machine that waits for an execution to be answered must hear of nothing else before.
+    pub(super) fn run_deferred(&mut self) {
+        while let Some(deferred) = self.tiers.deferred.pop_front() {
+            match deferred {
+                Deferred::Resume(op) => self.resume_now(op),
+                Deferred::Tell { slot, op, outcome } => self.tell_now(slot, op, outcome),
+                Deferred::Change { slot, object, own } => self.change_now(slot, &object, own),
+            }
+        }
+    }
+
     /// Hands an operation to its PG again.
     fn resume(&mut self, op: Box<InflightOp>) {
+        self.tiers.deferred.push_back(Deferred::Resume(op));
+    }
+
+    fn resume_now(&mut self, op: Box<InflightOp>) {
         let Some(map) = self.map.clone() else { return };
         let Some(conn) = op.conn.clone() else { return };
         match self.admit(&map, &op.request, &conn) {
@@ -430,7 +445,11 @@ impl Shard {
     }
 
     /// Tells the base's answer, once this primary may.
-    fn tell(&mut self, slot: u32, mut op: Box<InflightOp>, outcome: Outcome) {
+    fn tell(&mut self, slot: u32, op: Box<InflightOp>, outcome: Outcome) {
+        self.tiers.deferred.push_back(Deferred::Tell { slot, op, outcome });
+    }
+
+    fn tell_now(&mut self, slot: u32, mut op: Box<InflightOp>, outcome: Outcome) {
         let ordered = ClientOp {
             token: 0,
             reqid: op.request.reqid,
@@ -687,6 +706,10 @@ impl Shard {
 
     /// A change of a cache's object on the OSD's own account.
     fn change_tier_object(&mut self, slot: u32, object: &ObjectId, own: Own) {
+        self.tiers.deferred.push_back(Deferred::Change { slot, object: object.clone(), own });
+    }
+
+    fn change_now(&mut self, slot: u32, object: &ObjectId, own: Own) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let (pg, interval) = (hosted.pg, hosted.interval);
         let client = nacre_types::ids::ClientId(0);

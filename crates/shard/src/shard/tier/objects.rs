@@ -6,7 +6,7 @@ use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::object::ObjectId;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// What a tier knows of an operation.
 #[derive(Default)]
@@ -112,6 +112,16 @@ pub(super) struct Flush {
     pub(super) restarts: u32,
 }
 
+/// Something to be done once no machine waits for an execution.
+pub(super) enum Deferred {
+    /// An operation goes on.
+    Resume(Box<InflightOp>),
+    /// An operation is answered.
+    Tell { slot: u32, op: Box<InflightOp>, outcome: Outcome },
+    /// An object changes on the OSD's own account.
+    Change { slot: u32, object: ObjectId, own: Own },
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(in super::super) struct TierObjects {
@@ -122,6 +132,7 @@ pub(in super::super) struct TierObjects {
     pub(super) evictions: BTreeMap<ObjectId, Box<InflightOp>>,
     /// When agents look at their PGs, by slot.
     pub(super) agents: BinaryHeap<Reverse<(u64, u32)>>,
+    pub(super) deferred: VecDeque<Deferred>,
     last_ticket: u64,
     parked: usize,
     asked: usize,
