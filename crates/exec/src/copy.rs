@@ -133,7 +133,12 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
         match object.info().user_version {
             // A flush that was delayed must not bring older contents back.
             newer if newer > copied.head.user_version => return Err(Errno::ERANGE),
-            same if same == copied.head.user_version => return Ok(OpResult::default()),
+            same if same == copied.head.user_version => {
+                if object.info().watchers != copied.head.watchers {
+                    object.watchers_mut().clone_from(&copied.head.watchers);
+                }
+                return Ok(OpResult::default());
+            }
             _ => {}
         }
     }

@@ -372,6 +372,7 @@ fn finish(
     let invisible = pending.is_invisible();
     let copied_version = pending.copied_version();
     let promoted_at = pending.promoted_at();
+    let has_watches_to_flush = pending.has_watches_to_flush();
     let (mut steps, mut after) = pending.into_parts();
     let prior_version = if before.exists { before.info.version } else { Eversion::default() };
     let user_version = env.last_user_version.max(before.info.user_version) + 1;
@@ -381,6 +382,9 @@ fn finish(
         if request.object.namespace() != INTERNAL_NAMESPACE {
             after.info.flags |= nacre_types::op::object_flag::DIRTY;
         }
+    }
+    if has_watches_to_flush {
+        after.info.flags |= nacre_types::op::object_flag::DIRTY;
     }
     if let Some(version) = copied_version
         && request.ops.iter().all(|op| matches!(op.op, Op::CopyFrom { .. }) || !op.op.is_write())

@@ -40,6 +40,7 @@ pub(crate) struct Pending<'a> {
     /// The epoch by whose map the copy was read that the object has become as a promotion.
     promoted_at: Option<Epoch>,
     for_tier: bool,
+    watchers_changed: bool,
 }
 
 impl<'a> Pending<'a> {
@@ -63,6 +64,7 @@ impl<'a> Pending<'a> {
             copied_version: None,
             promoted_at: None,
             for_tier: false,
+            watchers_changed: false,
         }
     }
 
@@ -130,6 +132,11 @@ impl<'a> Pending<'a> {
         self.copied_version
     }
 
+    /// Whether the base of a cache has other watches of the object.
+    pub(crate) fn has_watches_to_flush(&self) -> bool {
+        self.watchers_changed && self.env.whiteouts
+    }
+
     /// See [`crate::tier::Change::Promote`].
     pub(crate) fn promoted_at(&self) -> Option<Epoch> {
         self.promoted_at
@@ -162,6 +169,7 @@ impl<'a> Pending<'a> {
     /// The watches in the object's info, to change them.
     pub(crate) fn watchers_mut(&mut self) -> &mut Vec<WatchInfo> {
         self.info_changed = true;
+        self.watchers_changed = true;
         &mut self.now.info.watchers
     }
 
@@ -335,6 +343,13 @@ impl Pending<'_> {
         (info.truncate_seq, info.truncate_size) = truncate;
         info.copied_requests = copied.head.reqids.clone();
         self.copied_version = Some(copied.head.user_version);
+    }
+
+    /// Leaves a whiteout in place of a copy that does not count: the base had no object under the map of `epoch`.
+    pub(crate) fn promote_absence(&mut self, user_version: u64, epoch: Epoch) {
+        self.remove();
+        self.copied_version = Some(user_version.max(self.now.info.user_version));
+        self.promoted_at = Some(epoch);
     }
 
     pub(crate) fn set_user_attr(&mut self, name: &str, value: Bytes) {

@@ -12,7 +12,7 @@ use nacre_types::op::{Op, OpResult, object_flag, request_flag};
 /// A change of an object that no client asked for.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// It becomes what the base has: a clean copy.
+    /// It becomes what the base has: a clean copy, or a whiteout where the base has none.
     Promote {
         /// The base's object.
         copied: &'a Copied,
@@ -101,8 +101,12 @@ fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>)
             if is_valid(context, epoch) {
                 return Err(Errno::EBUSY);
             }
-            let attrs = attrs_of(pending, copied)?;
-            pending.promote(copied, attrs, epoch);
+            if copied.head.is_absent {
+                pending.promote_absence(copied.head.user_version, epoch);
+            } else {
+                let attrs = attrs_of(pending, copied)?;
+                pending.promote(copied, attrs, epoch);
+            }
         }
         Change::Flushed { version, epoch } => {
             if !is_at(version) {

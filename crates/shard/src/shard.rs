@@ -779,7 +779,7 @@ impl Hosted {
     /// Adds what only the host knows.
     fn complete(&self, stats: &mut PgStats) {
         stats.sums = self.sums.current();
-        stats.sums_complete = self.sums.is_complete();
+        stats.sums_complete = self.sums.is_complete() && stats.unfound == 0;
         stats.io = self.io;
         stats.stored_bytes = stats.sums.bytes;
     }

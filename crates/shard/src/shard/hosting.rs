@@ -44,7 +44,16 @@ impl Shard {
     pub(super) fn feed_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         let interval = map.interval(hosted.pg);
+        let overlay_before = hosted.role.as_ref().map(|role| role.overlay_epoch);
         hosted.role = Role::of(map, hosted.pg.pool);
+        let overlay_changed = overlay_before != hosted.role.as_ref().map(|role| role.overlay_epoch);
+        if overlay_changed && interval == hosted.interval {
+            // Watches are taken up by the pool that clients are sent to now.
+            hosted.generation = self.next_generation;
+            self.next_generation += 1;
+            self.drop_watches(slot);
+        }
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         if interval != hosted.interval {
             hosted.interval = interval;
             hosted.generation = self.next_generation;
@@ -148,7 +157,10 @@ impl Shard {
 
     pub(super) fn invalidate(&mut self, slot: u32, object: Option<&nacre_types::ObjectId>) {
         match object {
-            Some(object) => self.contexts.forget(object),
+            Some(object) => {
+                self.contexts.forget(object);
+                self.note_replaced(slot, object);
+            }
             None => {
                 if let Some(hosted) = self.slots[slot as usize].as_mut() {
                     hosted.generation = self.next_generation;

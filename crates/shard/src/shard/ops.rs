@@ -335,7 +335,8 @@ impl Shard {
         match exec::load_context(&*shared.store, hosted.pg, &request.object) {
             Ok(context) => {
                 let forgets = shared.settings.breaks(Mutation::ForgetWatchers);
-                if !context.info.watchers.is_empty() && !forgets {
+                let serves = hosted.role.as_ref().is_none_or(|role| role.serves);
+                if !context.info.watchers.is_empty() && !forgets && serves {
                     let infos = &context.info.watchers;
                     self.watches.adopt(slot, &request.object, infos, self.now_ns);
                     self.inbox.nudge();

@@ -57,6 +57,9 @@ pub(super) struct Role {
     pub(super) cache: Option<Tiering>,
     /// The mode of a cache; `None` for a base and for a cache that is not in use.
     mode: Option<CacheMode>,
+    /// Whether clients of the base are sent to this pool: watches are kept by the one that they are sent to, and are only recorded
+    /// in the other.
+    pub(super) serves: bool,
 }
 
 impl Role {
@@ -74,10 +77,11 @@ impl Role {
                 mode => Some(mode),
             };
             let cache = Some(tiering.clone());
-            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode }));
+            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode, serves: is_overlay }));
         }
         let other = tiering.tiers.iter().copied().find(known)?;
-        Some(Arc::new(Role { overlay_epoch, other, cache: None, mode: None }))
+        let serves = tiering.read_tier.is_none() && tiering.write_tier.is_none();
+        Some(Arc::new(Role { overlay_epoch, other, cache: None, mode: None, serves }))
     }
 
     /// Whether removed objects leave whiteouts.
@@ -211,6 +215,9 @@ impl Shard {
         }
         let object = request.object.clone();
         let (writes, resent) = (op.writes, request.attempt > 0);
+        if self.tiers.is_busy(&object) {
+            op.tier.absent = None;
+        }
         if self.tiers.is_busy(&object) && !self.may_join(&object, &role, slot, token, &context) {
             return self.withdraw(token, |shard, op| shard.park(&object, op));
         }
@@ -725,6 +732,11 @@ impl Shard {
             Own::Promote { .. } if result == 0 || result == Errno::EBUSY.negated() => {
                 if result == 0 {
                     self.metrics.tier_promotions.inc();
+                    let watchers = self.context_of(op.slot, object).map(|context| context.info.watchers);
+                    if let Some(watchers) = watchers.filter(|watchers| !watchers.is_empty()) {
+                        self.watches.adopt(op.slot, object, &watchers, self.now_ns);
+                        self.inbox.nudge();
+                    }
                 }
                 self.release(object, |_| {});
             }

@@ -457,6 +457,20 @@ impl Shard {
             })
     }
 
+    /// An object of the PG was replaced by another member's copy.
+    pub(in super::super) fn note_replaced(&mut self, slot: u32, object: &ObjectId) {
+        let has_cache = |hosted: &Box<super::super::Hosted>| hosted.cache.is_some();
+        if !self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(has_cache) {
+            return;
+        }
+        let context = self.context_of(slot, object).unwrap_or_default();
+        if let Some(hosted) = self.slots[slot as usize].as_mut()
+            && let Some(cache) = &mut hosted.cache
+        {
+            cache.note(object, &context);
+        }
+    }
+
     /// Lets writes go on that wait for room in the cache.
     fn release_room(&mut self, slot: u32, has_room: bool) {
         if has_room {

@@ -193,7 +193,9 @@ impl TierObjects {
     }
 
     /// Lets an operation wait for a busy object; hands it back where the object is not.
-    pub(super) fn park(&mut self, object: &ObjectId, op: Box<InflightOp>) -> Result<(), Box<InflightOp>> {
+    pub(super) fn park(&mut self, object: &ObjectId, mut op: Box<InflightOp>) -> Result<(), Box<InflightOp>> {
+        // What the base has may be another by the time that it goes on.
+        op.tier.absent = None;
         match self.busy.get_mut(object) {
             Some(busy) => {
                 busy.waiting.push(op);
