@@ -147,6 +147,8 @@ pub struct SumsDelta {
     pub whiteouts: i64,
     /// Objects with omap data.
     pub omap_objects: i64,
+    /// Bytes of dirty objects.
+    pub dirty_bytes: i64,
 }
 
 impl Executed {
@@ -412,7 +414,11 @@ fn finish(
             }),
         }
     }
-    let delta = SumsDelta::between(before, &after);
+    let delta = match request.object.namespace() {
+        // The cluster's own objects are not the users'.
+        INTERNAL_NAMESPACE => SumsDelta::default(),
+        _ => SumsDelta::between(before, &after),
+    };
     let transaction = Transaction { collection: env.pg, ops: steps };
     Change { transaction, context: after, prior_version, delta, written_bytes }
 }
@@ -429,6 +435,7 @@ impl SumsDelta {
             dirty: flag(DIRTY),
             whiteouts: flag(WHITEOUT),
             omap_objects: flag(OMAP),
+            dirty_bytes: difference(&|c| if c.exists && c.info.flags & DIRTY != 0 { c.size } else { 0 }),
         }
     }
 }
@@ -440,11 +447,12 @@ impl std::ops::AddAssign for SumsDelta {
         self.dirty += other.dirty;
         self.whiteouts += other.whiteouts;
         self.omap_objects += other.omap_objects;
+        self.dirty_bytes += other.dirty_bytes;
     }
 }
 
 /// The namespace of objects that only the cluster itself uses; listings hide it (`osd_hit_set_namespace`).
-pub(crate) const INTERNAL_NAMESPACE: &str = ".ceph-internal";
+pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
 /// Whether listings show the object: heads that are not the cluster's own.
 pub(crate) fn is_listed(object: &ObjectId) -> bool {

@@ -1,7 +1,7 @@
 //! A PG's contents in pieces of bounded size: for recovery, backfill, counting and removal.
 
 use crate::context::decode_info;
-use crate::{ObjectContext, SumsDelta, load_context};
+use crate::{INTERNAL_NAMESPACE, ObjectContext, SumsDelta, load_context};
 use bytes::Bytes;
 use nacre_objectstore::{ReadStore, StoreError};
 use nacre_pg::{ObjectPiece, PieceCursor};
@@ -50,7 +50,8 @@ pub fn count(
     };
     let position = (page.entries.len() > COUNT_STEP).then(|| page.entries.pop()).flatten();
     let mut sum = SumsDelta::default();
-    for oid in page.entries.iter().filter(|oid| !nacre_pg::is_temp(oid)) {
+    let is_users = |oid: &&ObjectId| !nacre_pg::is_temp(oid) && oid.namespace() != INTERNAL_NAMESPACE;
+    for oid in page.entries.iter().filter(is_users) {
         match load_context(store, pg, oid) {
             Ok(context) => {
                 sum += SumsDelta::between(&ObjectContext::default(), &context);

@@ -17,7 +17,7 @@ const BUCKETS: (&str, &str) = ("default.rgw.meta", "root");
 /// The object that gateways watch, and its pool.
 const WATCHED: (&str, &str) = ("default.rgw.control", crate::gateway::CONTROL);
 /// The record.
-const ZONE: &str = "zone_info.default";
+pub(crate) const ZONE: &str = "zone_info.default";
 
 /// The only placement target.
 pub const PLACEMENT: &str = "default-placement";

@@ -92,6 +92,8 @@ struct Hosted {
     /// The last statistics sent, without what changes with every report.
     reported: Option<PgStats>,
     report_seq: u64,
+    /// The epoch of the last report.
+    reported_at: Epoch,
     /// The part of its pool in a tier, by the shard's map.
     role: Option<Arc<tier::Role>>,
     /// What a cache's PG keeps, while it is active here.
@@ -762,9 +764,17 @@ impl Shard {
             // What changes with every report alone is no reason for one.
             (stats.reported_epoch, stats.reported_seq) = (Epoch(0), 0);
             (stats.last_active_ns, stats.last_clean_ns) = (0, 0);
-            if !all && hosted.reported.as_ref() == Some(&stats) {
+            // The map authority waits for reports that were made with a map that has the change of a tier.
+            let changed = self
+                .map
+                .as_ref()
+                .and_then(|map| map.pools.get(&hosted.pg.pool))
+                .map_or(Epoch(0), |pool| pool.tiering.mode_epoch.max(pool.tiering.overlay_epoch));
+            let told = hosted.reported_at >= changed && hosted.reported.as_ref() == Some(&stats);
+            if !all && told {
                 continue;
             }
+            hosted.reported_at = epoch;
             hosted.report_seq += 1;
             hosted.reported = Some(stats.clone());
             (stats.reported_epoch, stats.reported_seq) = (epoch, hosted.report_seq);

@@ -279,7 +279,7 @@ pub(super) fn remove_all(
     let mut wait = |in_flight: &mut usize| {
         *in_flight -= 1;
         progress.add(1);
-        let outcome = over.recv().unwrap_or_else(|_| Ok(false));
+        let outcome = over.recv().unwrap_or(Ok(false));
         outcome.map(|there| removed += u64::from(there))
     };
     for (at, name) in names.into_iter().enumerate() {

@@ -8,7 +8,7 @@ use crate::inbox::UpMap;
 use bytes::Bytes;
 use nacre_objectstore::StoreError;
 use nacre_pg::{Event, Pg, PgEnvelope};
-use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
+use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::stats::IoCounters;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -46,6 +46,9 @@ impl Shard {
         let interval = map.interval(hosted.pg);
         let overlay_before = hosted.role.as_ref().map(|role| role.overlay_epoch);
         hosted.role = Role::of(map, hosted.pg.pool);
+        if hosted.role.is_some() {
+            self.shared.report.notify_one();
+        }
         let overlay_changed = overlay_before != hosted.role.as_ref().map(|role| role.overlay_epoch);
         if overlay_changed && interval == hosted.interval {
             // Watches are taken up by the pool that clients are sent to now.
@@ -121,6 +124,7 @@ impl Shard {
             io: IoCounters::default(),
             reported: None,
             report_seq: 0,
+            reported_at: Epoch(0),
             role: None,
             cache: None,
         })));

@@ -55,6 +55,7 @@ impl Sums {
             (&mut sums.dirty, delta.dirty),
             (&mut sums.whiteouts, delta.whiteouts),
             (&mut sums.omap_objects, delta.omap_objects),
+            (&mut sums.dirty_bytes, delta.dirty_bytes),
         ] {
             *sum = sum.saturating_add_signed(delta);
         }

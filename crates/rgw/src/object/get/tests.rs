@@ -46,6 +46,9 @@ impl OneHead {
 
 impl Engine for OneHead {
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply> {
+        if request.object.name() == crate::zone::ZONE {
+            return Pending::ready(Err(Errno::ENOENT.into()));
+        }
         let [Op::GetXattr { .. }, Op::Read { offset, len }] = [&request.ops[0].op, &request.ops[1].op] else {
             panic!("{request:?} is not the read of a head");
         };

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The fields that a tier leaves to a pool. Ceph leaves ratios of 0: a cache that is added again evicts everything.
-const LEFT: &[(&str, &str, u32)] = &[
-    ("cache_target_dirty_ratio_micro", "0", 400_000),
-    ("cache_target_dirty_high_ratio_micro", "0", 600_000),
-    ("cache_target_full_ratio_micro", "0", 800_000),
+const LEFT: &[(&str, u32, u32)] = &[
+    ("cache_target_dirty_ratio_micro", 0, 400_000),
+    ("cache_target_dirty_high_ratio_micro", 0, 600_000),
+    ("cache_target_full_ratio_micro", 0, 800_000),
 ];
 
 /// Commands that Ceph carries out and Nacre refuses, in the order of the recording: a word of the command that tells it from
@@ -191,7 +191,7 @@ fn texts_codes_and_pools_are_those_of_ceph() {
                 for (pool, recorded) in step["fields"].as_object().unwrap() {
                     let mut recorded = recorded.clone();
                     for (field, there, here) in LEFT {
-                        if what.ends_with("removed") && recorded[*field].to_string() == *there {
+                        if what.ends_with("removed") && recorded[*field] == *there {
                             recorded[*field] = (*here).into();
                         }
                     }
