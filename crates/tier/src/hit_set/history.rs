@@ -27,6 +27,8 @@ pub const ARCHIVE_NAMESPACE: &str = ".ceph-internal";
 
 /// The false positive probability where the pool's comes to nothing.
 const FALLBACK_FPP: f64 = 0.01;
+/// The highest that a Bloom filter can be laid out for.
+const MOST_FPP: f64 = 0.9;
 
 /// Times in names of archives are in microseconds.
 const NS_PER_US: u64 = 1000;
@@ -71,7 +73,7 @@ impl HitSetConfig {
     /// millionths.
     fn fpp_per_set(&self, fpp: f64) -> f64 {
         let share = (fpp / f64::from(self.count) * 1e6).round() / 1e6;
-        if share > 0.0 { share } else { FALLBACK_FPP }
+        if share > 0.0 { share.min(MOST_FPP) } else { FALLBACK_FPP }
     }
 
     /// A new set that begins at `now_ns`. Bloom filters are made for as many objects as the set before would have seen
