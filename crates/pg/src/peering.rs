@@ -133,7 +133,7 @@ impl Pg {
         versions: Option<Vec<Eversion>>,
         out: &mut Vec<Command>,
     ) {
-        if interval != self.interval() || self.primary.is_none() {
+        if interval != self.interval() || self.primary.is_none() || !self.is_shown(from, info.boot_nonce) {
             return;
         }
         if let Some(versions) = versions {
@@ -146,6 +146,12 @@ impl Pg {
         if let Some(primary) = self.primary.as_mut().filter(|p| p.peering.round == round) {
             primary.peering.infos.insert(from, info);
         }
+    }
+
+    /// Whether the map shows this process of `osd`. Another one may run another store than the member that was asked, and the map
+    /// tells that only when it shows the process (R2).
+    fn is_shown(&self, osd: OsdId, boot_nonce: u64) -> bool {
+        self.map.as_ref().and_then(|map| map.osds.get(&osd)).is_some_and(|info| info.boot_nonce == boot_nonce)
     }
 
     pub(crate) fn on_tail_done(&mut self, from: OsdId, interval: Interval, head: Eversion) {

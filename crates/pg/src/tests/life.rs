@@ -6,8 +6,9 @@ mod waiting;
 
 use super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::host::{MS, Request, TERM};
-use crate::api::{Event, PeerMsg, Settings};
+use crate::api::{Event, PeerMsg};
 use crate::log::{EntryKind, LogEntry};
+use crate::settings::Settings;
 use bytes::Bytes;
 use nacre_types::ids::{ClientId, Eversion, ReqId};
 use nacre_types::stats::pg_state;
@@ -377,6 +378,68 @@ fn a_wiped_member_is_another_one() {
     write_some(&mut c, 5);
     c.run_clean();
     assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1, 2])));
+}
+
+/// A cluster of two whose primary's map shows osd.1 as it was before its disk was replaced. With a record of the interval in which
+/// the PG begins, or of the next one.
+fn cluster_with_unshown_store(begun: bool) -> Cluster {
+    let mut c = Cluster::new(2, 2, 2, test_settings());
+    let is_record = |c: &Cluster| c.hosts[&osd(0)].pg.membership().is_some_and(|m| m.interval.is_creation());
+    match begun {
+        true => c.run_clean(),
+        false => c.run_until("a record", is_record),
+    }
+    c.kill(osd(1), 0);
+    c.wipe(osd(1));
+    c.cut_from_mon(osd(0));
+    c.boot(osd(1));
+    c
+}
+
+#[test]
+fn a_new_store_does_not_take_the_place_of_one_that_the_map_still_shows() {
+    let mut c = cluster_with_unshown_store(false);
+    assert!(
+        !c.run_for(2000 * MS, &|c| c.hosts[&osd(1)].pg.has_copy()),
+        "a copy on a store that is no member"
+    );
+    assert!(c.to_mon.get(&osd(0)).is_none_or(|queue| queue.is_empty()), "the copies do not exist");
+    c.heal();
+    write_some(&mut c, 3);
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+}
+
+#[test]
+fn what_a_new_store_holds_is_not_acknowledged_for_the_member_before() {
+    let mut c = cluster_with_unshown_store(true);
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    // Leases that the lost member gave last for a while.
+    assert!(!c.run_for(2000 * MS, &|c| c.clients.answer(op).is_some()), "one member in sync has it");
+    assert!(!c.hosts[&osd(1)].pg.has_copy());
+    c.heal();
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+}
+
+#[test]
+fn a_new_store_is_not_filled_as_one_that_the_map_still_shows() {
+    let mut c = cluster(3, 2, 2);
+    write_some(&mut c, 3);
+    // CRUSH wants osd.2 instead of osd.1, and the primary sees no more than that.
+    c.kill(osd(2), 0);
+    c.mon.set_up(&[0, 2]);
+    let map = c.mon.map.epoch;
+    c.run_until("the map", |c| c.hosts[&osd(0)].map.as_ref().is_some_and(|of| of.epoch == map));
+    c.cut_from_mon(osd(0));
+    c.wipe(osd(2));
+    c.boot(osd(2));
+    assert!(!c.run_for(2000 * MS, &|c| c.hosts[&osd(2)].pg.has_copy()));
+    assert!(c.to_mon.get(&osd(0)).is_none_or(|queue| queue.is_empty()), "a store that is gone would join");
+    c.heal();
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 2]));
 }
 
 #[test]
