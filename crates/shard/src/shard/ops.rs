@@ -507,6 +507,13 @@ impl Shard {
             tracing::error!(reqid = %op.request.reqid, "answer without an outcome");
             return self.observe_unknown(slot, token);
         };
+        let mut outcome = outcome;
+        if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
+            match self.flush_watch(slot, op, outcome) {
+                Some((flushed, told)) => (op, outcome) = (flushed, told),
+                None => return,
+            }
+        }
         self.observe_answer(&op, op.wrote, outcome.result);
         if !op.effects.is_empty() {
             return self.reply_with_effects(op, outcome);

@@ -119,6 +119,11 @@ fn needs_copy(request: &OsdRequest) -> bool {
     })
 }
 
+/// Whether clean objects are not used in this mode, so that none becomes dirty.
+fn passes(mode: CacheMode) -> bool {
+    matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward)
+}
+
 /// Whether the request manages the cache.
 fn is_cache_op(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| matches!(op.op, Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict))
@@ -223,7 +228,8 @@ impl Shard {
         }
         let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
         let goes_past = role.cache.is_none() && op.request.flags & request_flag::IGNORE_OVERLAY != 0;
-        if writes && resent && !op.tier.is_checked && !goes_past {
+        // Watches may be registered again.
+        if writes && resent && !op.tier.is_checked && !goes_past && !needs_copy(&op.request) {
             return self.withdraw(token, |shard, op| shard.query_other(slot, &role, object, op));
         }
         match role.mode() {
@@ -254,11 +260,12 @@ impl Shard {
         let valid = exec::tier::is_valid(&context, role.overlay_epoch);
         let needs_copy = needs_copy(&op.request);
         let (writes, goes_past, absent) = (op.writes, op.tier.goes_past, op.tier.absent.take());
+        let has_waited = op.tier.has_waited;
         let recorded = self.record_access(slot, &object);
-        let passes = matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward);
+        let passes = passes(mode);
         if valid && (!passes || exec::tier::is_dirty(&context) || needs_copy) {
             self.metrics.tier_hits.inc();
-            if writes && !needs_copy && self.waits_for_room(slot) {
+            if writes && !needs_copy && !has_waited && self.waits_for_room(slot) {
                 return self.wait_for_room(slot, token, &object);
             }
             return Gate::Execute(context);
@@ -405,6 +412,33 @@ impl Shard {
         self.metrics.op_backoffs.inc();
         if let Some(conn) = &op.conn {
             backoff(conn, &op.request, epoch);
+        }
+    }
+
+    /// Watches that are registered where nothing stays in the cache are in the base before their clients are told: the overlay may be
+    /// removed at any time. Returns the operation where it need not wait for that.
+    pub(super) fn flush_watch(
+        &mut self,
+        slot: u32,
+        mut op: Box<InflightOp>,
+        outcome: Outcome,
+    ) -> Option<(Box<InflightOp>, Outcome)> {
+        let passes = self.role_of(slot).and_then(|role| role.mode()).is_some_and(passes);
+        let registers = |op: &OsdOp| matches!(op.op, Op::Watch { .. } | Op::Unwatch { .. });
+        let waits = passes
+            && op.conn.is_some()
+            && outcome.result >= 0
+            && !op.tier.is_flushed
+            && op.request.tier.is_none()
+            && op.request.ops.iter().any(registers);
+        let object = op.request.object.clone();
+        match self.context_of(slot, &object).filter(|context| waits && exec::tier::is_dirty(context)) {
+            None => Some((op, outcome)),
+            Some(context) => {
+                op.tier.after_flush = Some(outcome);
+                self.flush(slot, &object, &context, Some((op, true)));
+                None
+            }
         }
     }
 

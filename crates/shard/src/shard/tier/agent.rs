@@ -247,7 +247,7 @@ impl Shard {
         let options = self.shared.config.snapshot();
         self.rotate_hit_set(slot);
         let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_NS };
-        self.release_room(slot, mode.evict != EvictMode::Full);
+        self.release_room(slot);
         if map.has_flag(flag::NOTIERAGENT) || mode.is_idle() {
             return IDLE_NS;
         }
@@ -344,7 +344,7 @@ impl Shard {
             is_dirty: exec::tier::is_dirty(context),
             is_pinned: context.info.flags & object_flag::CACHE_PIN != 0,
             has_watchers: !context.info.watchers.is_empty(),
-            is_blocked: self.tiers.is_busy(object) || self.tiers.flushes.contains_key(object),
+            is_blocked: self.tiers.is_at_work(object) || self.tiers.flushes.contains_key(object),
             is_internal: object.namespace() == ARCHIVE_NAMESPACE,
         }
     }
@@ -471,12 +471,10 @@ impl Shard {
         }
     }
 
-    /// Lets writes go on that wait for room in the cache.
-    fn release_room(&mut self, slot: u32, has_room: bool) {
-        if has_room {
-            for object in self.tiers.waiting_for_room(slot) {
-                self.release(&object, |_| {});
-            }
+    /// Lets writes go on that waited for the agent: they are slowed, and never held for what may not come.
+    fn release_room(&mut self, slot: u32) {
+        for object in self.tiers.waiting_for_room(slot) {
+            self.release(&object, |state| state.has_waited = true);
         }
     }
 

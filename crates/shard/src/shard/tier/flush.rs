@@ -115,6 +115,7 @@ impl Shard {
                 self.change_tier_object(slot, object, Own::Evict { version, is_flushed: true });
             }
             Ok(0) => self.change_tier_object(slot, object, Own::Flushed { version, epoch }),
+            Ok(result) if result == DEPOSED.negated() => self.end_flush(object, result),
             Ok(result) => {
                 // The object was changed before the base fetched it.
                 let changed =
@@ -155,9 +156,17 @@ impl Shard {
             // The agent has room for the next one.
             self.schedule_agent(flush.slot, self.now_ns);
         }
-        for (op, _) in flush.waiting {
+        for (mut op, _) in flush.waiting {
             if result == DEPOSED.negated() {
                 self.back_off(*op, self.epoch());
+            } else if let Some(outcome) = op.tier.after_flush.take() {
+                match result {
+                    0 => {
+                        op.tier.is_flushed = true;
+                        self.tell(flush.slot, op, outcome);
+                    }
+                    _ => self.send_op_back(*op),
+                }
             } else {
                 self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
             }

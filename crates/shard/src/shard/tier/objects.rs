@@ -19,6 +19,12 @@ pub(in super::super) struct TierState {
     pub(in super::super) absent: Option<u64>,
     /// It is proxied: its object can't be promoted.
     pub(in super::super) goes_past: bool,
+    /// It waited for the agent to make room.
+    pub(in super::super) has_waited: bool,
+    /// It is answered so once its change is flushed.
+    pub(in super::super) after_flush: Option<Outcome>,
+    /// Its change is flushed.
+    pub(in super::super) is_flushed: bool,
     /// The OSD's own change.
     pub(in super::super) own: Option<Own>,
 }
@@ -148,6 +154,11 @@ impl TierObjects {
     pub(super) fn only_proxies(&self, object: &ObjectId) -> bool {
         let proxies = |busy: &Busy| matches!(busy.work, Work::Proxy(_)) && busy.waiting.is_empty();
         self.busy.get(object).is_some_and(proxies)
+    }
+
+    /// Likewise, but for writes that wait for the agent.
+    pub(super) fn is_at_work(&self, object: &ObjectId) -> bool {
+        self.busy.get(object).is_some_and(|busy| busy.work != Work::Room)
     }
 
     pub(super) fn is_promoting(&self, object: &ObjectId) -> bool {
