@@ -289,9 +289,14 @@ fn payload_bytes(ops: &[OsdOp]) -> usize {
         .fold(0, usize::saturating_add)
 }
 
-impl Native {
+impl Shared {
     /// Lists what the pool itself holds.
-    fn list_pool(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {
+    fn list_pool(
+        self: &Arc<Self>,
+        cursor: ObjectId,
+        max: u64,
+        namespace: Option<String>,
+    ) -> Pending<ListPage> {
         let position = ObjectId::min_at_hash(cursor.pool(), cursor.hash());
         let request = listing(position, Op::PgList { cursor: Some(cursor), max, namespace });
         let answered = self.operate_with(request, |completer| {
@@ -302,17 +307,17 @@ impl Native {
 
     /// Starts a request whose outcome goes through `pending`, when there is room for it.
     fn operate_with<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         request: ObjectRequest,
         done: impl FnOnce(Completer<T>) -> Done + Send + 'static,
     ) -> Pending<T> {
         let bytes = payload_bytes(&request.ops);
         let (completer, pending) = Pending::channel();
-        if let Some(share) = self.shared.throttle.try_acquire(bytes) {
-            self.shared.start(request, Token { share, done: done(completer) });
+        if let Some(share) = self.throttle.try_acquire(bytes) {
+            self.start(request, Token { share, done: done(completer) });
             return pending;
         }
-        let shared = self.shared.clone();
+        let shared = Arc::clone(self);
         Pending::of(async move {
             let share = shared.throttle.acquire(bytes).await;
             shared.start(request, Token { share, done: done(completer) });
@@ -339,7 +344,7 @@ impl Engine for Native {
     }
 
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply> {
-        self.operate_with(request, Done::Channel)
+        self.shared.operate_with(request, Done::Channel)
     }
 
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -348,14 +353,15 @@ impl Engine for Native {
 
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {
         match overlay::cache_of(self.shared.map().as_deref(), cursor.pool()) {
-            None => self.list_pool(cursor, max, namespace),
+            None => self.shared.list_pool(cursor, max, namespace),
             Some(_) => {
-                let lister = Native {
-                    shared: Arc::clone(&self.shared),
-                    ended: Mutex::default(),
-                    network: Arc::clone(&self.network),
-                };
-                Pending::of(async move { lister.list_through_cache(cursor, max, namespace).await })
+                let shared = Arc::clone(&self.shared);
+                let (completer, pending) = Pending::channel();
+                // It may have to wait for a while: on a thread that has timers.
+                self.network.handle().spawn(async move {
+                    completer.complete(overlay::list(&shared, cursor, max, namespace).await);
+                });
+                pending
             }
         }
     }

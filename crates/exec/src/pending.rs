@@ -298,6 +298,7 @@ impl Pending<'_> {
     pub(crate) fn promote(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, epoch: Epoch) {
         self.replace(copied, attrs, copied.head.truncate);
         self.promoted_at = Some(epoch);
+        self.now.info.mtime_ns = copied.head.mtime_ns;
         for watch in &copied.head.watchers {
             let is_known = |known: &WatchInfo| known.client == watch.client && known.cookie == watch.cookie;
             if !self.now.info.watchers.iter().any(is_known) {

@@ -3,7 +3,8 @@
 //! A page of the base's PG is read after the dirty objects of the same range: an object that is flushed in between is in the base
 //! by then, and one that stood still is in one of both. So an object that stood still is listed once, and a deleted one is not.
 
-use super::{Native, listing};
+use super::state::Done;
+use super::{Shared, listing};
 use nacre_engine::engine::{Cursor, ListPage};
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
@@ -12,6 +13,7 @@ use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;
 use nacre_types::{ObjectId, PgId, PoolId, encoding};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the cache is asked again while one of its PGs does not know what is dirty, and how long to wait between.
@@ -35,67 +37,64 @@ fn pgs_of_cache(cache: PoolId, pool: &Pool, base: &Pool, seed: u32) -> Vec<PgId>
     seeds.map(|seed| PgId::new(cache, seed)).collect()
 }
 
-impl Native {
-    /// A page of the listing from `cursor` on, at most as far as both pools were looked at.
-    pub(super) async fn list_through_cache(
-        &self,
-        cursor: ObjectId,
-        max: u64,
-        namespace: Option<String>,
-    ) -> Result<ListPage> {
-        let map = self.shared.map();
-        let Some(cache) = cache_of(map.as_deref(), cursor.pool()) else {
-            return self.list_pool(cursor, max, namespace).await;
-        };
-        let Some((map, base)) = map.as_ref().and_then(|map| Some((map, map.pools.get(&cursor.pool())?)))
-        else {
-            return Err(Errno::ENOENT.into());
-        };
-        let pg = base.pg_of_hash(cursor.pool(), cursor.hash());
-        let (mut dirty, mut end) = (BTreeMap::new(), None::<ObjectId>);
-        for of_cache in pgs_of_cache(cache, &map.pools[&cache], base, pg.seed) {
-            let reply = self.list_dirty(of_cache, cursor.with_pool(cache), max, namespace.clone()).await?;
-            for (object, deleted) in reply.objects {
-                let object = object.with_pool(cursor.pool());
-                if base.pg_of(&object) == pg {
-                    dirty.insert(object, deleted);
-                }
+/// A page of the listing from `cursor` on, at most as far as both pools were looked at.
+pub(super) async fn list(
+    shared: &Arc<Shared>,
+    cursor: ObjectId,
+    max: u64,
+    namespace: Option<String>,
+) -> Result<ListPage> {
+    let map = shared.map();
+    let Some(cache) = cache_of(map.as_deref(), cursor.pool()) else {
+        return shared.list_pool(cursor, max, namespace).await;
+    };
+    let Some((map, base)) = map.as_ref().and_then(|map| Some((map, map.pools.get(&cursor.pool())?))) else {
+        return Err(Errno::ENOENT.into());
+    };
+    let pg = base.pg_of_hash(cursor.pool(), cursor.hash());
+    let (mut dirty, mut end) = (BTreeMap::new(), None::<ObjectId>);
+    for of_cache in pgs_of_cache(cache, &map.pools[&cache], base, pg.seed) {
+        let reply = list_dirty(shared, of_cache, cursor.with_pool(cache), max, namespace.clone()).await?;
+        for (object, deleted) in reply.objects {
+            let object = object.with_pool(cursor.pool());
+            if base.pg_of(&object) == pg {
+                dirty.insert(object, deleted);
             }
-            let next = reply.next.map(|next| next.with_pool(cursor.pool()));
-            end = [end, next].into_iter().flatten().min();
         }
-        let page = self.list_pool(cursor, max, namespace).await?;
-        // Up to where both are known; past the base's PG only where the cache's is known to its end.
-        let in_pg = match &page.next {
-            Cursor::At(next) if base.pg_of_hash(next.pool(), next.hash()) == pg => Some(next.clone()),
-            _ => None,
-        };
-        let end = [end, in_pg].into_iter().flatten().min();
-        let before_end = |object: &ObjectId| end.as_ref().is_none_or(|end| object < end);
-        let mut objects: BTreeMap<ObjectId, bool> =
-            page.objects.into_iter().filter(before_end).map(|object| (object, false)).collect();
-        objects.extend(dirty.into_iter().filter(|(object, _)| before_end(object)));
-        let objects = objects.into_iter().filter(|(_, deleted)| !deleted).map(|(object, _)| object).collect();
-        Ok(ListPage { objects, next: end.map_or(page.next, Cursor::At) })
+        let next = reply.next.map(|next| next.with_pool(cursor.pool()));
+        end = [end, next].into_iter().flatten().min();
     }
+    let page = shared.list_pool(cursor, max, namespace).await?;
+    // Up to where both are known; past the base's PG only where the cache's is known to its end.
+    let in_pg = match &page.next {
+        Cursor::At(next) if base.pg_of_hash(next.pool(), next.hash()) == pg => Some(next.clone()),
+        _ => None,
+    };
+    let end = [end, in_pg].into_iter().flatten().min();
+    let before_end = |object: &ObjectId| end.as_ref().is_none_or(|end| object < end);
+    let mut objects: BTreeMap<ObjectId, bool> =
+        page.objects.into_iter().filter(before_end).map(|object| (object, false)).collect();
+    objects.extend(dirty.into_iter().filter(|(object, _)| before_end(object)));
+    let objects = objects.into_iter().filter(|(_, deleted)| !deleted).map(|(object, _)| object).collect();
+    Ok(ListPage { objects, next: end.map_or(page.next, Cursor::At) })
+}
 
-    async fn list_dirty(
-        &self,
-        pg: PgId,
-        cursor: ObjectId,
-        max: u64,
-        namespace: Option<String>,
-    ) -> Result<DirtyReply> {
-        for _ in 0..TRIES {
-            let op = Op::ListDirty { cursor: cursor.clone(), max, namespace: namespace.clone() };
-            let request = listing(ObjectId::min_at_hash(pg.pool, pg.seed), op);
-            let reply = nacre_engine::engine::Engine::operate(self, request).await?;
-            match reply.success() {
-                Ok(mut reply) => return Ok(encoding::decode(&reply.output(0)?)?),
-                Err(error) if error.errno() == Errno::EAGAIN => tokio::time::sleep(WAIT).await,
-                Err(error) => return Err(error),
-            }
+async fn list_dirty(
+    shared: &Arc<Shared>,
+    pg: PgId,
+    cursor: ObjectId,
+    max: u64,
+    namespace: Option<String>,
+) -> Result<DirtyReply> {
+    for _ in 0..TRIES {
+        let op = Op::ListDirty { cursor: cursor.clone(), max, namespace: namespace.clone() };
+        let request = listing(ObjectId::min_at_hash(pg.pool, pg.seed), op);
+        let reply = shared.operate_with(request, Done::Channel).await?;
+        match reply.success() {
+            Ok(mut reply) => return Ok(encoding::decode(&reply.output(0)?)?),
+            Err(error) if error.errno() == Errno::EAGAIN => tokio::time::sleep(WAIT).await,
+            Err(error) => return Err(error),
         }
-        Err(Error::TimedOut(format!("pg {pg} of the cache does not know what is dirty yet")))
     }
+    Err(Error::TimedOut(format!("pg {pg} of the cache does not know what is dirty yet")))
 }
