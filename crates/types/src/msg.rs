@@ -147,6 +147,11 @@ impl OsdRequest {
         self.tier.as_ref().map_or(self.epoch, |sender| sender.epoch.max(self.epoch))
     }
 
+    /// Whether it is the sender's own, between the pools of a cache tier.
+    pub fn is_of_tier(&self) -> bool {
+        self.tier.as_ref().is_some_and(|sender| sender.client.is_none())
+    }
+
     /// The name under which it is executed: that of the client whose request it is.
     pub fn executed_as(&self) -> ReqId {
         let client = self.tier.as_ref().and_then(|sender| sender.client.as_ref());

@@ -173,7 +173,9 @@ impl Shard {
             return;
         };
         let Arrival { request, conn, .. } = &arrival;
-        if conn.context::<Session>().is_some_and(|session| session.overtakes(request)) {
+        // What OSDs ask each other for tiers has no order: clients' requests that were sent back may wait for it.
+        let is_ordered = !request.is_of_tier();
+        if is_ordered && conn.context::<Session>().is_some_and(|session| session.overtakes(request)) {
             self.metrics.op_backoffs.inc();
             return backoff(conn, request, map.epoch);
         }
@@ -777,7 +779,8 @@ pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
 
 /// As [`backoff`]; what the client sent after it to the PG must not overtake it.
 pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
-    if conn.context::<Session>().is_some_and(|session| !session.note_sent_back(request)) {
+    let session = conn.context::<Session>().filter(|_| !request.is_of_tier());
+    if session.is_some_and(|session| !session.note_sent_back(request)) {
         tracing::warn!(peer = %conn.peer_addr(), "requests of too many PGs were sent back: the connection ends");
         return conn.abort();
     }
