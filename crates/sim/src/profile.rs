@@ -43,15 +43,15 @@ profiles! {
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
     /// Trouble for minutes.
-    Long = "long", 0, 23;
+    Long = "long", 0, 32;
     /// Many objects in many pieces, on a slow network.
     Large = "large", 0, 20;
     /// Objects, omaps or pools of real sizes, under production's bounds.
     Huge = "huge", 0, 9;
     /// Processes with striped objects ([`crate::program::striper`]).
     Striper = "striper", 0, 9;
-    /// Clients use a pool through a cache tier, whose mode and overlay change.
-    Tier = "tier", 0, 9;
+    /// Clients use a pool through a cache tier, whose mode and overlay change. Where it is asked for.
+    Tier = "tier", 0, 0;
     /// Processes of whoever runs the scenario, as gateways are: requests of usual sizes. Alone the simulator has none.
     Gateway = "gateway", 0, 0;
 }
