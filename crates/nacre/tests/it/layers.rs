@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("notify", &["types", "engine", "task", "topics", "index", "queues"]),
     ("mon", &["types", "common"]),
     ("monitor", &["types", "common", "runtime", "mon"]),
-    ("shard", &["types", "common", "objectstore", "pg", "exec"]),
+    ("shard", &["types", "common", "objectstore", "pg", "tier", "exec"]),
     ("osd", &["types", "common", "runtime", "pg", "exec", "shard", "store", "client"]),
     (
         "sim",

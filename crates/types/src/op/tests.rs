@@ -29,15 +29,17 @@ fn notify_replies_are_encoded_as_librados_reads_them() {
 }
 
 #[test]
-fn object_infos_of_the_first_version_are_read() {
+fn object_infos_of_earlier_versions_are_read() {
     let info = ObjectInfo { user_version: 9, flags: object_flag::DIRTY, ..ObjectInfo::default() };
-    let mut old = encoding::encode(&info);
-    (old[0], old[1]) = (1, 1);
-    old.truncate(old.len() - 3);
-    let length = (old.len() - encoding::ENVELOPE_HEADER_BYTES) as u32;
-    old[2..6].copy_from_slice(&length.to_le_bytes());
-    assert_eq!(encoding::decode::<ObjectInfo>(&old).unwrap(), info);
-    assert!(encoding::decode::<ObjectInfo>(&old[..old.len() - 1]).is_err());
+    for (version, missing) in [(1, 4), (2, 1)] {
+        let mut old = encoding::encode(&info);
+        (old[0], old[1]) = (version, 1);
+        old.truncate(old.len() - missing);
+        let length = (old.len() - encoding::ENVELOPE_HEADER_BYTES) as u32;
+        old[2..6].copy_from_slice(&length.to_le_bytes());
+        assert_eq!(encoding::decode::<ObjectInfo>(&old).unwrap(), info);
+        assert!(encoding::decode::<ObjectInfo>(&old[..old.len() - 1]).is_err());
+    }
 }
 
 #[test]
@@ -49,13 +51,15 @@ fn cmpext_results_tell_the_first_difference() {
 }
 
 #[test]
-fn pieces_of_copies_of_version_1_are_read() {
+fn pieces_of_copies_of_earlier_versions_are_read() {
     use crate::encoding::{ENVELOPE_HEADER_BYTES, decode, encode};
     let piece = CopyGetReply { size: 5, user_version: 7, ..CopyGetReply::default() };
-    let mut old = encode(&piece);
-    old.truncate(old.len() - 2);
-    let length = (old.len() - ENVELOPE_HEADER_BYTES) as u32;
-    old[0] = 1;
-    old[2..ENVELOPE_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
-    assert_eq!(decode::<CopyGetReply>(&old).unwrap(), piece);
+    for (version, missing) in [(1, 4), (2, 2)] {
+        let mut old = encode(&piece);
+        old.truncate(old.len() - missing);
+        let length = (old.len() - ENVELOPE_HEADER_BYTES) as u32;
+        old[0] = version;
+        old[2..ENVELOPE_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+        assert_eq!(decode::<CopyGetReply>(&old).unwrap(), piece);
+    }
 }

@@ -248,7 +248,8 @@ impl Shard {
         self.rotate_hit_set(slot);
         let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_NS };
         self.release_room(slot);
-        if map.has_flag(flag::NOTIERAGENT) || mode.is_idle() {
+        // Without an overlay the base changes by itself: what it has of watches is newer.
+        if map.has_flag(flag::NOTIERAGENT) || mode.is_idle() || !role.serves {
             return IDLE_NS;
         }
         let flushed = self.flush_some(slot, &mode, &tiering, &options);
