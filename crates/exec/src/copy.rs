@@ -134,7 +134,7 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
             // A flush that was delayed must not bring older contents back.
             newer if newer > copied.head.user_version => return Err(Errno::ERANGE),
             same if same == copied.head.user_version => {
-                if object.info().watchers != copied.head.watchers {
+                if object.takes_watches() && object.info().watchers != copied.head.watchers {
                     object.watchers_mut().clone_from(&copied.head.watchers);
                 }
                 return Ok(OpResult::default());
@@ -145,7 +145,7 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
     let attrs = attrs_of(object, copied)?;
     let given = flags & copy_from_flag::TRUNCATE_SEQ != 0;
     object.replace(copied, attrs, if given { truncate } else { copied.head.truncate });
-    if flags & copy_from_flag::FLUSH != 0 {
+    if flags & copy_from_flag::FLUSH != 0 && object.takes_watches() {
         *object.watchers_mut() = copied.head.watchers.clone();
     }
     Ok(OpResult::default())

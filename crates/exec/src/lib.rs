@@ -65,6 +65,8 @@ pub struct Environment<'a> {
     pub no_space: bool,
     /// Whether the pool is a cache tier: removed objects leave whiteouts, which tell that the base's object is deleted.
     pub whiteouts: bool,
+    /// Whether flushes bring watches: clients are sent to the pool's cache.
+    pub takes_watches: bool,
     /// The version that the request gets if it changes anything.
     pub at: Eversion,
     /// The highest user version ever given in the PG: objects that are created again go on from there.

@@ -184,6 +184,11 @@ impl<'a> Pending<'a> {
         self.for_tier
     }
 
+    /// See [`Environment::takes_watches`].
+    pub(crate) fn takes_watches(&self) -> bool {
+        self.env.takes_watches
+    }
+
     /// Whether the pool is a cache tier.
     pub(crate) fn is_cached(&self) -> bool {
         self.env.whiteouts

@@ -100,6 +100,7 @@ impl Bench {
             no_space: self.no_space,
             at: Eversion::new(Interval(1), self.version + 1),
             whiteouts: false,
+            takes_watches: false,
             last_user_version: self.last_user_version,
             origin: Origin { client: self.client, ip: IpAddr::from([127, 0, 0, 1]) },
             wall_ns: &now,

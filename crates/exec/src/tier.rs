@@ -32,6 +32,8 @@ pub enum Change<'a> {
         version: Eversion,
         /// It is a whiteout whose removal the base has.
         is_flushed: bool,
+        /// Its watches are the base's now: no client is sent to the cache.
+        is_unused: bool,
     },
     /// The base is about to change: the cache's copy, which is clean in this version, counts no more.
     Invalidate {
@@ -116,9 +118,9 @@ fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>)
             info.flags &= !object_flag::DIRTY;
             info.tier_epoch = epoch;
         }
-        Change::Evict { version, is_flushed } => {
+        Change::Evict { version, is_flushed, is_unused } => {
             let is_kept = is_dirty(context) && !(is_flushed && is_whiteout(context));
-            if !is_at(version) || is_kept || !is_evictable(context) {
+            if !is_at(version) || is_kept || !(is_evictable(context) || is_unused) {
                 return Err(Errno::EBUSY);
             }
             pending.evict();

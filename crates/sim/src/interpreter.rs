@@ -54,6 +54,7 @@ pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Ex
         no_space: false,
         at: setting.at,
         whiteouts: false,
+        takes_watches: false,
         last_user_version: setting.at.version.saturating_sub(1),
         origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
         wall_ns: &|| setting.wall_ns,

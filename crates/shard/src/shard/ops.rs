@@ -413,6 +413,7 @@ impl Shard {
             no_space,
             at: version,
             whiteouts: hosted.role.as_ref().is_some_and(|role| role.leaves_whiteouts()),
+            takes_watches: hosted.role.as_ref().is_some_and(|role| role.cache.is_none() && !role.serves),
             last_user_version: hosted.machine.user_version(),
             origin: Origin {
                 client: op.client,
@@ -640,8 +641,8 @@ fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
             Change::Promote { copied: copy.get().and_then(Result::ok)?, epoch: *epoch }
         }
         Some(Own::Flushed { version, epoch }) => Change::Flushed { version: *version, epoch: *epoch },
-        Some(Own::Evict { version, is_flushed }) => {
-            Change::Evict { version: *version, is_flushed: *is_flushed }
+        Some(Own::Evict { version, is_flushed, is_unused }) => {
+            Change::Evict { version: *version, is_flushed: *is_flushed, is_unused: *is_unused }
         }
         Some(Own::Invalidate { version }) => Change::Invalidate { version: *version },
         Some(Own::Internal) => return None,

@@ -280,7 +280,7 @@ impl Shard {
             // The base changes past the copy: it must not count then, whoever is primary.
             let version = context.info.version;
             let own = match exec::tier::is_evictable(&context) {
-                true => Own::Evict { version, is_flushed: false },
+                true => Own::Evict { version, is_flushed: false, is_unused: false },
                 false => Own::Invalidate { version },
             };
             return self.withdraw(token, |shard, op| {

@@ -381,7 +381,7 @@ impl Shard {
             cache.histogram.add(temperature);
             if evicted < room && (is_full || cache.histogram.is_cold(temperature, mode.evict_effort_micro)) {
                 evicted += 1;
-                let own = Own::Evict { version: context.info.version, is_flushed: false };
+                let own = Own::Evict { version: context.info.version, is_flushed: false, is_unused: false };
                 self.begin(slot, object, Work::Own, None);
                 self.change_tier_object(slot, object, own);
             }

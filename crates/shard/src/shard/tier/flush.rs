@@ -24,15 +24,18 @@ impl Shard {
         context: &ObjectContext,
         asked: &Op,
     ) -> Gate {
+        let is_unused = self.role_of(slot).is_some_and(|role| !role.serves);
         let Some(op) = self.ops.get_mut(token) else { return Gate::Done(Executed::Read) };
         let object = op.request.object.clone();
         let result = match asked {
             _ if !context.exists => Errno::ENOENT.negated(),
-            Op::CacheEvict if exec::tier::is_dirty(context) || !exec::tier::is_evictable(context) => {
+            Op::CacheEvict
+                if exec::tier::is_dirty(context) || !(is_unused || exec::tier::is_evictable(context)) =>
+            {
                 Errno::EBUSY.negated()
             }
             Op::CacheEvict => {
-                let own = Own::Evict { version: context.info.version, is_flushed: false };
+                let own = Own::Evict { version: context.info.version, is_flushed: false, is_unused };
                 return self.withdraw(token, |shard, op| {
                     shard.begin(slot, &object, Work::Own, None);
                     shard.tiers.evictions.insert(object.clone(), op);
@@ -112,7 +115,8 @@ impl Shard {
         let (version, is_whiteout) = (flush.version, flush.is_whiteout);
         match reply.map(|reply| reply.result) {
             Ok(0) if is_whiteout => {
-                self.change_tier_object(slot, object, Own::Evict { version, is_flushed: true });
+                let own = Own::Evict { version, is_flushed: true, is_unused: false };
+                self.change_tier_object(slot, object, own);
             }
             Ok(0) => self.change_tier_object(slot, object, Own::Flushed { version, epoch }),
             Ok(result) if result == DEPOSED.negated() => self.end_flush(object, result),

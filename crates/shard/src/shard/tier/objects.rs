@@ -58,6 +58,8 @@ pub(in super::super) enum Own {
         version: Eversion,
         /// Its removal is flushed.
         is_flushed: bool,
+        /// No client is sent to the cache.
+        is_unused: bool,
     },
     /// It counts no more.
     Invalidate {
