@@ -116,7 +116,7 @@ impl CacheState {
     }
 
     /// Up to `count` dirty objects, those after the last ones first.
-    fn to_flush(&mut self, count: usize) -> Vec<ObjectId> {
+    fn next_to_flush(&mut self, count: usize) -> Vec<ObjectId> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.flushed_to.clone().map_or(Unbounded, Excluded);
         let mut found: Vec<ObjectId> =
@@ -223,8 +223,9 @@ impl Shard {
                 break;
             }
             self.tiers.agents.pop();
-            let cache = |hosted: &Box<super::super::Hosted>| hosted.cache.as_ref().map(|cache| cache.next_ns);
-            if self.slots.get(slot as usize).and_then(Option::as_ref).and_then(cache) == Some(at) {
+            let next_ns = self.slots.get(slot as usize).and_then(Option::as_ref);
+            let next_ns = next_ns.and_then(|hosted| hosted.cache.as_ref()).map(|cache| cache.next_ns);
+            if next_ns == Some(at) {
                 let wait_ns = self.agent_step(slot);
                 self.schedule_agent(slot, self.now_ns + wait_ns);
             }
@@ -324,7 +325,7 @@ impl Shard {
         let free = usize::try_from(most).unwrap_or(1).saturating_sub(self.tiers.flushes.len());
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return false };
-        let candidates = cache.to_flush(free);
+        let candidates = cache.next_to_flush(free);
         let now_ns = self.shared.world.wall_ns();
         let is_full = mode.evict == EvictMode::Full;
         let mut flushed = free == 0;
@@ -460,8 +461,8 @@ impl Shard {
 
     /// An object of the PG was replaced by another member's copy.
     pub(in super::super) fn note_replaced(&mut self, slot: u32, object: &ObjectId) {
-        let has_cache = |hosted: &Box<super::super::Hosted>| hosted.cache.is_some();
-        if !self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(has_cache) {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        if hosted.is_none_or(|hosted| hosted.cache.is_none()) {
             return;
         }
         let context = self.context_of(slot, object).unwrap_or_default();

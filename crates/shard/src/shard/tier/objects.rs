@@ -91,12 +91,12 @@ pub(super) struct Busy {
     work: Work,
     /// It is promoted when the base has answered.
     promotes_then: bool,
-    waiting: Vec<Box<InflightOp>>,
+    waiting: VecDeque<Box<InflightOp>>,
 }
 
 impl Busy {
     pub(super) fn new(slot: u32, work: Work) -> Busy {
-        Busy { slot, work, promotes_then: false, waiting: Vec::new() }
+        Busy { slot, work, promotes_then: false, waiting: VecDeque::new() }
     }
 }
 
@@ -211,7 +211,7 @@ impl TierObjects {
         op.tier.absent = None;
         match self.busy.get_mut(object) {
             Some(busy) => {
-                busy.waiting.push(op);
+                busy.waiting.push_back(op);
                 self.parked += 1;
                 Ok(())
             }
@@ -220,7 +220,7 @@ impl TierObjects {
     }
 
     /// The object is busy no more. Returns who waited, in order.
-    pub(super) fn end(&mut self, object: &ObjectId) -> Vec<Box<InflightOp>> {
+    pub(super) fn end(&mut self, object: &ObjectId) -> VecDeque<Box<InflightOp>> {
         let waiting = self.busy.remove(object).map(|busy| busy.waiting).unwrap_or_default();
         self.parked -= waiting.len();
         waiting
@@ -241,8 +241,8 @@ impl TierObjects {
     }
 
     /// Forgets what is under way in a PG, but for what is with the other pool. Returns the operations that waited.
-    pub(super) fn drop_slot(&mut self, slot: u32) -> Vec<Box<InflightOp>> {
-        let mut dropped = Vec::new();
+    pub(super) fn drop_slot(&mut self, slot: u32) -> VecDeque<Box<InflightOp>> {
+        let mut dropped = VecDeque::new();
         let of_slot = |busy: &Busy| busy.slot == slot;
         let objects: Vec<_> =
             self.busy.iter().filter(|(_, busy)| of_slot(busy)).map(|(o, _)| o.clone()).collect();
