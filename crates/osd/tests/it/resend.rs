@@ -90,6 +90,7 @@ impl RawClient<'_> {
             snap: SNAP_HEAD,
             snap_context: None,
             ops,
+            tier: None,
         }
     }
 
