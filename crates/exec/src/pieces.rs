@@ -237,7 +237,7 @@ mod tests {
         for i in 0..3 * REMOVE_STEP {
             put(&store, &format!("o{i}"), b"x", 0);
         }
-        let (sum, position) = count(&store, PG, None).unwrap();
+        let (sum, position) = count(&store, PG, None, &mut |_, _| {}).unwrap();
         assert_eq!((sum.objects, sum.bytes, position.is_some()), (128, 128, true));
         let mut steps = 0;
         while let Some(txn) = removal(&store, PG).unwrap() {
