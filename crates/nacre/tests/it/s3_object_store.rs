@@ -21,6 +21,8 @@ fn client(to: &Client<'_>) -> AmazonS3Builder {
         .with_allow_http(true)
         .with_region("us-east-1")
         .with_bucket_name("tables")
+        // A gateway that was killed may take seconds to come back on a busy machine.
+        .with_retry(RetryConfig { max_retries: 60, ..RetryConfig::default() })
         .with_access_key_id(to.access)
         .with_secret_access_key(to.secret)
 }
