@@ -67,7 +67,7 @@ mutations! {
     /// Writes are acknowledged below min_size, without the dead.
     AckBelowMinSize = "ack-below-min-size", "R5", ["an in-sync disk lacks an acknowledged write"];
     /// Dup records are not kept.
-    ForgetDups = "forget-dups", "R6", ["a resend was answered differently", "write applied twice"];
+    ForgetDups = "forget-dups", "R6", ["a resend was answered differently", "write applied twice", "not linearizable"];
     /// Requests that succeeded without a change are not recorded.
     ForgetUnchanged = "forget-unchanged", "R6", ["a resend was answered differently", "not linearizable"];
     /// Operations sent before the interval began are executed.

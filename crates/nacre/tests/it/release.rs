@@ -33,7 +33,7 @@ fn failpoints() -> BTreeSet<String> {
 
 /// The names of the rules that the simulator can break: the variants of `nacre_pg::Mutation`.
 fn mutations() -> BTreeSet<String> {
-    let text = fs::read_to_string(workspace().join("crates/pg/src/api.rs")).unwrap();
+    let text = fs::read_to_string(workspace().join("crates/pg/src/settings.rs")).unwrap();
     let body = text.split_once("pub enum Mutation {").unwrap().1.split_once("\n}").unwrap().0;
     let variant = |line: &str| line.trim().strip_suffix(',').map(str::to_owned);
     body.lines().filter_map(variant).filter(|name| name != "None").collect()
