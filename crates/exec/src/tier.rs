@@ -48,7 +48,7 @@ pub enum Change<'a> {
 }
 
 /// Whether the cache's copy of an object stands for the object: its changes are not in the base, or the base's state is known
-/// under a map since which nobody went past the cache (`overlay_epoch`).
+/// under a map since which no client went past the cache (`overlay_epoch`).
 pub fn is_valid(context: &ObjectContext, overlay_epoch: Epoch) -> bool {
     context.exists && (is_dirty(context) || context.info.tier_epoch >= overlay_epoch.max(Epoch(1)))
 }

@@ -456,7 +456,7 @@ impl PgLog {
         self.dups.note_oldest(client, oldest_tid, now_ns);
     }
 
-    /// Begins the terms of all sessions anew: until `now_ns` (CLOCK_BOOTTIME) their clients may have been heard elsewhere, or their
+    /// Starts the terms of all sessions again: until `now_ns` (CLOCK_BOOTTIME) their clients may have been heard elsewhere, or their
     /// requests have waited without being noted.
     pub fn begin_terms(&mut self, now_ns: u64) {
         self.dups.begin_terms(now_ns);

@@ -151,7 +151,9 @@ impl Pg {
     /// Whether the map shows this process of `osd`. Another one may run another store than the member that was asked, and the map
     /// tells that only when it shows the process (R2).
     fn is_shown(&self, osd: OsdId, boot_nonce: u64) -> bool {
-        self.map.as_ref().and_then(|map| map.osds.get(&osd)).is_some_and(|info| info.boot_nonce == boot_nonce)
+        let shown = self.map.as_ref().and_then(|map| map.osds.get(&osd));
+        shown.is_some_and(|info| info.boot_nonce == boot_nonce)
+            || self.settings.breaks(Mutation::TrustWipedMember)
     }
 
     pub(crate) fn on_tail_done(&mut self, from: OsdId, interval: Interval, head: Eversion) {

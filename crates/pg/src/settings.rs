@@ -14,7 +14,7 @@ pub enum Mutation {
     AckBeforeCasOutcome,
     /// R1: members that a proposal would add are not waited for until it is confirmed by a map.
     IgnoreProposedMembers,
-    /// R2: a wiped member that lacks the PG is taken for an empty but valid copy.
+    /// R2: a wiped member that lacks the PG is taken for an empty but valid copy, also while the map shows the member before it.
     TrustWipedMember,
     /// R3: a new primary does not adopt the longest log.
     SkipTailRepair,

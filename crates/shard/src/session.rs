@@ -63,13 +63,11 @@ impl Session {
                 OsdCaps::default()
             })
         });
-        let id = peer.client.map(|id| format!("client.{id}")).unwrap_or_default();
-        let own = peer.client.map(|id| SessionAddr::client(addr.ip(), id).to_string()).unwrap_or_default();
         Session {
             entity: peer.entity.clone(),
             client: peer.client,
             caps,
-            names: [id, own, addr.to_string(), addr.ip().to_string()],
+            names: names(peer.client, addr),
             ip: addr.ip(),
             watching: AtomicBool::new(false),
             beating: AtomicBool::new(false),
@@ -163,10 +161,16 @@ impl Session {
         if map.blocklist.is_empty() {
             return false;
         }
-        let own = SessionAddr::client(addr.ip(), client).to_string();
-        let names = [format!("client.{client}"), own, addr.to_string(), addr.ip().to_string()];
-        names.iter().any(|name| map.is_blocklisted(name)) || map.is_range_blocklisted(addr.ip())
+        names(Some(client), addr).iter().any(|name| map.is_blocklisted(name))
+            || map.is_range_blocklisted(addr.ip())
     }
+}
+
+/// A client's names on the blocklist: see [`Session::names`].
+fn names(client: Option<ClientId>, addr: SocketAddr) -> [String; 4] {
+    let id = client.map(|id| format!("client.{id}")).unwrap_or_default();
+    let own = client.map(|id| SessionAddr::client(addr.ip(), id).to_string()).unwrap_or_default();
+    [id, own, addr.to_string(), addr.ip().to_string()]
 }
 
 /// A request with what it came on.

@@ -42,7 +42,7 @@ mutations! {
     /// Members that a proposal would add are not waited for until a map confirms it.
     IgnoreProposedMembers = "ignore-proposed-members", "R1", ["an in-sync disk lacks an acknowledged write"];
     /// A wiped member is taken for an empty but valid copy.
-    TrustWipedMember = "trust-wiped-member", "R2", [];
+    TrustWipedMember = "trust-wiped-member", "R2", ["an OSD stops"];
     /// A new primary does not adopt the longest log.
     SkipTailRepair = "skip-tail-repair", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// Operations of the old interval are still accepted after the promotion was proposed.

@@ -17,7 +17,7 @@ pub struct TierSender {
     pub pg: PgId,
     /// The interval in which it is primary.
     pub interval: Interval,
-    /// Its map's epoch, in which that interval had begun.
+    /// Its map's epoch, which shows that interval.
     pub epoch: Epoch,
     /// The client whose request this is; `None` for the sender's own.
     pub client: Option<ProxiedClient>,

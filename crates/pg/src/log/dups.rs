@@ -238,7 +238,7 @@ pub(super) struct Dups {
     clients: BTreeMap<ClientId, Session>,
     /// The sessions that have not expired, by a time of contact that may be out of date, or [`NO_CONTACT`].
     by_contact: BTreeSet<(u64, ClientId)>,
-    /// No session's term began before: until then clients may have been heard elsewhere, or by nobody who noted it.
+    /// No session's term began before: until then clients may have been heard elsewhere, without a note here.
     terms_from_ns: u64,
     /// Retained dups by update counter, oldest first.
     by_age: BTreeMap<u64, ReqId>,

@@ -382,10 +382,10 @@ fn a_wiped_member_is_another_one() {
 
 /// A cluster of two whose primary's map shows osd.1 as it was before its disk was replaced. With a record of the interval in which
 /// the PG begins, or of the next one.
-fn cluster_with_unshown_store(begun: bool) -> Cluster {
+fn cluster_with_unshown_store(exists: bool) -> Cluster {
     let mut c = Cluster::new(2, 2, 2, test_settings());
     let is_record = |c: &Cluster| c.hosts[&osd(0)].pg.membership().is_some_and(|m| m.interval.is_creation());
-    match begun {
+    match exists {
         true => c.run_clean(),
         false => c.run_until("a record", is_record),
     }

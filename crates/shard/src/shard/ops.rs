@@ -640,11 +640,7 @@ fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
         Some(Own::Promote { copy, epoch }) => {
             Change::Promote { copied: copy.get().and_then(Result::ok)?, epoch: *epoch }
         }
-        Some(Own::Flushed { version, epoch }) => Change::Flushed { version: *version, epoch: *epoch },
-        Some(Own::Evict { version, is_flushed, is_unused }) => {
-            Change::Evict { version: *version, is_flushed: *is_flushed, is_unused: *is_unused }
-        }
-        Some(Own::Invalidate { version }) => Change::Invalidate { version: *version },
+        Some(Own::Change(change)) => *change,
         Some(Own::Internal) => return None,
         None => match op.request.tier.as_ref().map_or(0, |sender| sender.user_version) {
             0 => return None,

@@ -20,14 +20,17 @@
 mod agent;
 mod flush;
 mod objects;
+mod role;
 
 pub(super) use agent::CacheState;
 pub(super) use objects::TierObjects;
 pub(super) use objects::{Own, TierState};
+pub(super) use role::Role;
 
 use super::Shard;
 use super::ops::{Admission, InflightOp, Outcome, answer, backoff, send_back};
 use crate::copy::{Fetched, HeldCopy};
+use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::{ClientOp, Executed, log};
 use nacre_tier::hit_set::history::Recorded;
@@ -37,62 +40,14 @@ use nacre_types::ids::{Epoch, Interval, PoolId, ReqId};
 use nacre_types::msg::{OsdReply, OsdRequest};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
-use nacre_types::osdmap::OsdMap;
-use nacre_types::pool::{CacheMode, Tiering};
+use nacre_types::pool::CacheMode;
 use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
 use objects::{Ask, Busy, Deferred, Work};
+use role::{is_about_copy, is_cache_op, needs_copy, passes};
 use std::sync::Arc;
 
 /// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
 pub(super) const DEPOSED: Errno = Errno::ENOTCONN;
-
-/// The part of a pool's PGs in a tier.
-#[derive(Clone, Debug)]
-pub(super) struct Role {
-    /// Requests of older maps may have been meant for another pool.
-    pub(super) overlay_epoch: Epoch,
-    /// The pool that may know requests which this one does not.
-    pub(super) other: PoolId,
-    /// What makes the pool a cache; `None` for a base.
-    pub(super) cache: Option<Tiering>,
-    /// The mode of a cache; `None` for a base and for a cache that is not in use.
-    mode: Option<CacheMode>,
-    /// Whether clients of the base are sent to this pool: watches are kept by the one that they are sent to, and are only recorded
-    /// in the other.
-    pub(super) serves: bool,
-}
-
-impl Role {
-    /// The part of `pool`, if it has one.
-    pub(super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
-        let tiering = &map.pools.get(&pool)?.tiering;
-        let overlay_epoch = tiering.overlay_epoch;
-        let known = |id: &PoolId| map.pools.contains_key(id);
-        if let Some(base) = tiering.tier_of.filter(known) {
-            let base_tiering = &map.pools.get(&base)?.tiering;
-            let is_overlay = [base_tiering.read_tier, base_tiering.write_tier].contains(&Some(pool));
-            let mode = match tiering.cache_mode {
-                // Clients of the base must not see an empty pool instead.
-                CacheMode::None => is_overlay.then_some(CacheMode::Proxy),
-                mode => Some(mode),
-            };
-            let cache = Some(tiering.clone());
-            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode, serves: is_overlay }));
-        }
-        let other = tiering.tiers.iter().copied().find(known)?;
-        let serves = tiering.read_tier.is_none() && tiering.write_tier.is_none();
-        Some(Arc::new(Role { overlay_epoch, other, cache: None, mode: None, serves }))
-    }
-
-    /// Whether removed objects leave whiteouts.
-    pub(super) fn leaves_whiteouts(&self) -> bool {
-        self.mode().is_some()
-    }
-
-    fn mode(&self) -> Option<CacheMode> {
-        self.mode
-    }
-}
 
 /// What becomes of an operation that is about to be executed.
 pub(super) enum Gate {
@@ -102,37 +57,19 @@ pub(super) enum Gate {
     Done(Executed),
 }
 
-/// Whether ops need the cache's own copy, since they concern this OSD's connections or the cache itself.
-fn needs_copy(request: &OsdRequest) -> bool {
-    request.ops.iter().any(|op| {
-        matches!(
-            op.op,
-            Op::Watch { .. }
-                | Op::WatchReconnect { .. }
-                | Op::WatchPing { .. }
-                | Op::Unwatch { .. }
-                | Op::Notify { .. }
-                | Op::NotifyAck { .. }
-                | Op::ListWatchers
-                | Op::CachePin
-        )
-    })
-}
-
-/// Whether clean objects are not used in this mode, so that none becomes dirty.
-fn passes(mode: CacheMode) -> bool {
-    matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward)
-}
-
-/// Whether the request manages the cache.
-fn is_cache_op(request: &OsdRequest) -> bool {
-    request.ops.iter().any(|op| matches!(op.op, Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict))
-}
-
-/// Whether ops tell of the cache's copy, or change it as it is.
-fn is_about_copy(request: &OsdRequest) -> bool {
-    let about = |op: &OsdOp| matches!(op.op, Op::CacheUnpin | Op::IsDirty | Op::Undirty);
-    request.ops.iter().any(about)
+/// A client's request as its PG's machine orders it, once more.
+fn ordered(request: &OsdRequest, write: bool) -> ClientOp {
+    ClientOp {
+        token: 0,
+        reqid: request.reqid,
+        oldest_tid: request.oldest_tid,
+        attempt: request.attempt,
+        interval: request.interval,
+        object: request.object.clone(),
+        write,
+        listing: false,
+        vouched: true,
+    }
 }
 
 impl Shard {
@@ -270,7 +207,8 @@ impl Shard {
             }
             return Gate::Execute(context);
         }
-        if let Some(version) = absent
+        // In a mode that passes nothing may become dirty: what waited for a promotion beside a watch is proxied.
+        if let Some(version) = absent.filter(|_| needs_copy || !passes)
             && !context.exists
         {
             context.info.user_version = context.info.user_version.max(version);
@@ -279,13 +217,13 @@ impl Shard {
         if valid && writes {
             // The base changes past the copy: it must not count then, whoever is primary.
             let version = context.info.version;
-            let own = match exec::tier::is_evictable(&context) {
-                true => Own::Evict { version, is_flushed: false, is_unused: false },
-                false => Own::Invalidate { version },
+            let change = match exec::tier::is_evictable(&context) {
+                true => Change::Evict { version, is_flushed: false, is_unused: false },
+                false => Change::Invalidate { version },
             };
             return self.withdraw(token, |shard, op| {
                 shard.begin(slot, &object, Work::Own, Some(op));
-                shard.change_tier_object(slot, &object, own);
+                shard.change_tier_object(slot, &object, Own::Change(change));
             });
         }
         self.metrics.tier_misses.inc();
@@ -406,7 +344,7 @@ impl Shard {
         }
     }
 
-    /// As a request of another interval or overlay: its client looks for the place anew under a map of at least `epoch`.
+    /// As a request of another interval or overlay: its client looks up the place again in a map of at least `epoch`.
     fn back_off(&mut self, op: InflightOp, epoch: Epoch) {
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_backoffs.inc();
@@ -431,8 +369,11 @@ impl Shard {
             && !op.tier.is_flushed
             && op.request.tier.is_none()
             && op.request.ops.iter().any(registers);
+        if !waits {
+            return Some((op, outcome));
+        }
         let object = op.request.object.clone();
-        match self.context_of(slot, &object).filter(|context| waits && exec::tier::is_dirty(context)) {
+        match self.context_of(slot, &object).filter(exec::tier::is_dirty) {
             None => Some((op, outcome)),
             Some(context) => {
                 op.tier.after_flush = Some(outcome);
@@ -463,18 +404,7 @@ impl Shard {
         let Some(conn) = op.conn.clone() else { return };
         match self.admit(&map, &op.request, &conn) {
             Admission::Pass { passed, .. } => {
-                let ordered = ClientOp {
-                    token: 0,
-                    reqid: op.request.reqid,
-                    oldest_tid: op.request.oldest_tid,
-                    attempt: op.request.attempt,
-                    interval: op.request.interval,
-                    object: op.request.object.clone(),
-                    write: op.writes,
-                    listing: false,
-                    vouched: true,
-                };
-                self.feed_new(passed.slot, ordered, *op);
+                self.feed_new(passed.slot, ordered(&op.request, op.writes), *op);
             }
             Admission::Answer(errno) => {
                 let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
@@ -491,19 +421,8 @@ impl Shard {
     }
 
     fn tell_now(&mut self, slot: u32, mut op: Box<InflightOp>, outcome: Outcome) {
-        let ordered = ClientOp {
-            token: 0,
-            reqid: op.request.reqid,
-            oldest_tid: op.request.oldest_tid,
-            attempt: op.request.attempt,
-            interval: op.request.interval,
-            object: op.request.object.clone(),
-            write: false,
-            listing: false,
-            vouched: true,
-        };
         op.tier.answer = Some(outcome);
-        self.feed_new(slot, ordered, *op);
+        self.feed_new(slot, ordered(&op.request, false), *op);
     }
 
     /// The object is busy no more: what waited for it goes on, in order.
@@ -776,15 +695,16 @@ impl Shard {
             }
             Own::Promote { .. } if result == Errno::ESTALE.negated() => self.send_waiting_back(object),
             Own::Promote { .. } => self.release(object, |state| state.goes_past = true),
-            Own::Flushed { .. } => self.flush_done(op.slot, object, result),
-            Own::Evict { is_flushed: true, .. } => self.flush_done(op.slot, object, result),
-            Own::Evict { .. } => {
+            Own::Change(Change::Flushed { .. } | Change::Evict { is_flushed: true, .. }) => {
+                self.flush_done(op.slot, object, result);
+            }
+            Own::Change(Change::Evict { .. }) => {
                 if result == 0 {
                     self.metrics.tier_evictions.inc();
                 }
                 self.evicted(object, result);
             }
-            Own::Invalidate { .. } => self.release(object, |_| {}),
+            Own::Change(_) => self.release(object, |_| {}),
             Own::Internal => {}
         }
     }

@@ -93,7 +93,7 @@ fn overlays_come_and_go_with_their_epochs_on_both_pools() {
     let epoch = desk.state.map().epoch;
     assert_eq!(desk.pool("cache").1.tiering.mode_epoch, epoch);
 
-    // As the document has it: nobody has reported since the pool became a cache.
+    // As the document has it: no PG has reported since the pool became a cache.
     desk.ok(SET_OVERLAY, overlay("base", "cache"));
     let set_at = desk.state.map().epoch;
     let (base, cache) = (desk.pool("base").1.tiering, desk.pool("cache").1.tiering);

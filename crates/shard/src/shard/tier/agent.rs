@@ -3,11 +3,12 @@
 //! The agent's cost follows what is dirty and what has to go: dirty objects are known by name, from the counting of the PG's
 //! objects on; clean ones are looked at while some of them have to leave.
 
-use super::super::Shard;
+use super::super::background::Work as Background;
 use super::super::ops::Outcome;
-use super::Role;
+use super::super::{Shard, Sums};
 use super::objects::{Own, Work};
 use nacre_common::options::Options;
+use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_tier::effort::{
     self, AgentMode, AgentOptions, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
@@ -150,36 +151,31 @@ impl Shard {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let tiering =
             hosted.role.as_ref().filter(|role| role.leaves_whiteouts()).and_then(|role| role.cache.clone());
-        let (pg, active, has_state) = (hosted.pg, hosted.active, hosted.cache.is_some());
-        let wall_ns = self.shared.world.wall_ns();
-        let state = match tiering.filter(|_| active) {
-            None => None,
-            Some(tiering) => {
-                let config = hit_set_config(&tiering, &self.shared.config.snapshot());
-                if has_state {
-                    if let Some(cache) =
-                        self.slots[slot as usize].as_mut().and_then(|hosted| hosted.cache.as_mut())
-                    {
-                        cache.history.reconfigure(config, wall_ns);
-                    }
-                    return;
-                }
-                Some(Box::new(self.load_cache(pg, config, wall_ns)))
+        let (pg, has_state) = (hosted.pg, hosted.cache.is_some());
+        let Some(tiering) = tiering.filter(|_| hosted.active) else {
+            if has_state {
+                self.release_room(slot);
             }
+            if let Some(hosted) = self.slots[slot as usize].as_mut() {
+                hosted.cache = None;
+            }
+            return;
         };
-        if let Some(state) = &state {
-            self.tiers.agents.push(std::cmp::Reverse((state.next_ns, slot)));
-            self.inbox.nudge();
+        let wall_ns = self.shared.world.wall_ns();
+        let config = hit_set_config(&tiering, &self.shared.config.snapshot());
+        let begins = (!has_state).then(|| Box::new(self.load_cache(pg, config, wall_ns)));
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
+        if let Some(cache) = &mut hosted.cache {
+            return cache.history.reconfigure(config, wall_ns);
         }
-        let begins = state.is_some();
-        if let Some(hosted) = self.slots[slot as usize].as_mut() {
-            hosted.cache = state;
-            if begins && hosted.sums.is_complete() {
-                // What is dirty shows while the objects are counted.
-                hosted.sums = super::super::Sums::default();
-                self.background.push_back(super::super::background::Work::Sums { slot });
-            }
+        hosted.cache = begins;
+        // What is dirty shows while the objects are counted: from the first one on.
+        let was_counted = hosted.sums.is_complete();
+        hosted.sums = Sums::default();
+        if was_counted {
+            self.background.push_back(Background::Sums { slot });
         }
+        self.schedule_agent(slot, self.now_ns + IDLE_NS);
     }
 
     /// The PG's archived hit sets.
@@ -382,9 +378,10 @@ impl Shard {
             cache.histogram.add(temperature);
             if evicted < room && (is_full || cache.histogram.is_cold(temperature, mode.evict_effort_micro)) {
                 evicted += 1;
-                let own = Own::Evict { version: context.info.version, is_flushed: false, is_unused: false };
+                let version = context.info.version;
+                let change = Change::Evict { version, is_flushed: false, is_unused: false };
                 self.begin(slot, object, Work::Own, None);
-                self.change_tier_object(slot, object, own);
+                self.change_tier_object(slot, object, Own::Change(change));
             }
         }
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
@@ -485,12 +482,5 @@ impl Shard {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let mode = hosted.and_then(|hosted| hosted.cache.as_ref()).map(|cache| cache.mode);
         mode.is_some_and(|mode| mode.evict == EvictMode::Full)
-    }
-}
-
-impl Role {
-    /// The pool's parameters, where it is a cache.
-    pub(super) fn tiering(&self) -> Option<&Tiering> {
-        self.cache.as_ref()
     }
 }

@@ -4,6 +4,7 @@ use super::super::Shard;
 use super::super::ops::{InflightOp, Outcome};
 use super::objects::{Ask, Flush, Own, Work};
 use super::{DEPOSED, Gate};
+use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::Executed;
 use nacre_types::errno::Errno;
@@ -35,7 +36,11 @@ impl Shard {
                 Errno::EBUSY.negated()
             }
             Op::CacheEvict => {
-                let own = Own::Evict { version: context.info.version, is_flushed: false, is_unused };
+                let own = Own::Change(Change::Evict {
+                    version: context.info.version,
+                    is_flushed: false,
+                    is_unused,
+                });
                 return self.withdraw(token, |shard, op| {
                     shard.begin(slot, &object, Work::Own, None);
                     shard.tiers.evictions.insert(object.clone(), op);
@@ -115,10 +120,12 @@ impl Shard {
         let (version, is_whiteout) = (flush.version, flush.is_whiteout);
         match reply.map(|reply| reply.result) {
             Ok(0) if is_whiteout => {
-                let own = Own::Evict { version, is_flushed: true, is_unused: false };
+                let own = Own::Change(Change::Evict { version, is_flushed: true, is_unused: false });
                 self.change_tier_object(slot, object, own);
             }
-            Ok(0) => self.change_tier_object(slot, object, Own::Flushed { version, epoch }),
+            Ok(0) => {
+                self.change_tier_object(slot, object, Own::Change(Change::Flushed { version, epoch }));
+            }
             Ok(result) if result == DEPOSED.negated() => self.end_flush(object, result),
             Ok(result) => {
                 // The object was changed before the base fetched it.
@@ -136,19 +143,17 @@ impl Shard {
         if result == 0 {
             self.metrics.tier_flushes.inc();
         }
-        let again = result == Errno::EBUSY.negated()
-            && self.tiers.flushes.get_mut(object).is_some_and(|flush| {
-                flush.restarts += 1;
-                flush.restarts <= MAX_RESTARTS && flush.waiting.iter().any(|(_, insists)| *insists)
-            });
-        if again
-            && let Some(context) = self.context_of(slot, object)
-            && exec::tier::is_dirty(&context)
+        // Who asked for it may have come after a later change: it is done when the object is clean.
+        let changed = result == 0 || result == Errno::EBUSY.negated();
+        let context =
+            self.context_of(slot, object).filter(|context| changed && exec::tier::is_dirty(context));
+        if let Some(context) = context
+            && let Some(flush) = self.tiers.flushes.get_mut(object)
+            && flush.restarts < MAX_RESTARTS
+            && flush.waiting.iter().any(|(_, insists)| *insists)
         {
-            if let Some(flush) = self.tiers.flushes.get_mut(object) {
-                (flush.version, flush.is_whiteout) =
-                    (context.info.version, exec::tier::is_whiteout(&context));
-            }
+            flush.restarts += 1;
+            (flush.version, flush.is_whiteout) = (context.info.version, exec::tier::is_whiteout(&context));
             return self.send_flush(slot, object, &context);
         }
         self.end_flush(object, result);

@@ -2,6 +2,7 @@
 
 use super::super::ops::{InflightOp, Outcome};
 use crate::copy::HeldCopy;
+use nacre_exec::tier::Change;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::object::ObjectId;
@@ -45,27 +46,8 @@ pub(in super::super) enum Own {
         /// By which map.
         epoch: Epoch,
     },
-    /// The base has it.
-    Flushed {
-        /// In this version.
-        version: Eversion,
-        /// By which map.
-        epoch: Epoch,
-    },
-    /// It leaves the cache.
-    Evict {
-        /// In this version.
-        version: Eversion,
-        /// Its removal is flushed.
-        is_flushed: bool,
-        /// No client is sent to the cache.
-        is_unused: bool,
-    },
-    /// It counts no more.
-    Invalidate {
-        /// In this version.
-        version: Eversion,
-    },
+    /// Another change.
+    Change(Change<'static>),
     /// An object of the PG's own is written or removed, by ops.
     Internal,
 }

@@ -1,0 +1,94 @@
+//! The part of a pool's PGs in a cache tier, and what requests ask of it.
+
+use nacre_types::ids::{Epoch, PoolId};
+use nacre_types::msg::OsdRequest;
+use nacre_types::op::{Op, OsdOp};
+use nacre_types::osdmap::OsdMap;
+use nacre_types::pool::{CacheMode, Tiering};
+use std::sync::Arc;
+
+/// The part of a pool's PGs in a tier.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Role {
+    /// Requests of older maps may have been meant for another pool.
+    pub(in super::super) overlay_epoch: Epoch,
+    /// The pool that may know requests which this one does not.
+    pub(in super::super) other: PoolId,
+    /// What makes the pool a cache; `None` for a base.
+    pub(in super::super) cache: Option<Tiering>,
+    /// The mode of a cache; `None` for a base and for a cache that is not in use.
+    mode: Option<CacheMode>,
+    /// Whether clients of the base are sent to this pool: watches are kept by the one that they are sent to, and are only recorded
+    /// in the other.
+    pub(in super::super) serves: bool,
+}
+
+impl Role {
+    /// The part of `pool`, if it has one.
+    pub(in super::super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
+        let tiering = &map.pools.get(&pool)?.tiering;
+        let overlay_epoch = tiering.overlay_epoch;
+        let known = |id: &PoolId| map.pools.contains_key(id);
+        if let Some(base) = tiering.tier_of.filter(known) {
+            let base_tiering = &map.pools.get(&base)?.tiering;
+            let is_overlay = [base_tiering.read_tier, base_tiering.write_tier].contains(&Some(pool));
+            let mode = match tiering.cache_mode {
+                // Clients of the base must not see an empty pool instead.
+                CacheMode::None => is_overlay.then_some(CacheMode::Proxy),
+                mode => Some(mode),
+            };
+            let cache = Some(tiering.clone());
+            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode, serves: is_overlay }));
+        }
+        let other = tiering.tiers.iter().copied().find(known)?;
+        let serves = tiering.read_tier.is_none() && tiering.write_tier.is_none();
+        Some(Arc::new(Role { overlay_epoch, other, cache: None, mode: None, serves }))
+    }
+
+    /// Whether removed objects leave whiteouts.
+    pub(in super::super) fn leaves_whiteouts(&self) -> bool {
+        self.mode().is_some()
+    }
+
+    pub(super) fn mode(&self) -> Option<CacheMode> {
+        self.mode
+    }
+
+    /// The pool's parameters, where it is a cache.
+    pub(super) fn tiering(&self) -> Option<&Tiering> {
+        self.cache.as_ref()
+    }
+}
+
+/// Whether ops need the cache's own copy, since they concern this OSD's connections or the cache itself.
+pub(super) fn needs_copy(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| {
+        matches!(
+            op.op,
+            Op::Watch { .. }
+                | Op::WatchReconnect { .. }
+                | Op::WatchPing { .. }
+                | Op::Unwatch { .. }
+                | Op::Notify { .. }
+                | Op::NotifyAck { .. }
+                | Op::ListWatchers
+                | Op::CachePin
+        )
+    })
+}
+
+/// Whether clean objects are not used in this mode, so that none becomes dirty.
+pub(super) fn passes(mode: CacheMode) -> bool {
+    matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward)
+}
+
+/// Whether the request manages the cache.
+pub(super) fn is_cache_op(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| matches!(op.op, Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict))
+}
+
+/// Whether ops tell of the cache's copy, or change it as it is.
+pub(super) fn is_about_copy(request: &OsdRequest) -> bool {
+    let about = |op: &OsdOp| matches!(op.op, Op::CacheUnpin | Op::IsDirty | Op::Undirty);
+    request.ops.iter().any(about)
+}
