@@ -39,7 +39,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Eversion, PgId, ReqId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
-use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
+use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, copy_from_flag, op_flag, request_flag};
 use nacre_types::pool::{self, Pool};
 use nacre_types::txn::{Transaction, TxnOp};
 use std::net::IpAddr;
@@ -393,10 +393,16 @@ fn finish(
     if let Some(version) = copied_version
         && request.ops.iter().all(|op| matches!(op.op, Op::CopyFrom { .. }) || !op.op.is_write())
     {
-        after.info.user_version = version;
+        // Clients' copies have the version of their source, but that versions of a name rise where pools are tiers of each other.
+        let is_client_copy =
+            |op: &OsdOp| matches!(op.op, Op::CopyFrom { flags, .. } if flags & copy_from_flag::FLUSH == 0);
+        let tiering = &env.pool.tiering;
+        let is_tiered = tiering.tier_of.is_some() || !tiering.tiers.is_empty();
+        let rises = is_tiered && request.ops.iter().any(is_client_copy);
+        after.info.user_version = if rises { after.info.user_version.max(version) } else { version };
     }
     if let Some(epoch) = promoted_at {
-        after.info.flags &= !nacre_types::op::object_flag::DIRTY;
+        after.info.flags &= !(nacre_types::op::object_flag::DIRTY | nacre_types::op::object_flag::OBSOLETE);
         after.info.tier_epoch = epoch;
     }
     if after.exists {

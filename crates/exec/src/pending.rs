@@ -299,17 +299,12 @@ impl Pending<'_> {
         self.now = ObjectContext { exists: false, size: 0, info };
     }
 
-    /// Replaces the object by the base's, as it was under the map of `epoch`. Watches of both go on.
+    /// Replaces the object by the base's, as it was under the map of `epoch`, with its watches.
     pub(crate) fn promote(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, epoch: Epoch) {
         self.replace(copied, attrs, copied.head.truncate);
         self.promoted_at = Some(epoch);
         self.now.info.mtime_ns = copied.head.mtime_ns;
-        for watch in &copied.head.watchers {
-            let is_known = |known: &WatchInfo| known.client == watch.client && known.cookie == watch.cookie;
-            if !self.now.info.watchers.iter().any(is_known) {
-                self.now.info.watchers.push(watch.clone());
-            }
-        }
+        self.now.info.watchers.clone_from(&copied.head.watchers);
     }
 
     /// Replaces all but the object's watches by a copy.

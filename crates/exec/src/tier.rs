@@ -35,6 +35,13 @@ pub enum Change<'a> {
         /// Its watches are the base's now: no client is sent to the cache.
         is_unused: bool,
     },
+    /// It leaves the cache, if it still has this version and does not stand for the object ([`is_valid`]).
+    Discard {
+        /// The object's version.
+        version: Eversion,
+        /// The epoch of the last change of the overlay.
+        overlay_epoch: Epoch,
+    },
     /// The base is about to change: the cache's copy, which is clean in this version, counts no more.
     Invalidate {
         /// The object's version.
@@ -47,10 +54,15 @@ pub enum Change<'a> {
     },
 }
 
-/// Whether the cache's copy of an object stands for the object: its changes are not in the base, or the base's state is known
-/// under a map since which no client went past the cache (`overlay_epoch`).
+/// Whether the cache's copy of an object stands for the object: the base's state is known under a map since which no client went
+/// past the cache (`overlay_epoch`), or the copy comes from no base and its changes are not in the base.
+///
+/// A dirty copy from the time before the overlay was removed does not count: an overlay is removed once all that was acknowledged
+/// is in the base, which has changed since.
 pub fn is_valid(context: &ObjectContext, overlay_epoch: Epoch) -> bool {
-    context.exists && (is_dirty(context) || context.info.tier_epoch >= overlay_epoch.max(Epoch(1)))
+    let known = context.info.tier_epoch;
+    let counts = context.exists && context.info.flags & object_flag::OBSOLETE == 0;
+    counts && (known >= overlay_epoch.max(Epoch(1)) || is_dirty(context) && known == Epoch(0))
 }
 
 /// Whether the object was changed since it was flushed.
@@ -125,11 +137,17 @@ fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>)
             }
             pending.evict();
         }
+        Change::Discard { version, overlay_epoch } => {
+            if !is_at(version) || is_valid(context, overlay_epoch) {
+                return Err(Errno::EBUSY);
+            }
+            pending.evict();
+        }
         Change::Invalidate { version } => {
             if !is_at(version) || is_dirty(context) {
                 return Err(Errno::EBUSY);
             }
-            pending.info_mut().tier_epoch = Epoch(0);
+            pending.info_mut().flags |= object_flag::OBSOLETE;
         }
         Change::RemoveBase { user_version } => {
             if context.exists && context.info.user_version > user_version {

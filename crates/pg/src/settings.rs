@@ -86,6 +86,16 @@ pub enum Mutation {
     JudgeBeforeRead,
     /// R4: leases and deadlines are judged by the time at which the turn began, however long its calls took.
     JudgeByTurn,
+    /// Tiers: dirty objects are evicted.
+    EvictDirty,
+    /// Tiers: objects that are removed in a cache leave no whiteouts.
+    ForgetWhiteout,
+    /// Tiers: an object counts as clean although it was changed while it was flushed.
+    FlushOutOfOrder,
+    /// Tiers: of the operations that wait for an object the last one is dropped.
+    DropParked,
+    /// Tiers: requests are not known in the other pool.
+    LoseRequestIds,
 }
 
 #[cfg(feature = "mutations")]

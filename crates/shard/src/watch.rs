@@ -104,7 +104,8 @@ enum Due {
     Notify(ObjectId, u64),
 }
 
-/// How many watches an OSD has: the tables of all its shards count here.
+/// How many watches an OSD has, and the number of its last notify: the tables of all its shards count here. Pools of a tier have an
+/// object of the same name each, whose notifies have different numbers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCounts(Mutex<Counts>);
 
@@ -112,9 +113,22 @@ pub(crate) struct WatchCounts(Mutex<Counts>);
 struct Counts {
     of_client: BTreeMap<ClientId, usize>,
     all: usize,
+    last_notify: u64,
 }
 
 impl WatchCounts {
+    /// Notifies are numbered from above `id`.
+    fn number_from(&self, id: u64) {
+        let mut counts = self.0.lock();
+        counts.last_notify = counts.last_notify.max(id);
+    }
+
+    fn next_notify(&self) -> u64 {
+        let mut counts = self.0.lock();
+        counts.last_notify += 1;
+        counts.last_notify
+    }
+
     /// Those of a client, and all.
     pub(crate) fn of(&self, client: ClientId) -> (usize, usize) {
         let counts = self.0.lock();
@@ -149,7 +163,6 @@ pub(crate) struct Watches<C, N> {
     most_timers: usize,
     notifies: usize,
     bytes: usize,
-    next_id: u64,
 }
 
 /// Why a notify was not begun.
@@ -161,7 +174,8 @@ impl<C: Clone, N> Watches<C, N> {
     pub(crate) fn new(limits: WatchLimits, counts: Arc<WatchCounts>, first_id: u64) -> Watches<C, N> {
         let (objects, timers) = (BTreeMap::new(), BinaryHeap::new());
         let most_timers = FEW_TIMERS;
-        Watches { limits, counts, objects, timers, most_timers, notifies: 0, bytes: 0, next_id: first_id }
+        counts.number_from(first_id);
+        Watches { limits, counts, objects, timers, most_timers, notifies: 0, bytes: 0 }
     }
 
     /// When [`Watches::on_time`] has something to do, if ever.
@@ -316,6 +330,17 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
+    /// The object is replaced by one with other watches: those that it has no more are lost.
+    pub(crate) fn retain(&mut self, object: &ObjectId, infos: &[WatchInfo], out: &mut Vec<Action<C, N>>) {
+        let is_kept = |watch: &WatchId| infos.iter().any(|info| (info.client, info.cookie) == *watch);
+        let watches = self.objects.get(object).map(|watched| &watched.watches);
+        let lost: Vec<WatchId> =
+            watches.into_iter().flat_map(BTreeMap::keys).copied().filter(|watch| !is_kept(watch)).collect();
+        for watch in lost {
+            self.remove(object, watch, true, out);
+        }
+    }
+
     /// Begins a notify of all watches in the object's info. A later attempt of one in progress takes its notifier's place;
     /// an earlier attempt that comes late does not, since its connection is gone.
     pub(crate) fn notify(
@@ -338,8 +363,7 @@ impl<C: Clone, N> Watches<C, N> {
         if self.notifies >= self.limits.notifies || self.bytes + payload.len() > self.limits.bytes {
             return Err(TooMany(notifier));
         }
-        self.next_id += 1;
-        let id = self.next_id;
+        let id = self.counts.next_notify();
         let watched = self.watched(slot, object);
         let waiting = watched.watches.keys().copied().collect();
         let deadline_ns = now_ns + timeout_ns;

@@ -4,6 +4,7 @@
 //! (R1 to R10) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it goes
 //! unnoticed.
 
+use crate::profile::Profile;
 use crate::scenario::{Fault, PoolSpec, Scenario};
 use crate::schedule::{MILLI, SECOND};
 use std::str::FromStr;
@@ -125,6 +126,16 @@ mutations! {
     ForgetUnacked = "forget-unacked", "sessions", ["the cluster does not become whole again", "a PG is not active in time"];
     /// A reset that the connecting side may not have heard of is not said again.
     ForgetReset = "forget-reset", "sessions", ["a session repeats or skips a message"];
+    /// Dirty objects are evicted from a cache.
+    EvictDirty = "evict-dirty", "tiers", ["stale read", "not linearizable", "lost write"];
+    /// Objects that are removed in a cache leave no whiteouts.
+    ForgetWhiteout = "forget-whiteout", "tiers", ["stale read", "not linearizable", "lost write"];
+    /// An object counts as clean although it was changed while it was flushed.
+    FlushOutOfOrder = "flush-out-of-order", "tiers", ["stale read", "not linearizable", "lost write"];
+    /// Of the operations that wait for an object of a cache the last one is dropped.
+    DropParked = "drop-parked", "tiers", ["the cluster does not become whole again"];
+    /// The other pool of a tier does not know requests that this one executed.
+    LoseRequestIds = "lose-request-ids", "tiers", ["a resend was answered differently", "write applied twice", "not linearizable"];
 }
 
 impl FromStr for Mutation {
@@ -186,6 +197,11 @@ impl Mutation {
             Mutation::IgnoreBlocklist => Pg::IgnoreBlocklist,
             Mutation::ListWithoutMissing => Pg::ListWithoutMissing,
             Mutation::CountUnread | Mutation::ForgetUnacked | Mutation::ForgetReset => Pg::None,
+            Mutation::EvictDirty => Pg::EvictDirty,
+            Mutation::ForgetWhiteout => Pg::ForgetWhiteout,
+            Mutation::FlushOutOfOrder => Pg::FlushOutOfOrder,
+            Mutation::DropParked => Pg::DropParked,
+            Mutation::LoseRequestIds => Pg::LoseRequestIds,
         }
     }
 
@@ -203,7 +219,7 @@ impl Mutation {
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
             Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition, OneWay,
-            OutIn, Partition, Reset, Restart, Restore, SlowCas, SlowDisk, Stall, Wipe,
+            OutIn, Partition, Reset, Restart, Restore, SlowCas, SlowDisk, Stall, Tier, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -243,7 +259,13 @@ impl Mutation {
             Mutation::CountUnread | Mutation::ForgetUnacked => &[Reset, Partition, Delay],
             // The peer must not hear of the new process by the map.
             Mutation::ForgetReset => &[Crash, OneWay, Partition, MonPartition, MonCrash, Reset],
+            Mutation::EvictDirty
+            | Mutation::ForgetWhiteout
+            | Mutation::FlushOutOfOrder
+            | Mutation::DropParked => &[Tier, Delay],
+            Mutation::LoseRequestIds => &[Tier, Reset, Crash],
         };
+        let scenario = if self.rule() == "tiers" { Profile::Tier.shape(scenario) } else { scenario };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.
         shaped.fault_rate = if self == Mutation::ReuseInterval { 600 } else { 300 };

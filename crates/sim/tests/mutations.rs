@@ -86,6 +86,11 @@ fn breaches_of_sessions_are_noticed() {
 }
 
 #[test]
+fn breaches_of_tiers_are_noticed() {
+    breaches_are_noticed("tiers");
+}
+
+#[test]
 fn scenarios_of_breaches_are_sound_without_them() {
     for mutation in Mutation::ALL.iter().filter(|m| **m != Mutation::WildClocks) {
         for seed in 1..=SOUND {

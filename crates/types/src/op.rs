@@ -842,6 +842,8 @@ pub mod object_flag {
     pub const OMAP_DIGEST: u32 = 1 << 5;
     /// Pinned in a cache tier.
     pub const CACHE_PIN: u32 = 1 << 6;
+    /// A copy in a cache tier that the base changed past: it does not count until it is promoted again. Not in Ceph.
+    pub const OBSOLETE: u32 = 1 << 31;
 }
 
 /// What the OSD keeps about an object besides the store's own record (`object_info_t`), in attribute [`OI_ATTR`].
@@ -878,8 +880,8 @@ pub struct ObjectInfo {
     /// Requests that made the object which this one is a copy of, with the user version that each left, newest first:
     /// their resends are not executed here.
     pub copied_requests: Vec<(ReqId, u64)>,
-    /// In a cache tier: the epoch by whose map the base's state was read that this one goes back to. 0 for objects that come from
-    /// no base, and for those whose contents the base may have changed since.
+    /// In a cache tier: the epoch by whose map the base's state was read that this one goes back to; 0 for objects that come from
+    /// no base.
     pub tier_epoch: Epoch,
 }
 

@@ -412,7 +412,8 @@ impl Shard {
             full,
             no_space,
             at: version,
-            whiteouts: hosted.role.as_ref().is_some_and(|role| role.leaves_whiteouts()),
+            whiteouts: hosted.role.as_ref().is_some_and(|role| role.leaves_whiteouts())
+                && !shared.settings.breaks(Mutation::ForgetWhiteout),
             takes_watches: hosted.role.as_ref().is_some_and(|role| role.cache.is_none() && !role.serves),
             last_user_version: hosted.machine.user_version(),
             origin: Origin {
@@ -423,7 +424,10 @@ impl Shard {
             fresh_uuid: &|| shared.world.fresh_uuid(),
             watches: &|client| shared.watch_counts.of(client),
             copied: op.copy.as_ref().and_then(HeldCopy::get),
-            recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
+            recent_requests: &|oid| match shared.settings.breaks(Mutation::LoseRequestIds) {
+                true => Vec::new(),
+                false => hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
+            },
             missing: &|first, end| match shared.settings.breaks(Mutation::ListWithoutMissing) {
                 true => Vec::new(),
                 false => hosted.machine.missing_in(first, end).cloned().collect(),
@@ -526,9 +530,22 @@ impl Shard {
 
     /// Answers a resend with the recorded outcome.
     pub(super) fn reply_dup(&mut self, slot: u32, token: u64, version: Eversion, result: &Bytes) {
-        let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
-        let outcome = Outcome::recorded(&op.request.reqid, result);
-        self.observe_answer(&op, Some(version), outcome.result);
+        let Some(mut op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
+        let mut outcome = Outcome::recorded(&op.request.reqid, result);
+        op.wrote = Some(version);
+        if let Some(role) = self.role_of(slot) {
+            if role.is_older(&op.request) {
+                return self.back_off(*op, self.epoch());
+            }
+            if outcome.result >= 0 && self.lost_watch_change(slot, &op) {
+                return self.execute_again(slot, op);
+            }
+            match self.flush_watch(slot, op, outcome) {
+                Some((flushed, told)) => (op, outcome) = (flushed, told),
+                None => return,
+            }
+        }
+        self.observe_answer(&op, op.wrote, outcome.result);
         if outcome.result >= 0 {
             self.connect_again(&op);
         }

@@ -32,7 +32,7 @@ use super::ops::{Admission, InflightOp, Outcome, answer, backoff, send_back};
 use crate::copy::{Fetched, HeldCopy};
 use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
-use nacre_pg::{ClientOp, Executed, log};
+use nacre_pg::{ClientOp, Executed, Mutation, log};
 use nacre_tier::hit_set::history::Recorded;
 use nacre_tier::promote::{self, Decision};
 use nacre_types::errno::Errno;
@@ -43,7 +43,7 @@ use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
 use nacre_types::pool::CacheMode;
 use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
 use objects::{Ask, Busy, Deferred, Work};
-use role::{is_about_copy, is_cache_op, needs_copy, passes};
+use role::{is_about_copy, is_cache_op, is_copy_read, needs_copy, passes};
 use std::sync::Arc;
 
 /// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
@@ -74,7 +74,7 @@ fn ordered(request: &OsdRequest, write: bool) -> ClientOp {
 
 impl Shard {
     /// The PG's part in a tier, where it has one.
-    fn role_of(&self, slot: u32) -> Option<Arc<Role>> {
+    pub(super) fn role_of(&self, slot: u32) -> Option<Arc<Role>> {
         self.slots.get(slot as usize)?.as_ref()?.role.clone()
     }
 
@@ -131,7 +131,9 @@ impl Shard {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
             return Outcome { result: DEPOSED.negated(), ..Outcome::default() };
         };
+        let forgets = self.shared.settings.breaks(Mutation::LoseRequestIds);
         let record = match hosted.machine.admit(reqid, attempt) {
+            _ if forgets => RequestRecord::Unknown,
             log::Admission::Execute => RequestRecord::Unknown,
             log::Admission::Duplicate(dup) => RequestRecord::Executed(dup.result),
             log::Admission::Refused => RequestRecord::Forgotten,
@@ -152,7 +154,7 @@ impl Shard {
         {
             return Gate::Execute(context);
         }
-        if request.flags & request_flag::IGNORE_OVERLAY == 0 && request.epoch < role.overlay_epoch {
+        if role.is_older(request) {
             return self.withdraw(token, |shard, op| shard.back_off(*op, shard.epoch()));
         }
         let object = request.object.clone();
@@ -200,7 +202,7 @@ impl Shard {
         let has_waited = op.tier.has_waited;
         let recorded = self.record_access(slot, &object);
         let passes = passes(mode);
-        if valid && (!passes || exec::tier::is_dirty(&context) || needs_copy) {
+        if valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy) {
             self.metrics.tier_hits.inc();
             if writes && !needs_copy && !has_waited && self.waits_for_room(slot) {
                 return self.wait_for_room(slot, token, &object);
@@ -212,7 +214,13 @@ impl Shard {
             && !context.exists
         {
             context.info.user_version = context.info.user_version.max(version);
+            // It is a copy of what this overlay's base has.
+            context.info.tier_epoch = role.overlay_epoch;
             return Gate::Execute(context);
+        }
+        if valid && exec::tier::is_dirty(&context) {
+            // Nothing is dirty any more when the overlay goes: the write waits for the flush, then the base has it.
+            return self.withdraw(token, |shard, op| shard.flush(slot, &object, &context, Some((op, true))));
         }
         if valid && writes {
             // The base changes past the copy: it must not count then, whoever is primary.
@@ -227,9 +235,10 @@ impl Shard {
             });
         }
         self.metrics.tier_misses.inc();
+        let reads_copy = self.ops.get_mut(token).is_some_and(|op| is_copy_read(&op.request));
         let (promotes, afterwards) = match self.decide(slot, token, role, mode, recorded, true) {
             _ if needs_copy => (true, false),
-            _ if goes_past => (false, false),
+            _ if goes_past || reads_copy => (false, false),
             Decision::Execute => return Gate::Execute(context),
             Decision::Promote => (true, false),
             Decision::ProxyRead { promote } | Decision::ProxyWrite { promote } => (false, promote),
@@ -292,7 +301,13 @@ impl Shard {
         let (Some(mode), false) = (role.mode(), resent) else { return false };
         let copy = needs_copy(&op.request) || is_about_copy(&op.request) || is_cache_op(&op.request);
         let valid = exec::tier::is_valid(context, role.overlay_epoch);
-        if copy || valid || !self.tiers.only_proxies(object) {
+        if copy || valid || !self.tiers.is_proxying(object) {
+            return false;
+        }
+        if is_copy_read(&op.request) {
+            return true;
+        }
+        if !self.tiers.only_proxies(object) {
             return false;
         }
         let recorded = Recorded { was_in_current: true, rotation_due: false };
@@ -326,12 +341,19 @@ impl Shard {
 
     /// Lets an operation wait for its object.
     fn park(&mut self, object: &ObjectId, op: Box<InflightOp>) {
-        if self.tiers.held() >= self.shared.settings.max_waiting_inactive {
+        if !self.may_hold(&op) {
             return self.send_op_back(*op);
         }
         if let Err(op) = self.tiers.park(object, op) {
             self.send_op_back(*op);
         }
+    }
+
+    /// Whether an operation may wait here. Copies that are proxied need room for the reads of their sources.
+    fn may_hold(&self, op: &InflightOp) -> bool {
+        let most = self.shared.settings.max_waiting_inactive;
+        let most = if is_copy_read(&op.request) { 2 * most } else { most };
+        self.tiers.held() < most
     }
 
     /// As a request that finds no room.
@@ -345,7 +367,7 @@ impl Shard {
     }
 
     /// As a request of another interval or overlay: its client looks up the place again in a map of at least `epoch`.
-    fn back_off(&mut self, op: InflightOp, epoch: Epoch) {
+    pub(super) fn back_off(&mut self, op: InflightOp, epoch: Epoch) {
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_backoffs.inc();
         if let Some(conn) = &op.conn {
@@ -353,18 +375,24 @@ impl Shard {
         }
     }
 
-    /// Watches that are registered where nothing stays in the cache are in the base before their clients are told: the overlay may be
-    /// removed at any time. Returns the operation where it need not wait for that.
+    /// Where nothing stays in the cache the base has a change of watches before its client is told, or notifies go on without a watch
+    /// that has lapsed: the overlay may be removed at any time. Returns the operation where it need not wait for that.
     pub(super) fn flush_watch(
         &mut self,
         slot: u32,
         mut op: Box<InflightOp>,
         outcome: Outcome,
     ) -> Option<(Box<InflightOp>, Outcome)> {
-        let passes = self.role_of(slot).and_then(|role| role.mode()).is_some_and(passes);
+        let Some(role) = self.role_of(slot) else { return Some((op, outcome)) };
+        if op.conn.is_some() && role.is_older(&op.request) && needs_copy(&op.request) {
+            // The overlay changed since it was executed: its client connects to the other pool.
+            self.back_off(*op, self.epoch());
+            return None;
+        }
+        let passes = role.mode().is_some_and(passes);
         let registers = |op: &OsdOp| matches!(op.op, Op::Watch { .. } | Op::Unwatch { .. });
         let waits = passes
-            && op.conn.is_some()
+            && op.tier.own.is_none()
             && outcome.result >= 0
             && !op.tier.is_flushed
             && op.request.tier.is_none()
@@ -383,12 +411,40 @@ impl Shard {
         }
     }
 
+    /// Whether a watch is not as the operation left it: the object was replaced by the base's since, which had not got the change.
+    pub(super) fn lost_watch_change(&mut self, slot: u32, op: &InflightOp) -> bool {
+        let wanted = |op: &OsdOp| match op.op {
+            Op::Watch { cookie, .. } => Some((cookie, true)),
+            Op::Unwatch { cookie } => Some((cookie, false)),
+            _ => None,
+        };
+        let [Some((cookie, registers))] = op.request.ops.iter().map(wanted).collect::<Vec<_>>()[..] else {
+            return false;
+        };
+        let context = self.context_of(slot, &op.request.object).filter(|context| context.exists);
+        let is_registered = context.is_some_and(|context| {
+            context.info.watchers.iter().any(|known| (known.client, known.cookie) == (op.client, cookie))
+        });
+        is_registered != registers
+    }
+
+    /// Executes a resend that changes a watch, which may be done twice.
+    pub(super) fn execute_again(&mut self, slot: u32, op: Box<InflightOp>) {
+        self.tiers.deferred.push_back(Deferred::Repeat { slot, op });
+    }
+
+    fn repeat_now(&mut self, slot: u32, op: InflightOp) {
+        let again = ClientOp { reqid: Self::INTERNAL, attempt: 0, ..ordered(&op.request, true) };
+        self.feed_new(slot, again, op);
+    }
+
     /// Does what was put off: a PG's machine that waits for an execution to be answered must hear of nothing else before.
     pub(super) fn run_deferred(&mut self) {
         while let Some(deferred) = self.tiers.deferred.pop_front() {
             match deferred {
                 Deferred::Resume(op) => self.resume_now(op),
                 Deferred::Tell { slot, op, outcome } => self.tell_now(slot, op, outcome),
+                Deferred::Repeat { slot, op } => self.repeat_now(slot, *op),
                 Deferred::Change { slot, object, own } => self.change_now(slot, &object, own),
             }
         }
@@ -427,7 +483,11 @@ impl Shard {
 
     /// The object is busy no more: what waited for it goes on, in order.
     fn release(&mut self, object: &ObjectId, change: impl Fn(&mut TierState)) {
-        for mut op in self.tiers.end(object) {
+        let mut waiting = self.tiers.end(object);
+        if !waiting.is_empty() && self.shared.settings.breaks(Mutation::DropParked) {
+            waiting.pop_back();
+        }
+        for mut op in waiting {
             change(&mut op.tier);
             self.resume(op);
         }
@@ -558,7 +618,7 @@ impl Shard {
         };
         let asked = self.request_to_other(slot, role.other, object, request.ops.clone(), Some(client));
         let Some(mut asked) = asked else { return self.back_off(*op, self.epoch()) };
-        if self.tiers.held() >= self.shared.settings.max_waiting_inactive {
+        if !self.may_hold(&op) {
             return self.send_op_back(*op);
         }
         asked.flags |= request.flags;
@@ -584,11 +644,27 @@ impl Shard {
         self.shared.world.ask_other(self.index, ticket, asked);
     }
 
+    /// Answers a notify that is over, once the base has said that its clients are sent here by the newest map that it knows:
+    /// elsewhere there may be watches that this pool does not have.
+    pub(super) fn confirm_notify(&mut self, role: &Role, op: Box<InflightOp>, outcome: Outcome) {
+        let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
+        let object = op.request.object.clone();
+        let asked = self.request_to_other(op.slot, role.other, &object, vec![OsdOp::from(query)], None);
+        let Some(asked) = asked else { return self.back_off(*op, self.epoch()) };
+        let ticket = self.tiers.ask(Ask::Confirm { op, outcome });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
     /// The other pool's answer.
     pub(super) fn on_answered(&mut self, ticket: u64, reply: Result<OsdReply, Errno>) {
         match self.tiers.answered(ticket) {
             Some(Ask::Proxied { slot, interval, op }) => self.on_proxied(slot, interval, op, reply),
             Some(Ask::Query { slot, interval, op }) => self.on_queried(slot, interval, op, reply),
+            Some(Ask::Confirm { op, outcome }) => match reply {
+                Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
+                Ok(_) => self.answer_notifier(&op, outcome),
+                Err(_) => self.send_op_back(*op),
+            },
             Some(Ask::Flush { slot, interval, object, epoch }) => {
                 self.on_flushed(slot, interval, &object, epoch, reply);
             }
@@ -673,6 +749,14 @@ impl Shard {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let (pg, interval) = (hosted.pg, hosted.interval);
         let client = nacre_types::ids::ClientId(0);
+        let own = match own {
+            Own::Change(Change::Evict { version, .. })
+                if self.shared.settings.breaks(Mutation::EvictDirty) =>
+            {
+                Own::Change(Change::Discard { version, overlay_epoch: Epoch(u32::MAX) })
+            }
+            own => own,
+        };
         let state = TierState { own: Some(own), ..TierState::default() };
         self.feed_own(slot, (pg, interval), object.clone(), Vec::new(), client, state);
     }
@@ -686,9 +770,8 @@ impl Shard {
                 if result == 0 {
                     self.metrics.tier_promotions.inc();
                     let watchers = self.context_of(op.slot, object).map(|context| context.info.watchers);
-                    if let Some(watchers) = watchers.filter(|watchers| !watchers.is_empty()) {
-                        self.watches.adopt(op.slot, object, &watchers, self.now_ns);
-                        self.inbox.nudge();
+                    if let Some(watchers) = watchers {
+                        self.replace_watches(op.slot, object, &watchers);
                     }
                 }
                 self.release(object, |_| {});
@@ -698,7 +781,7 @@ impl Shard {
             Own::Change(Change::Flushed { .. } | Change::Evict { is_flushed: true, .. }) => {
                 self.flush_done(op.slot, object, result);
             }
-            Own::Change(Change::Evict { .. }) => {
+            Own::Change(Change::Evict { .. } | Change::Discard { .. }) => {
                 if result == 0 {
                     self.metrics.tier_evictions.inc();
                 }

@@ -149,7 +149,7 @@ impl Shard {
         }
     }
 
-    fn answer_notifier(&self, op: &InflightOp, outcome: Outcome) {
+    pub(super) fn answer_notifier(&self, op: &InflightOp, outcome: Outcome) {
         if let Some(conn) = &op.conn {
             answer(conn, &op.request, self.epoch(), outcome);
         }
@@ -157,6 +157,15 @@ impl Shard {
 
     pub(super) fn epoch(&self) -> Epoch {
         self.map.as_ref().map_or(Epoch(0), |map| map.epoch)
+    }
+
+    /// The object was replaced by one with these watches.
+    pub(super) fn replace_watches(&mut self, slot: u32, object: &ObjectId, infos: &[WatchInfo]) {
+        let mut out = Vec::new();
+        self.watches.retain(object, infos, &mut out);
+        self.watches.adopt(slot, object, infos, self.now_ns);
+        self.carry_out_watches(out);
+        self.inbox.nudge();
     }
 
     fn carry_out_watches(&mut self, actions: Vec<Happened>) {
@@ -176,14 +185,14 @@ impl Shard {
                     }
                 }
                 Action::Complete { notifier, reply, timed_out } => {
-                    self.complete_notify(&notifier, &reply, timed_out);
+                    self.complete_notify(notifier, &reply, timed_out);
                 }
                 Action::Lapse { slot, object, watch } => self.remove_lapsed(slot, object, watch),
             }
         }
     }
 
-    fn complete_notify(&self, notifier: &InflightOp, reply: &NotifyReply, timed_out: bool) {
+    fn complete_notify(&mut self, notifier: Box<InflightOp>, reply: &NotifyReply, timed_out: bool) {
         let code = if timed_out { Errno::ETIMEDOUT.negated() } else { 0 };
         let answers = reply.encode();
         let mut output = BytesMut::with_capacity(8 + answers.len());
@@ -191,7 +200,11 @@ impl Shard {
         output.put(answers);
         let ops = vec![OpResult { code, output: output.freeze() }];
         let user_version = notifier.outcome.as_ref().map_or(0, |outcome| outcome.user_version);
-        self.answer_notifier(notifier, Outcome { result: code, user_version, ops });
+        let outcome = Outcome { result: code, user_version, ops };
+        match self.role_of(notifier.slot).filter(|role| role.cache.is_some()) {
+            Some(role) => self.confirm_notify(&role, notifier, outcome),
+            None => self.answer_notifier(&notifier, outcome),
+        }
     }
 
     /// Removes a watch from its object's info: an update of the OSD's own.

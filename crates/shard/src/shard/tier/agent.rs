@@ -10,6 +10,7 @@ use super::objects::{Own, Work};
 use nacre_common::options::Options;
 use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
+use nacre_pg::Mutation;
 use nacre_tier::effort::{
     self, AgentMode, AgentOptions, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
 };
@@ -20,7 +21,7 @@ use nacre_tier::promote::Admission;
 use nacre_tier::temperature::{Candidate, Grades, TemperatureHistogram};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, OsdId, PgId};
+use nacre_types::ids::{ClientId, Epoch, OsdId, PgId};
 use nacre_types::object::ObjectId;
 use nacre_types::op::{DirtyReply, Op, OpResult, OsdOp, object_flag, user_attr};
 use nacre_types::osdmap::{OsdMap, flag};
@@ -52,8 +53,10 @@ pub(in super::super) struct CacheState {
     rounds: u32,
     /// Where the look at clean objects goes on; `None` begins.
     position: Option<ObjectId>,
-    /// Objects that are dirty, and whether they are whiteouts, as far as the PG's objects have been counted.
-    dirty: BTreeMap<ObjectId, bool>,
+    /// The epoch of the last change of the overlay.
+    overlay_epoch: Epoch,
+    /// Objects that are dirty, as far as the PG's objects have been counted.
+    dirty: BTreeMap<ObjectId, Dirty>,
     /// Where flushing goes on.
     flushed_to: Option<ObjectId>,
     pub(super) next_ns: u64,
@@ -61,9 +64,26 @@ pub(in super::super) struct CacheState {
     pub(super) pg_bytes: u64,
 }
 
+/// What a dirty object stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dirty {
+    Object,
+    /// A removed object.
+    Whiteout,
+    /// Nothing: it is from before the overlay was removed ([`exec::tier::is_valid`]).
+    Obsolete,
+}
+
 impl CacheState {
-    fn new(pg: PgId, config: HitSetConfig, index: HitSetIndex, wall_ns: u64, next_ns: u64) -> CacheState {
+    fn new(
+        (pg, overlay_epoch): (PgId, Epoch),
+        config: HitSetConfig,
+        index: HitSetIndex,
+        wall_ns: u64,
+        next_ns: u64,
+    ) -> CacheState {
         CacheState {
+            overlay_epoch,
             history: HitSetHistory::activate(pg, config, index, wall_ns),
             mode: AgentMode::default(),
             histogram: TemperatureHistogram::default(),
@@ -79,10 +99,14 @@ impl CacheState {
     /// An object is now so, or was found so.
     pub(in super::super) fn note(&mut self, object: &ObjectId, context: &ObjectContext) {
         if exec::tier::is_dirty(context) {
-            let is_whiteout = exec::tier::is_whiteout(context);
+            let now = match exec::tier::is_whiteout(context) {
+                _ if !exec::tier::is_valid(context, self.overlay_epoch) => Dirty::Obsolete,
+                true => Dirty::Whiteout,
+                false => Dirty::Object,
+            };
             match self.dirty.get_mut(object) {
-                Some(known) => *known = is_whiteout,
-                None => _ = self.dirty.insert(object.clone(), is_whiteout),
+                Some(known) => *known = now,
+                None => _ = self.dirty.insert(object.clone(), now),
             }
         } else {
             self.dirty.remove(object);
@@ -110,9 +134,11 @@ impl CacheState {
     /// Up to `max` dirty objects from `cursor` on, of one namespace or all.
     pub(super) fn list_dirty(&self, cursor: &ObjectId, max: u64, namespace: Option<&str>) -> DirtyReply {
         let max = usize::try_from(max.clamp(1, MAX_LISTED)).unwrap_or(usize::MAX);
-        let is_wanted = |object: &&ObjectId| namespace.is_none_or(|wanted| object.namespace() == wanted);
-        let mut found = self.dirty.range(cursor.clone()..).filter(|(object, _)| is_wanted(object));
-        let objects = found.by_ref().take(max).map(|(object, deleted)| (object.clone(), *deleted)).collect();
+        let is_wanted = |object: &ObjectId| namespace.is_none_or(|wanted| object.namespace() == wanted);
+        let wanted = |(object, dirty): &(&ObjectId, &Dirty)| **dirty != Dirty::Obsolete && is_wanted(object);
+        let mut found = self.dirty.range(cursor.clone()..).filter(wanted);
+        let objects = found.by_ref().take(max);
+        let objects = objects.map(|(object, dirty)| (object.clone(), *dirty == Dirty::Whiteout)).collect();
         DirtyReply { objects, next: found.next().map(|(object, _)| object.clone()) }
     }
 
@@ -151,9 +177,11 @@ impl Shard {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let tiering =
             hosted.role.as_ref().filter(|role| role.leaves_whiteouts()).and_then(|role| role.cache.clone());
-        let (pg, has_state) = (hosted.pg, hosted.cache.is_some());
+        let overlay_epoch = hosted.role.as_ref().map_or(Epoch(0), |role| role.overlay_epoch);
+        let known = hosted.cache.as_ref().map(|cache| cache.overlay_epoch);
+        let (pg, has_state) = (hosted.pg, known == Some(overlay_epoch));
         let Some(tiering) = tiering.filter(|_| hosted.active) else {
-            if has_state {
+            if known.is_some() {
                 self.release_room(slot);
             }
             if let Some(hosted) = self.slots[slot as usize].as_mut() {
@@ -163,9 +191,9 @@ impl Shard {
         };
         let wall_ns = self.shared.world.wall_ns();
         let config = hit_set_config(&tiering, &self.shared.config.snapshot());
-        let begins = (!has_state).then(|| Box::new(self.load_cache(pg, config, wall_ns)));
+        let begins = (!has_state).then(|| Box::new(self.load_cache((pg, overlay_epoch), config, wall_ns)));
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
-        if let Some(cache) = &mut hosted.cache {
+        if let Some(cache) = hosted.cache.as_mut().filter(|_| has_state) {
             return cache.history.reconfigure(config, wall_ns);
         }
         hosted.cache = begins;
@@ -179,7 +207,12 @@ impl Shard {
     }
 
     /// The PG's archived hit sets.
-    fn load_cache(&self, pg: PgId, config: HitSetConfig, wall_ns: u64) -> CacheState {
+    fn load_cache(
+        &self,
+        (pg, overlay_epoch): (PgId, Epoch),
+        config: HitSetConfig,
+        wall_ns: u64,
+    ) -> CacheState {
         let store = &*self.shared.store;
         let mut index = HitSetIndex::default();
         let mut objects = Vec::new();
@@ -196,7 +229,7 @@ impl Shard {
         }
         objects.sort_by_key(|(archive, _)| *archive);
         index.archives = objects.iter().map(|(archive, _)| *archive).collect();
-        let mut state = CacheState::new(pg, config, index, wall_ns, self.now_ns + IDLE_NS);
+        let mut state = CacheState::new((pg, overlay_epoch), config, index, wall_ns, self.now_ns + IDLE_NS);
         for archive in state.history.unread() {
             let found = objects.iter().find(|(known, _)| *known == archive);
             let data = found.and_then(|(_, object)| store.read(pg, object, 0, 64 << 20).ok());
@@ -245,8 +278,14 @@ impl Shard {
         self.rotate_hit_set(slot);
         let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_NS };
         self.release_room(slot);
-        // Without an overlay the base changes by itself: what it has of watches is newer.
-        if map.has_flag(flag::NOTIERAGENT) || mode.is_idle() || !role.serves {
+        if map.has_flag(flag::NOTIERAGENT) {
+            return IDLE_NS;
+        }
+        // Without an overlay the base changes by itself.
+        if !role.serves {
+            return if self.discard_some(slot, role.overlay_epoch) { BUSY_NS } else { IDLE_NS };
+        }
+        if mode.is_idle() {
             return IDLE_NS;
         }
         let flushed = self.flush_some(slot, &mode, &tiering, &options);
@@ -311,7 +350,48 @@ impl Shard {
         effort::effective_target(tiering.target_max_bytes, stored, pool.pg_num, &osds, RESERVE_MICRO)
     }
 
+    /// Drops copies from before the overlay was removed, those that are dirty among them.
+    fn discard_some(&mut self, slot: u32, overlay_epoch: Epoch) -> bool {
+        let Some((objects, next)) = self.next_objects(slot) else { return false };
+        let mut room = MAX_EVICTIONS.saturating_sub(self.tiers.own_changes());
+        let mut discarded = false;
+        for object in &objects {
+            let context = self.context_of(slot, object).filter(|context| context.exists);
+            let obsolete = context.filter(|context| !exec::tier::is_valid(context, overlay_epoch));
+            let Some(context) = obsolete.filter(|_| !self.tiers.is_busy(object)) else { continue };
+            if room == 0 {
+                return true;
+            }
+            room -= 1;
+            discarded = true;
+            self.discard(slot, object, context.info.version, overlay_epoch);
+        }
+        let is_through = next.is_none();
+        self.go_on_from(slot, next);
+        discarded || !is_through
+    }
+
+    /// Users' objects that the agent looks at in this step, and where the next one goes on.
+    fn next_objects(&self, slot: u32) -> Option<(Vec<ObjectId>, Option<ObjectId>)> {
+        let hosted = self.slots.get(slot as usize)?.as_ref()?;
+        let first = ObjectId::min_at_hash(hosted.pg.pool, 0);
+        let from = hosted.cache.as_ref()?.position.clone().unwrap_or(first);
+        let page = self.shared.store.list_objects(hosted.pg, &from, None, EVICT_CHECKS + 1).ok()?;
+        let mut entries = page.entries;
+        let next = (entries.len() > EVICT_CHECKS).then(|| entries.pop()).flatten();
+        entries.retain(|object| !nacre_pg::is_temp(object) && object.namespace() != ARCHIVE_NAMESPACE);
+        Some((entries, next))
+    }
+
+    fn go_on_from(&mut self, slot: u32, next: Option<ObjectId>) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
+            cache.position = next;
+        }
+    }
+
     fn flush_some(&mut self, slot: u32, mode: &AgentMode, tiering: &Tiering, options: &Options) -> bool {
+        let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
         let most = match mode.flush {
             FlushMode::Idle if mode.evict == EvictMode::Full => options.osd.osd_agent_max_ops,
             FlushMode::Idle => return false,
@@ -328,6 +408,13 @@ impl Shard {
         for object in candidates {
             let Some(context) = self.context_of(slot, &object) else { continue };
             let candidate = self.candidate(&object, &context);
+            if context.exists && !exec::tier::is_valid(&context, overlay_epoch) {
+                if !candidate.is_blocked {
+                    self.discard(slot, &object, context.info.version, overlay_epoch);
+                    flushed = true;
+                }
+                continue;
+            }
             if candidate.may_flush(now_ns, tiering.min_flush_age_s, is_full).is_ok() {
                 self.flush(slot, &object, &context, None);
                 flushed = true;
@@ -351,25 +438,19 @@ impl Shard {
         if mode.evict == EvictMode::Idle {
             return false;
         }
-        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return false };
-        let (pg, Some(cache)) = (hosted.pg, &hosted.cache) else { return false };
-        let first = ObjectId::min_at_hash(pg.pool, 0);
-        let from = cache.position.clone().unwrap_or(first);
-        let Ok(page) = self.shared.store.list_objects(pg, &from, None, EVICT_CHECKS + 1) else {
-            return false;
-        };
-        let mut entries = page.entries;
-        let next = (entries.len() > EVICT_CHECKS).then(|| entries.pop()).flatten();
+        let Some((entries, next)) = self.next_objects(slot) else { return false };
         let grades = Grades::new(tiering.hit_set_grade_decay_rate, tiering.hit_set_search_last_n);
         let now_ns = self.shared.world.wall_ns();
         let is_full = mode.evict == EvictMode::Full;
         let room = MAX_EVICTIONS.saturating_sub(self.tiers.own_changes());
         let mut evicted = 0;
-        for object in entries.iter().filter(|object| !nacre_pg::is_temp(object)) {
+        for object in &entries {
             let Some(context) = self.context_of(slot, object).filter(|context| context.exists) else {
                 continue;
             };
-            if self.candidate(object, &context).may_evict(now_ns, tiering.min_evict_age_s, is_full).is_err() {
+            let mut candidate = self.candidate(object, &context);
+            candidate.is_dirty &= !self.shared.settings.breaks(Mutation::EvictDirty);
+            if candidate.may_evict(now_ns, tiering.min_evict_age_s, is_full).is_err() {
                 continue;
             }
             let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);

@@ -3,12 +3,13 @@
 use super::super::Shard;
 use super::super::ops::{InflightOp, Outcome};
 use super::objects::{Ask, Flush, Own, Work};
+use super::role::is_cache_op;
 use super::{DEPOSED, Gate};
 use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
-use nacre_pg::Executed;
+use nacre_pg::{Executed, Mutation};
 use nacre_types::errno::Errno;
-use nacre_types::ids::{Epoch, Interval};
+use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::msg::OsdReply;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
@@ -25,11 +26,21 @@ impl Shard {
         context: &ObjectContext,
         asked: &Op,
     ) -> Gate {
-        let is_unused = self.role_of(slot).is_some_and(|role| !role.serves);
+        let role = self.role_of(slot);
+        let is_unused = role.as_ref().is_some_and(|role| !role.serves);
+        let overlay_epoch = role.map_or(Epoch(0), |role| role.overlay_epoch);
+        let is_obsolete = context.exists && !exec::tier::is_valid(context, overlay_epoch);
         let Some(op) = self.ops.get_mut(token) else { return Gate::Done(Executed::Read) };
         let object = op.request.object.clone();
         let result = match asked {
             _ if !context.exists => Errno::ENOENT.negated(),
+            _ if is_obsolete => {
+                let version = context.info.version;
+                return self.withdraw(token, |shard, op| {
+                    shard.tiers.evictions.insert(object.clone(), op);
+                    shard.discard(slot, &object, version, overlay_epoch);
+                });
+            }
             Op::CacheEvict
                 if exec::tier::is_dirty(context) || !(is_unused || exec::tier::is_evictable(context)) =>
             {
@@ -80,6 +91,11 @@ impl Shard {
     }
 
     fn send_flush(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
+        let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
+        if !exec::tier::is_valid(context, overlay_epoch) {
+            // The base has changed past it.
+            return self.end_flush(object, DEPOSED.negated());
+        }
         let user_version = context.info.user_version;
         let is_whiteout = exec::tier::is_whiteout(context);
         let op = match is_whiteout {
@@ -124,6 +140,12 @@ impl Shard {
                 self.change_tier_object(slot, object, own);
             }
             Ok(0) => {
+                let version = match self.context_of(slot, object) {
+                    Some(context) if self.shared.settings.breaks(Mutation::FlushOutOfOrder) => {
+                        context.info.version
+                    }
+                    _ => version,
+                };
                 self.change_tier_object(slot, object, Own::Change(Change::Flushed { version, epoch }));
             }
             Ok(result) if result == DEPOSED.negated() => self.end_flush(object, result),
@@ -166,7 +188,9 @@ impl Shard {
             self.schedule_agent(flush.slot, self.now_ns);
         }
         for (mut op, _) in flush.waiting {
-            if result == DEPOSED.negated() {
+            if result != 0 && op.conn.is_none() {
+                self.lapse_again(&op, true);
+            } else if result == DEPOSED.negated() {
                 self.back_off(*op, self.epoch());
             } else if let Some(outcome) = op.tier.after_flush.take() {
                 match result {
@@ -176,10 +200,20 @@ impl Shard {
                     }
                     _ => self.send_op_back(*op),
                 }
-            } else {
+            } else if is_cache_op(&op.request) {
                 self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
+            } else if result == 0 {
+                self.resume(op);
+            } else {
+                self.send_op_back(*op);
             }
         }
+    }
+
+    /// Drops a copy that does not stand for its object.
+    pub(super) fn discard(&mut self, slot: u32, object: &ObjectId, version: Eversion, overlay_epoch: Epoch) {
+        self.begin(slot, object, Work::Own, None);
+        self.change_tier_object(slot, object, Own::Change(Change::Discard { version, overlay_epoch }));
     }
 
     /// An eviction is through.

@@ -87,6 +87,7 @@ pub(super) enum Ask {
     Promotion { slot: u32, object: ObjectId, interval: Interval, epoch: Epoch },
     Proxied { slot: u32, interval: Interval, op: Box<InflightOp> },
     Query { slot: u32, interval: Interval, op: Box<InflightOp> },
+    Confirm { op: Box<InflightOp>, outcome: Outcome },
     Flush { slot: u32, interval: Interval, object: ObjectId, epoch: Epoch },
 }
 
@@ -96,7 +97,7 @@ pub(super) struct Flush {
     /// The version that is flushed.
     pub(super) version: Eversion,
     pub(super) is_whiteout: bool,
-    /// Operations that are answered when it is done, and whether they insist.
+    /// Operations that are answered or go on when it is done, and whether they insist.
     pub(super) waiting: Vec<(Box<InflightOp>, bool)>,
     /// How often it started over.
     pub(super) restarts: u32,
@@ -108,6 +109,8 @@ pub(super) enum Deferred {
     Resume(Box<InflightOp>),
     /// An operation is answered.
     Tell { slot: u32, op: Box<InflightOp>, outcome: Outcome },
+    /// An operation is executed although it was before.
+    Repeat { slot: u32, op: Box<InflightOp> },
     /// An object changes on the OSD's own account.
     Change { slot: u32, object: ObjectId, own: Own },
 }
@@ -132,6 +135,11 @@ impl TierObjects {
     /// Whether something is under way that keeps operations on the object waiting.
     pub(super) fn is_busy(&self, object: &ObjectId) -> bool {
         !self.busy.is_empty() && self.busy.contains_key(object)
+    }
+
+    /// Whether operations are in the base's hands.
+    pub(super) fn is_proxying(&self, object: &ObjectId) -> bool {
+        self.busy.get(object).is_some_and(|busy| matches!(busy.work, Work::Proxy(_)))
     }
 
     /// Whether all that is under way is operations in the base's hands.

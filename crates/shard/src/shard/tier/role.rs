@@ -2,7 +2,7 @@
 
 use nacre_types::ids::{Epoch, PoolId};
 use nacre_types::msg::OsdRequest;
-use nacre_types::op::{Op, OsdOp};
+use nacre_types::op::{Op, OsdOp, request_flag};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, Tiering};
 use std::sync::Arc;
@@ -50,6 +50,11 @@ impl Role {
         self.mode().is_some()
     }
 
+    /// Whether a client sent the request by a map in which the overlay was another.
+    pub(in super::super) fn is_older(&self, request: &OsdRequest) -> bool {
+        request.flags & request_flag::IGNORE_OVERLAY == 0 && request.epoch < self.overlay_epoch
+    }
+
     pub(super) fn mode(&self) -> Option<CacheMode> {
         self.mode
     }
@@ -80,6 +85,12 @@ pub(super) fn needs_copy(request: &OsdRequest) -> bool {
 /// Whether clean objects are not used in this mode, so that none becomes dirty.
 pub(super) fn passes(mode: CacheMode) -> bool {
     matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward)
+}
+
+/// Whether an OSD reads the object as the source of a copy. The copy may be an operation that this cache proxied and waits for:
+/// such a read waits for no other operation that is proxied.
+pub(super) fn is_copy_read(request: &OsdRequest) -> bool {
+    matches!(request.ops.last(), Some(OsdOp { op: Op::CopyGet { .. }, .. }))
 }
 
 /// Whether the request manages the cache.
