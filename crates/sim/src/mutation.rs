@@ -127,7 +127,7 @@ mutations! {
     /// A reset that the connecting side may not have heard of is not said again.
     ForgetReset = "forget-reset", "sessions", ["a session repeats or skips a message"];
     /// Dirty objects are evicted from a cache.
-    EvictDirty = "evict-dirty", "tiers", ["stale read", "not linearizable", "lost write"];
+    EvictDirty = "evict-dirty", "tiers", ["the cluster does not become whole again", "stale read", "not linearizable", "lost write"];
     /// Objects that are removed in a cache leave no whiteouts.
     ForgetWhiteout = "forget-whiteout", "tiers", ["stale read", "not linearizable", "lost write"];
     /// An object counts as clean although it was changed while it was flushed.
