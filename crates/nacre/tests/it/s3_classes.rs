@@ -264,3 +264,25 @@ fn lifecycle_rules_move_objects_between_classes() {
     }
     zone.check_buckets(0, &[]);
 }
+
+#[test]
+fn a_transition_that_its_gateway_does_not_survive_leaves_nothing() {
+    let options = "rgw_lc_debug_interval = 1\nrgw_pending_bucket_index_op_expiration = 1\nrgw_gateway_lease_duration = 5";
+    let mut zone = Zone::start_with(options);
+    zone.add_classes();
+    zone.python(TRANSITIONS, "many");
+    let count = |zone: &Zone| {
+        let out = zone.cluster.run(&["rados", "-p", "cold.data", "ls"]);
+        String::from_utf8_lossy(&out.stdout).lines().count() as u64
+    };
+    zone.cluster.wait_for("data in the class", |_| count(&zone) > 0);
+    zone.gateway.kill();
+    let written = count(&zone);
+    // The next one can't go on for a while: the first one has the lock of the bucket's lifecycle.
+    zone.gateway.start(&zone.cluster);
+    let moved: u64 = zone.python(TRANSITIONS, "stopped").trim().parse().unwrap();
+    // Of 6 parts, 8 MiB each.
+    assert!(written > 12 * moved, "nothing was on its way: {written} objects, {moved} moved");
+    zone.wait_objects("COLD", "cold.data", 12 * moved);
+    zone.check_buckets_of(&["many"], 0, &[]);
+}

@@ -2,7 +2,7 @@
 assertion's text on failure.
 
 Stage `write` stores objects; `move CLASS` sets the rule that moves those under `go/` there, and waits for them; `versions` does it with versions;
-`delete` removes all of them."""
+`delete` removes all of them. `many` begins the move of more data, and `stopped` ends it."""
 
 import hashlib
 import json
@@ -93,6 +93,27 @@ def move(kind):
         assert got["Body"].read() == data and told(got) == listed()[key], key
 
 
+def many():
+    """Objects that take a while to move."""
+    S3.create_bucket(Bucket="many")
+    for number in range(4):
+        upload("many", f"go/{number}", *[body(f"{number} {part}", 8 * MIB) for part in range(6)])
+    put_rules("many", {"Transitions": [{"Days": 1, "StorageClass": "COLD"}]})
+
+
+def stopped():
+    """Tells how many of them have moved, each whole."""
+    S3.delete_bucket_lifecycle(Bucket="many")
+    moved = 0
+    for entry in S3.list_objects_v2(Bucket="many")["Contents"]:
+        got = S3.get_object(Bucket="many", Key=entry["Key"])
+        number = entry["Key"].removeprefix("go/")
+        assert got["Body"].read() == b"".join(body(f"{number} {part}", 8 * MIB) for part in range(6)), entry
+        assert told(got) == entry["StorageClass"], entry
+        moved += told(got) == "COLD"
+    print(moved)
+
+
 def versions():
     S3.create_bucket(Bucket="versioned")
     bodies = [body(str(number), size) for number, size in enumerate((3, 100_000, 5 * MIB, 5 * MIB + 7, 20))]
@@ -144,6 +165,6 @@ def delete():
 
 stage, *args = sys.argv[1].split()
 try:
-    {"write": write, "move": move, "versions": versions, "delete": delete}[stage](*args)
+    {"write": write, "move": move, "versions": versions, "many": many, "stopped": stopped, "delete": delete}[stage](*args)
 except ClientError as error:
     raise AssertionError(json.dumps(error.response, default=str)) from error
