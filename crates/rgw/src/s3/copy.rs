@@ -107,10 +107,10 @@ impl Protocol {
         let replaced = input.metadata_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, version_id: None }
             if **bucket == *input.bucket && **key == *input.key);
-        let changes = [REDIRECT, MANAGED, "x-amz-server-side-encryption-customer-algorithm"];
+        let changes = [STORAGE_CLASS, REDIRECT, MANAGED, "x-amz-server-side-encryption-customer-algorithm"];
         let class = asked_class(&req.headers)?;
-        let moved = req.headers.contains_key(STORAGE_CLASS) && class != reader.head.class;
-        let changed = replaced || moved || changes.iter().any(|name| req.headers.contains_key(*name));
+        // As in S3, naming the class that the object has is enough: programs touch objects so.
+        let changed = replaced || changes.iter().any(|name| req.headers.contains_key(*name));
         if onto_itself && !changed {
             return Err(s3_error!(
                 InvalidRequest,
