@@ -37,6 +37,7 @@ fn listed() -> Listed {
         owner: "alice".into(),
         kind: VersionKind::Plain,
         held: Some(Stats { objects: 2, bytes: 10 }),
+        class: String::new(),
     }
 }
 
@@ -48,7 +49,9 @@ fn subject() -> Subject {
 
 #[test]
 fn fuzz_records_of_shards() {
-    stored("index-entry", &[Entry { seq: SEQ, object: Some(listed()) }, Entry { seq: SEQ, object: None }]);
+    let cold = Listed { class: "COLD".into(), ..listed() };
+    let entry = |object| Entry { seq: SEQ, object };
+    stored("index-entry", &[entry(Some(listed())), entry(None), entry(Some(cold))]);
     stored("index-entry-tails", &[EntryTails { tails: vec![tails(), tails()] }]);
     stored("index-sums", &[Stats { objects: 3, bytes: 1 << 40 }]);
     stored("index-tidy", &[Tidy { up_to: SEQ }]);
@@ -81,7 +84,14 @@ fn fuzz_evidence() {
         tails: Some(tails()),
         untidy: true,
     };
-    let contents = [Content::Object(listed()), Content::Unchanged, Content::Tombstone, Content::Removed];
+    let cold = Listed { class: "COLD".into(), ..listed() };
+    let contents = [
+        Content::Object(listed()),
+        Content::Object(cold),
+        Content::Unchanged,
+        Content::Tombstone,
+        Content::Removed,
+    ];
     stored("evidence", &contents.map(evidence));
 }
 

@@ -114,7 +114,10 @@ impl OldEntry {
     fn converted(self) -> Entry {
         let OldEntry { tag, size, mtime_ns, etag, owner, marker, held, .. } = self;
         let kind = if marker { VersionKind::DeleteMarker } else { VersionKind::Object };
-        Entry { seq: Seq::LEGACY, object: Some(Listed { tag, size, mtime_ns, etag, owner, kind, held }) }
+        Entry {
+            seq: Seq::LEGACY,
+            object: Some(Listed { tag, size, mtime_ns, etag, owner, kind, held, class: String::new() }),
+        }
     }
 }
 

@@ -10,12 +10,42 @@ use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 
 /// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
+///
+/// A name is `BUCKET__shadow_TAG`, or `BUCKET__shadow_CLASS_TAG` where the data is in the pool of a storage class. Records that
+/// have such names refuse readers that do not know classes: they would look for the data in another pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Tails {
     /// What their names begin with.
     pub name: String,
     /// How many there are at most.
     pub count: u64,
+}
+
+/// What stands between the bucket's id and the rest in names of tails.
+const SHADOW: &str = "__shadow_";
+
+impl Tails {
+    /// The name of the tails that the write `tag` makes for a bucket in a storage class, which is empty for the pool of heads.
+    pub fn name_in(bucket: &str, class: &str, tag: &str) -> String {
+        let separator = if class.is_empty() { "" } else { "_" };
+        format!("{bucket}{SHADOW}{class}{separator}{tag}")
+    }
+
+    /// The storage class whose pool has them; empty for the pool of heads.
+    pub fn class(&self) -> &str {
+        class_of(&self.name)
+    }
+}
+
+/// The storage class in the name of a run of tails; empty for the pool of heads.
+pub fn class_of(run: &str) -> &str {
+    let rest = run.split_once(SHADOW).map_or("", |(_, rest)| rest);
+    // A tag has no underscores, a class may.
+    rest.rsplit_once('_').map_or("", |(class, _)| class)
+}
+
+fn any_class<'a>(tails: impl IntoIterator<Item = &'a Tails>) -> bool {
+    tails.into_iter().any(|tails| !tails.class().is_empty())
 }
 
 /// Sums of objects, each version counted by itself.
@@ -71,6 +101,29 @@ pub struct Listed {
     pub kind: VersionKind,
     /// What all versions come to, where the object has versions.
     pub held: Option<Stats>,
+    /// The storage class of the current version; empty for STANDARD. Records where it is empty do not have it: they are those of
+    /// the version before ([`Versioned::envelope`]).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub class: String,
+}
+
+/// [`Listed`] without a class.
+#[derive(Deserialize)]
+struct UnclassedListed {
+    tag: String,
+    size: u64,
+    mtime_ns: u64,
+    etag: String,
+    owner: String,
+    kind: VersionKind,
+    held: Option<Stats>,
+}
+
+impl From<UnclassedListed> for Listed {
+    fn from(old: UnclassedListed) -> Listed {
+        let UnclassedListed { tag, size, mtime_ns, etag, owner, kind, held } = old;
+        Listed { tag, size, mtime_ns, etag, owner, kind, held, class: String::new() }
+    }
 }
 
 impl Listed {
@@ -147,7 +200,8 @@ pub struct Pending {
     pub tails: Option<Tails>,
     /// Tails that are unreferenced once it is committed, besides those of the entry.
     pub replaced: Vec<Tails>,
-    /// Tails of the parts that the object gets from the upload that it completes.
+    /// Tails of the parts that the object gets from the upload that it completes. Without an upload they are tails that it may
+    /// write, and garbage where it does not take effect.
     pub parts: Vec<Tails>,
     /// The upload that it completes.
     pub upload: Option<String>,
@@ -211,15 +265,49 @@ pub struct Tidy {
     pub up_to: Seq,
 }
 
+/// [`Entry`] of an object without a class.
+#[derive(Deserialize)]
+struct UnclassedEntry {
+    seq: Seq,
+    object: Option<UnclassedListed>,
+}
+
+/// [`Evidence`] of an object without a class.
+#[derive(Deserialize)]
+struct UnclassedEvidence {
+    seq: Seq,
+    tag: String,
+    content: UnclassedContent,
+    subject: Option<Subject>,
+    tails: Option<Tails>,
+    untidy: bool,
+}
+
+#[derive(Deserialize)]
+enum UnclassedContent {
+    Object(UnclassedListed),
+    Unchanged,
+    Tombstone,
+    Removed,
+}
+
 impl Versioned for Entry {
     const NAME: &'static str = "index entry";
-    const VERSION: u8 = 3;
-    const COMPAT: u8 = 3;
+    const VERSION: u8 = 4;
+    const COMPAT: u8 = 4;
+
+    fn envelope(&self) -> (u8, u8) {
+        let has_class = self.object.as_ref().is_some_and(|listed| !listed.class.is_empty());
+        if has_class { (4, 4) } else { (3, 3) }
+    }
 
     fn decode_old(version: u8, body: &[u8]) -> std::result::Result<Entry, DecodeError> {
         match version {
-            // It has booleans where there are kinds now: both are encoded alike.
-            2 => encoding::decode_body(Self::NAME, body),
+            // Version 2 has booleans where there are kinds now: both are encoded alike.
+            2 | 3 => {
+                let old: UnclassedEntry = encoding::decode_body(Self::NAME, body)?;
+                Ok(Entry { seq: old.seq, object: old.object.map(Listed::from) })
+            }
             _ => Err(DecodeError::TooOld { what: Self::NAME, version }),
         }
     }
@@ -227,6 +315,16 @@ impl Versioned for Entry {
 
 impl Versioned for EntryTails {
     const NAME: &'static str = "tails of an index entry";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if any_class(&self.tails) { (2, 2) } else { (1, 1) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<EntryTails, DecodeError> {
+        encoding::decode_body(Self::NAME, body)
+    }
 }
 
 impl Versioned for Stats {
@@ -235,17 +333,47 @@ impl Versioned for Stats {
 
 impl Versioned for Pending {
     const NAME: &'static str = "pending index entry";
-    const VERSION: u8 = 2;
-    const COMPAT: u8 = 2;
+    const VERSION: u8 = 3;
+    const COMPAT: u8 = 3;
+
+    fn envelope(&self) -> (u8, u8) {
+        let all = self.tails.iter().chain(&self.replaced).chain(&self.parts);
+        // Earlier releases leave such parts behind.
+        let writes_parts = self.upload.is_none() && !self.parts.is_empty();
+        if writes_parts || any_class(all) { (3, 3) } else { (2, 2) }
+    }
+
+    fn decode_old(version: u8, body: &[u8]) -> std::result::Result<Pending, DecodeError> {
+        match version {
+            2 => encoding::decode_body(Self::NAME, body),
+            _ => Err(DecodeError::TooOld { what: Self::NAME, version }),
+        }
+    }
 }
 
 impl Versioned for Evidence {
     const NAME: &'static str = "evidence of a change";
-    const VERSION: u8 = 2;
-    const COMPAT: u8 = 2;
+    const VERSION: u8 = 3;
+    const COMPAT: u8 = 3;
+
+    /// An object has tails in a class's pool only where it has that class.
+    fn envelope(&self) -> (u8, u8) {
+        match &self.content {
+            Content::Object(listed) if !listed.class.is_empty() => (3, 3),
+            Content::Object(_) | Content::Unchanged | Content::Tombstone | Content::Removed => (2, 2),
+        }
+    }
 
     fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<Evidence, DecodeError> {
-        encoding::decode_body(Self::NAME, body)
+        let old: UnclassedEvidence = encoding::decode_body(Self::NAME, body)?;
+        let UnclassedEvidence { seq, tag, content, subject, tails, untidy } = old;
+        let content = match content {
+            UnclassedContent::Object(listed) => Content::Object(listed.into()),
+            UnclassedContent::Unchanged => Content::Unchanged,
+            UnclassedContent::Tombstone => Content::Tombstone,
+            UnclassedContent::Removed => Content::Removed,
+        };
+        Ok(Evidence { seq, tag, content, subject, tails, untidy })
     }
 }
 
@@ -305,6 +433,53 @@ mod tests {
             let new = encode(&Entry { seq: Seq::LEGACY, object: Some(object) });
             assert!(decode::<BooleanEntry>("shard", &new).is_err());
         }
+    }
+
+    /// A record that earlier releases read in that version.
+    fn is_read_by(bytes: &[u8], version: u8) -> bool {
+        bytes[1] <= version
+    }
+
+    #[test]
+    fn records_with_a_class_refuse_readers_that_know_none() {
+        let tails = |class: &str| Tails { name: Tails::name_in("b", class, "0f"), count: 2 };
+        for class in ["", "COLD", "STANDARD_IA"] {
+            assert_eq!(tails(class).class(), class);
+            let listed = Listed { tag: "t".into(), class: class.into(), ..Listed::default() };
+            let none = class.is_empty();
+            let entry = Entry { seq: Seq::LEGACY, object: Some(listed.clone()) };
+            let bytes = encode(&entry);
+            assert_eq!(is_read_by(&bytes, 3), none, "{class}");
+            assert_eq!(decode::<Entry>("shard", &bytes).unwrap(), entry);
+            let own = EntryTails { tails: vec![tails(""), tails(class)] };
+            let bytes = encode(&own);
+            assert_eq!(is_read_by(&bytes, 1), none, "{class}");
+            assert_eq!(decode::<EntryTails>("shard", &bytes).unwrap(), own);
+            for (at, pending) in [
+                Pending { tails: Some(tails(class)), ..Pending::default() },
+                Pending { replaced: vec![tails(""), tails(class)], ..Pending::default() },
+                Pending { parts: vec![tails(class)], upload: Some("u".into()), ..Pending::default() },
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                let bytes = encode(&pending);
+                assert_eq!(is_read_by(&bytes, 2), none, "{class} {at}");
+                assert_eq!(decode::<Pending>("shard", &bytes).unwrap(), pending);
+            }
+            let evidence = Evidence {
+                seq: Seq::LEGACY,
+                tag: "t".into(),
+                content: Content::Object(listed),
+                subject: Some(Subject::default()),
+                tails: Some(tails(class)),
+                untidy: true,
+            };
+            let bytes = encode(&evidence);
+            assert_eq!(is_read_by(&bytes, 2), none, "{class}");
+            assert_eq!(decode::<Evidence>("head", &bytes).unwrap(), evidence);
+        }
+        assert_eq!(class_of("b"), "");
     }
 
     #[test]

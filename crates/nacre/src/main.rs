@@ -30,7 +30,8 @@ usage: nacre COMMAND [ARGS]...
   mon                  the map authority alone
   osd --id N           one OSD alone
   gateway              an S3 gateway alone
-  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit, topic, notification, zone
+  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit, topic, notification, zone,
+  zonegroup
                        S3 users, their keys, buckets, limits, upkeep, notifications, pools (Ceph's radosgw-admin)
   backup               streams to striped volumes and back, with checksums: create, append, cat, verify
   bench s3             load on any S3 server: puts, listings, gets and removals, measured by the second
@@ -120,6 +121,7 @@ fn program(name: &str) -> Option<Program> {
         "topic" => cmd::radosgw_admin::topic,
         "notification" => cmd::radosgw_admin::notification,
         "zone" => cmd::radosgw_admin::zone,
+        "zonegroup" => cmd::radosgw_admin::zonegroup,
         "radosgw-admin" => cmd::radosgw_admin::main,
         "dplcompat" | "nacre-dplcompat" => cmd::dplcompat::main,
         "ceph" => cmd::ceph::main,

@@ -9,6 +9,7 @@ use crate::object::Data;
 use crate::quota::{Quota, QuotaChange, Sums};
 use crate::record;
 use crate::user::User;
+use crate::zone::STORAGE_CLASS;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -269,7 +270,7 @@ impl Gateway {
             "name": key, "size": head.size, "mtime": time(head.mtime_ns), "etag": head.etag, "tag": head.tag,
             "policy": describe_acl(&head.acl, &head.owner), "manifest": manifest,
             "attrs": { "headers": map(&head.headers), "metadata": map(&head.metadata), "tags": map(&head.tags) },
-            "checksum": checksum,
+            "checksum": checksum, "storage_class": if head.class.is_empty() { STORAGE_CLASS } else { &head.class },
         }))
     }
 

@@ -353,42 +353,59 @@ impl Gateway {
         report: &mut CheckReport,
     ) -> Result<Runs> {
         let mut runs = Runs::new();
-        let mut lister = self.pools.data.list();
-        while let Some(object) = lister.next().await? {
-            match role_of(bucket, object.name()) {
-                None => {}
-                Some(Role::Tail(run)) => {
-                    runs.insert(run);
-                }
-                Some(Role::Head(key)) => {
-                    let shard = index::shard_of(bucket, &key);
-                    let name = key::entry(&key);
-                    let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
-                    // Whether it is the right one is seen when entries are gone through.
-                    if !found.is_ok_and(|found| found.contains_key(&name)) {
-                        self.check_key(bucket, &key, fix, report).await?;
+        for place in self.data_pools().await? {
+            let mut lister = place.pool.list();
+            while let Some(object) = lister.next().await? {
+                match role_of(bucket, object.name()) {
+                    Some(Role::Tail(run)) if place.has_tails(&run) => drop(runs.insert(run)),
+                    Some(role @ (Role::Head(_) | Role::Upload(..))) if place.has_heads() => {
+                        self.check_role(bucket, role, fix, report).await?;
                     }
-                }
-                Some(Role::Upload(key, id)) => {
-                    let shard = index::shard_of(bucket, &key);
-                    let name = key::upload(&key, &id);
-                    let listed = async || -> Result<bool> {
-                        let found =
-                            self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
-                        Ok(found.contains_key(&name))
-                    };
-                    if listed().await? || self.tails_of_upload(bucket, &key, &id).await?.is_none() {
-                        continue;
-                    }
-                    self.must_stand(bucket).await?;
-                    report.add(Problem::UnlistedUpload(key.clone(), id.clone()));
-                    if fix {
-                        self.abort_upload(bucket, &key, &id).await?;
-                    }
+                    // It is not where the gateway would look for it.
+                    Some(_) | None => {}
                 }
             }
         }
         Ok(runs)
+    }
+
+    /// Checks a head or an upload that is in the pool of heads.
+    async fn check_role(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        role: Role,
+        fix: bool,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        match role {
+            Role::Tail(_) => {}
+            Role::Head(key) => {
+                let shard = index::shard_of(bucket, &key);
+                let name = key::entry(&key);
+                let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
+                // Whether it is the right one is seen when entries are gone through.
+                if !found.is_ok_and(|found| found.contains_key(&name)) {
+                    self.check_key(bucket, &key, fix, report).await?;
+                }
+            }
+            Role::Upload(key, id) => {
+                let shard = index::shard_of(bucket, &key);
+                let name = key::upload(&key, &id);
+                let listed = async || -> Result<bool> {
+                    let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
+                    Ok(found.contains_key(&name))
+                };
+                if listed().await? || self.tails_of_upload(bucket, &key, &id).await?.is_none() {
+                    return Ok(());
+                }
+                self.must_stand(bucket).await?;
+                report.add(Problem::UnlistedUpload(key.clone(), id.clone()));
+                if fix {
+                    self.abort_upload(bucket, &key, &id).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Every listed upload is there.
@@ -480,25 +497,29 @@ impl Gateway {
         // each run is counted by the way: they may have been collected meanwhile.
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         let mut readable = true;
-        let mut lister = self.pools.data.list();
-        while let Some(object) = lister.next().await? {
-            match role_of(bucket, object.name()) {
-                None => {}
-                Some(Role::Head(key)) => match self.named_tails(bucket, &key).await {
-                    Err(Error::Corrupt { .. }) => readable = false,
-                    named => forget(&mut runs, &named?),
-                },
-                Some(Role::Upload(key, id)) => {
-                    let tails = self.tails_of_upload(bucket, &key, &id).await?;
-                    forget(&mut runs, &tails.unwrap_or_default());
-                }
-                Some(Role::Tail(run)) => {
-                    let number =
-                        object.name().rsplit('_').next().and_then(|number| number.parse::<u64>().ok());
-                    if runs.contains(&run) {
-                        let count = counts.entry(run).or_default();
-                        *count = (*count).max(number.unwrap_or(0).saturating_add(1));
+        for place in self.data_pools().await? {
+            let mut lister = place.pool.list();
+            while let Some(object) = lister.next().await? {
+                match role_of(bucket, object.name()) {
+                    Some(Role::Head(key)) if place.has_heads() => {
+                        match self.named_tails(bucket, &key).await {
+                            Err(Error::Corrupt { .. }) => readable = false,
+                            named => forget(&mut runs, &named?),
+                        }
                     }
+                    Some(Role::Upload(key, id)) if place.has_heads() => {
+                        let tails = self.tails_of_upload(bucket, &key, &id).await?;
+                        forget(&mut runs, &tails.unwrap_or_default());
+                    }
+                    Some(Role::Tail(run)) if place.has_tails(&run) => {
+                        let number =
+                            object.name().rsplit('_').next().and_then(|number| number.parse::<u64>().ok());
+                        if runs.contains(&run) {
+                            let count = counts.entry(run).or_default();
+                            *count = (*count).max(number.unwrap_or(0).saturating_add(1));
+                        }
+                    }
+                    Some(_) | None => {}
                 }
             }
         }

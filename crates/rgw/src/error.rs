@@ -63,6 +63,19 @@ pub enum Error {
     /// The zone's data pool can't be changed any more.
     #[error("the zone is in use: the data of its objects is in pool {0}")]
     ZoneInUse(String),
+    /// The pool of a storage class can't be changed.
+    #[error("storage class {class} is in use with pool {pool}: {why}")]
+    ClassInUse {
+        /// The class.
+        class: String,
+        /// Its pool.
+        pool: String,
+        /// What keeps it from being changed.
+        why: String,
+    },
+    /// The zone has no pool for the storage class.
+    #[error("The storage class you specified is not valid: {0}")]
+    NoSuchStorageClass(String),
     /// No such kind of metadata.
     #[error("no such metadata: {0}")]
     NoSuchMetadata(String),

@@ -10,7 +10,8 @@ use crate::index::Tails;
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use nacre_types::encoding::Versioned;
+use nacre_index::record::class_of;
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
@@ -31,8 +32,20 @@ struct Garbage {
     tails: Tails,
 }
 
+/// Format 2 is format 1 with tails in the pool of a class.
 impl Versioned for Garbage {
     const NAME: &'static str = "garbage";
+    const VERSION: u8 = 2;
+    /// Readers that know no classes would not find the tails, and take them for removed.
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<Garbage, DecodeError> {
+        encoding::decode_body(Self::NAME, body)
+    }
 }
 
 /// A record as it is listed: shard, key, when it may go, what.
@@ -167,8 +180,9 @@ impl Gateway {
     }
 
     async fn collect(&self, record: &GarbageRecord) -> Result<()> {
+        let pool = self.pool_of(class_of(&record.name)).await?;
         let mut removals = stream::iter(0..record.count)
-            .map(|at| self.pools.data.remove(&format!("{}_{at}", record.name)))
+            .map(|at| pool.remove(&format!("{}_{at}", record.name)))
             .map(|removal| async move {
                 match removal.await {
                     Err(error) if error.is_not_found() => Ok(()),

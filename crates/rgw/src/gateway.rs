@@ -51,7 +51,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 const TELL_TIMEOUT: Duration = Duration::from_secs(15);
 const _: () = assert!(WATCH_TIMEOUT.as_secs() < TELL_TIMEOUT.as_secs());
 /// How long answers of other gateways are waited for.
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts to tell the other gateways of a change.
 const TELLINGS: u32 = 5;
 /// How long something is remembered, as Ceph's `rgw_cache_expiry_interval`: who changed it may have died before it told.
@@ -186,6 +186,8 @@ pub(crate) enum Change {
     /// Nothing was changed: the question how the circuit breaker of the topic with that id is in each gateway. The
     /// acknowledgement answers it ([`BreakerState::as_str`](nacre_queues::retry::BreakerState::as_str)).
     AskBreaker(String),
+    /// Nothing was changed: the question whether a gateway knows storage classes ([`KNOWN`](crate::zone::KNOWN)).
+    AskStorageClasses,
 }
 
 /// One cluster's gateway. All its methods may be called from any task.
@@ -687,7 +689,7 @@ impl Memory {
             Change::Bucket(name) => self.buckets.forget(name),
             Change::Role(name) => self.roles.forget(name),
             Change::Topic(key) => self.topics.forget(key),
-            Change::AskBreaker(_) => {}
+            Change::AskBreaker(_) | Change::AskStorageClasses => {}
         }
     }
 
@@ -713,6 +715,7 @@ impl WatchHandler for InvalidationHandler {
         let mut answer = "";
         match postcard::from_bytes::<Change>(&notification.payload) {
             Ok(Change::AskBreaker(topic)) => answer = gateway.breaker_here(&topic),
+            Ok(Change::AskStorageClasses) => answer = crate::zone::KNOWN,
             Ok(change) => gateway.hear(&change),
             // What a newer release says may concern anything.
             Err(_) => gateway.memory.forget_all(),

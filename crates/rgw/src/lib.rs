@@ -17,6 +17,7 @@ mod admin_api;
 mod bucket;
 pub mod caps;
 mod check;
+mod classes;
 mod cors;
 mod error;
 mod evaluation;

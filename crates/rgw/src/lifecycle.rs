@@ -9,6 +9,7 @@ pub use work::{Expired, LifecycleEntry, LifecycleStatus};
 pub(crate) use work::{Schedule, work};
 
 use crate::object::Head;
+use crate::zone::STORAGE_CLASS;
 use s3s::dto::{BucketLifecycleConfiguration, ExpirationStatus, LifecycleRule, Timestamp};
 use std::time::Duration;
 
@@ -43,6 +44,10 @@ pub(crate) struct Rule {
     /// So many noncurrent versions stay however old they are.
     newer_noncurrent: u64,
     abort_days: Option<u64>,
+    /// When current versions move to a storage class, by its name; STANDARD is empty.
+    transitions: Vec<(Due, String)>,
+    /// The same of noncurrent ones: days, and how many of them stay where they are however old they are.
+    noncurrent_transitions: Vec<(u64, u64, String)>,
 }
 
 /// A bucket's rules, and how long their days are.
@@ -64,15 +69,39 @@ fn positive(days: Option<i32>, what: &str) -> Result<Option<u64>, String> {
     }
 }
 
+fn not_negative(days: Option<i32>, what: &str) -> Result<Option<u64>, String> {
+    let read = days.map(u64::try_from).transpose();
+    read.map_err(|_| format!("'{what}' must not be negative"))
+}
+
+/// A date of a rule, in nanoseconds since 1970.
+fn midnight(date: &Timestamp) -> Result<u64, String> {
+    let at = nanoseconds(date).ok_or("'Date' lies before 1970")?;
+    if at % DAY.as_nanos() as u64 == 0 { Ok(at) } else { Err("'Date' must be at midnight GMT".into()) }
+}
+
+/// The storage class of a transition; empty for STANDARD.
+fn class_named(class: Option<&str>) -> Result<String, String> {
+    let class = class.filter(|class| !class.is_empty()).ok_or("a transition needs StorageClass")?;
+    Ok(if class == STORAGE_CLASS { "" } else { class }.to_owned())
+}
+
+impl Due {
+    /// When that is for a version of that time.
+    fn at_ns(self, mtime_ns: u64, day: Duration) -> u64 {
+        match self {
+            Due::Date(at) => at,
+            Due::Days(days) => after(mtime_ns, days, day),
+        }
+    }
+}
+
 impl Rule {
     /// Reads a rule; fails with what is wrong with it.
     fn read(rule: &LifecycleRule) -> Result<Rule, String> {
         let mut read = Rule { id: rule.id.clone().unwrap_or_default(), ..Rule::default() };
         if read.id.chars().count() > MAX_ID_CHARS {
             return Err(format!("ID length should not exceed allowed limit of {MAX_ID_CHARS}"));
-        }
-        if rule.transitions.is_some() || rule.noncurrent_version_transitions.is_some() {
-            return Err("there is one storage class only: objects can't move to another".into());
         }
         if rule.filter.is_some() && rule.prefix.is_some() {
             return Err("either Filter or Prefix".into());
@@ -100,13 +129,7 @@ impl Rule {
             read.due = match (days, &expiration.date) {
                 (Some(_), Some(_)) => return Err("either Days or Date".into()),
                 (Some(days), None) => Some(Due::Days(days)),
-                (None, Some(date)) => {
-                    let at = nanoseconds(date).ok_or("'Date' lies before 1970")?;
-                    if at % DAY.as_nanos() as u64 != 0 {
-                        return Err("'Date' must be at midnight GMT".into());
-                    }
-                    Some(Due::Date(at))
-                }
+                (None, Some(date)) => Some(Due::Date(midnight(date)?)),
                 (None, None) => None,
             };
             if read.marker && read.due.is_some() {
@@ -130,8 +153,50 @@ impl Rule {
                 return Err("uploads have neither tags nor a size".into());
             }
         }
-        let acts =
-            read.due.is_some() || read.marker || read.noncurrent_days.is_some() || read.abort_days.is_some();
+        for transition in rule.transitions.iter().flatten() {
+            let class = class_named(transition.storage_class.as_ref().map(|class| class.as_str()))?;
+            let due = match (not_negative(transition.days, "Days")?, &transition.date) {
+                (Some(days), None) => Due::Days(days),
+                (None, Some(date)) => Due::Date(midnight(date)?),
+                _ => return Err("a transition has either Days or Date".into()),
+            };
+            if let (Due::Days(moves), Some(Due::Days(goes))) = (due, read.due)
+                && goes <= moves
+            {
+                return Err(
+                    "'Days' in the Expiration action must be greater than 'Days' in the Transition action"
+                        .into(),
+                );
+            }
+            read.transitions.push((due, class));
+        }
+        for transition in rule.noncurrent_version_transitions.iter().flatten() {
+            let class = class_named(transition.storage_class.as_ref().map(|class| class.as_str()))?;
+            let days = not_negative(transition.noncurrent_days, "NoncurrentDays")?;
+            let days = days.ok_or("NoncurrentVersionTransition needs NoncurrentDays")?;
+            let newer = positive(transition.newer_noncurrent_versions, "NewerNoncurrentVersions")?;
+            if read.noncurrent_days.is_some_and(|goes| goes <= days) {
+                return Err("'NoncurrentDays' in NoncurrentVersionExpiration must be greater than in NoncurrentVersionTransition".into());
+            }
+            read.noncurrent_transitions.push((days, newer.unwrap_or(0), class));
+        }
+        let classes = |mut all: Vec<&String>| {
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            all.len() == count
+        };
+        if !classes(read.transitions.iter().map(|(_, class)| class).collect())
+            || !classes(read.noncurrent_transitions.iter().map(|(_, _, class)| class).collect())
+        {
+            return Err("a rule names a storage class once".into());
+        }
+        let acts = read.due.is_some()
+            || read.marker
+            || read.noncurrent_days.is_some()
+            || read.abort_days.is_some()
+            || !read.transitions.is_empty()
+            || !read.noncurrent_transitions.is_empty();
         if acts { Ok(read) } else { Err("At least one action needs to be specified in a rule".into()) }
     }
 
@@ -150,10 +215,7 @@ impl Rule {
 
     /// When the current version goes.
     fn expires_ns(&self, mtime_ns: u64, day: Duration) -> Option<u64> {
-        Some(match self.due? {
-            Due::Date(at) => at,
-            Due::Days(days) => after(mtime_ns, days, day),
-        })
+        Some(self.due?.at_ns(mtime_ns, day))
     }
 }
 
@@ -199,6 +261,51 @@ impl Rules {
     fn may_expire(&self, key: &str, size: u64, mtime_ns: u64, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| rule.expires_ns(mtime_ns, day).is_some_and(|due| due <= now_ns);
         self.0.iter().any(|rule| due(rule) && rule.may_match(key, size))
+    }
+
+    /// The storage classes that objects move to.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|rule| {
+            let current = rule.transitions.iter().map(|(_, class)| class.as_str());
+            current.chain(rule.noncurrent_transitions.iter().map(|(_, _, class)| class.as_str()))
+        })
+    }
+
+    /// The storage class in which a current version should be now: that of the transition that was due last. `None` where none
+    /// is due, or it is there already.
+    fn transition(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> Option<&str> {
+        let matching = self.0.iter().filter(|rule| rule.matches(key, head));
+        let due = matching
+            .flat_map(|rule| &rule.transitions)
+            .map(|(due, class)| (due.at_ns(head.mtime_ns, day), class));
+        let (_, class) = due.filter(|(at, _)| *at <= now_ns).max()?;
+        (*class != head.class).then_some(class)
+    }
+
+    /// Whether a key without versions may have to move now; its tags are not known yet.
+    fn may_move(&self, key: &str, entry: &Head, now_ns: u64, day: Duration) -> bool {
+        let due = |rule: &Rule| {
+            let mut transitions = rule.transitions.iter();
+            transitions.any(|(due, class)| *class != entry.class && due.at_ns(entry.mtime_ns, day) <= now_ns)
+        };
+        self.0.iter().any(|rule| due(rule) && rule.may_match(key, entry.size))
+    }
+
+    /// As [`Rules::transition`], of a version that was followed by another one at `since_ns`, and by `newer` noncurrent ones.
+    fn noncurrent_transition(
+        &self,
+        (key, head): (&str, &Head),
+        (since_ns, newer): (u64, u64),
+        now_ns: u64,
+        day: Duration,
+    ) -> Option<&str> {
+        let matching = self.0.iter().filter(|rule| rule.matches(key, head));
+        let all = matching.flat_map(|rule| &rule.noncurrent_transitions);
+        let due = all
+            .filter(|(_, stay, _)| newer >= *stay)
+            .map(|(days, _, class)| (after(since_ns, *days, day), class));
+        let (_, class) = due.filter(|(at, _)| *at <= now_ns).max()?;
+        (*class != head.class).then_some(class)
     }
 
     /// Whether a delete marker that hides nothing goes.
@@ -293,6 +400,38 @@ mod tests {
     }
 
     #[test]
+    fn versions_move_to_the_class_that_was_due_last() {
+        let rules = rules(serde_json::json!({
+            "prefix": "logs/",
+            "transitions": [
+                {"date": null, "days": 3, "storage_class": "COLD"}, {"date": null, "days": 1, "storage_class": "WARM"},
+            ],
+            "noncurrent_version_transitions": [
+                {"noncurrent_days": 0, "newer_noncurrent_versions": 1, "storage_class": "COLD"},
+            ],
+        }))
+        .unwrap();
+        let head = |class: &str| Head { class: class.into(), ..Head::default() };
+        let at = |class: &str, days| {
+            rules.transition("logs/k", &head(class), days * DAY_NS, DAY).map(str::to_owned)
+        };
+        assert_eq!(at("", 0), None);
+        assert_eq!(at("", 1).as_deref(), Some("WARM"));
+        assert_eq!(at("WARM", 1), None);
+        assert_eq!(at("", 3).as_deref(), Some("COLD"));
+        assert_eq!(at("WARM", 4).as_deref(), Some("COLD"));
+        assert_eq!(at("COLD", 4), None);
+        assert_eq!(rules.transition("other", &head(""), 9 * DAY_NS, DAY), None);
+        assert!(rules.may_move("logs/k", &head(""), DAY_NS, DAY));
+        assert!(!rules.may_move("logs/k", &head("WARM"), DAY_NS, DAY));
+        let noncurrent = |newer| rules.noncurrent_transition(("logs/k", &head("")), (5, newer), DAY_NS, DAY);
+        assert_eq!((noncurrent(0), noncurrent(1)), (None, Some("COLD")));
+        let mut classes: Vec<&str> = rules.classes().collect();
+        classes.sort_unstable();
+        assert_eq!(classes, ["COLD", "COLD", "WARM"]);
+    }
+
+    #[test]
     fn rules_that_say_nothing_or_too_much_are_refused() {
         for wrong in [
             serde_json::json!({}),
@@ -300,6 +439,15 @@ mod tests {
             serde_json::json!({"expiration": {"date": null, "days": -1, "expired_object_delete_marker": null}}),
             serde_json::json!({"expiration": {"date": "2026-01-01T01:00:00Z", "days": null, "expired_object_delete_marker": null}}),
             serde_json::json!({"expiration": {"date": null, "days": 1, "expired_object_delete_marker": true}}),
+            serde_json::json!({"transitions": [{"date": null, "days": 1, "storage_class": null}]}),
+            serde_json::json!({"transitions": [{"date": null, "days": null, "storage_class": "COLD"}]}),
+            serde_json::json!({"transitions": [{"date": null, "days": -1, "storage_class": "COLD"}]}),
+            serde_json::json!({"transitions": [{"date": null, "days": 2, "storage_class": "COLD"}],
+                "expiration": {"date": null, "days": 2, "expired_object_delete_marker": null}}),
+            serde_json::json!({"transitions": [
+                {"date": null, "days": 2, "storage_class": "COLD"}, {"date": null, "days": 3, "storage_class": "COLD"}]}),
+            serde_json::json!({"noncurrent_version_transitions": [
+                {"noncurrent_days": null, "newer_noncurrent_versions": null, "storage_class": "COLD"}]}),
             serde_json::json!({"status": "On", "expiration": {"date": null, "days": 1, "expired_object_delete_marker": null}}),
         ] {
             assert!(rules(wrong.clone()).is_err(), "{wrong}");

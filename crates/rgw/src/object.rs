@@ -17,6 +17,7 @@ pub(crate) mod multipart;
 mod put;
 mod read_size;
 mod remove;
+mod transition;
 pub(crate) mod versions;
 
 pub(crate) use body::{Body, Digests, Pieces, Source};
@@ -94,6 +95,57 @@ pub(crate) struct Head {
     pub(crate) encryption: Option<Encryption>,
     /// Where the data is.
     pub(crate) data: Data,
+    /// The storage class; empty for STANDARD. Heads where it is empty do not have it: they have the format before
+    /// ([`Versioned::envelope`]).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) class: String,
+}
+
+/// [`Head`] without a class.
+#[derive(Deserialize)]
+struct UnclassedHead {
+    tag: String,
+    size: u64,
+    mtime_ns: u64,
+    etag: String,
+    owner: String,
+    headers: Vec<(String, String)>,
+    metadata: Vec<(String, String)>,
+    tags: Vec<(String, String)>,
+    checksum: Option<StoredChecksum>,
+    acl: Acl,
+    upload: String,
+    version: String,
+    marker: bool,
+    retention: Option<Retention>,
+    legal_hold: bool,
+    encryption: Option<Encryption>,
+    data: Data,
+}
+
+impl From<UnclassedHead> for Head {
+    fn from(old: UnclassedHead) -> Head {
+        Head {
+            tag: old.tag,
+            size: old.size,
+            mtime_ns: old.mtime_ns,
+            etag: old.etag,
+            owner: old.owner,
+            headers: old.headers,
+            metadata: old.metadata,
+            tags: old.tags,
+            checksum: old.checksum,
+            acl: old.acl,
+            upload: old.upload,
+            version: old.version,
+            marker: old.marker,
+            retention: old.retention,
+            legal_hold: old.legal_hold,
+            encryption: old.encryption,
+            data: old.data,
+            class: String::new(),
+        }
+    }
 }
 
 /// How long a version must stay.
@@ -165,15 +217,34 @@ struct ManifestPartV1 {
 
 impl Versioned for Head {
     const NAME: &'static str = "object head";
+    const VERSION: u8 = 2;
+    /// Readers that know no classes look for the data in another pool.
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.class.is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Head, DecodeError> {
+        encoding::decode_body::<UnclassedHead>(Self::NAME, body).map(Head::from)
+    }
 }
 
 impl Versioned for Manifest {
     const NAME: &'static str = "object manifest";
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     /// What each part holds can't be skipped.
-    const COMPAT: u8 = 2;
+    const COMPAT: u8 = 3;
 
-    fn decode_old(_version: u8, body: &[u8]) -> Result<Manifest, DecodeError> {
+    /// Format 3 is format 2 with tails in the pool of a class.
+    fn envelope(&self) -> (u8, u8) {
+        if self.parts.iter().all(|part| part.tails.class().is_empty()) { (2, 2) } else { (3, 3) }
+    }
+
+    fn decode_old(version: u8, body: &[u8]) -> Result<Manifest, DecodeError> {
+        if version == 2 {
+            return encoding::decode_body(Self::NAME, body);
+        }
         let old: ManifestV1 = encoding::decode_body(Self::NAME, body)?;
         let part = |ManifestPartV1 { number, size, tails, salt }| ManifestPart {
             number,
@@ -240,9 +311,9 @@ pub(crate) fn role_of(bucket: &Bucket, name: &str) -> Option<Role> {
     Some(Role::Upload(key.to_owned(), id.to_owned()))
 }
 
-/// What the names of tails that belong to `tag` begin with.
-fn tails_name(bucket: &Bucket, tag: &str) -> String {
-    format!("{}__shadow_{tag}", bucket.id)
+/// What the names of tails in a storage class that belong to `tag` begin with.
+fn tails_name(bucket: &Bucket, class: &str, tag: &str) -> String {
+    Tails::name_in(&bucket.id, class, tag)
 }
 
 /// How many tails hold so many bytes.
@@ -265,6 +336,7 @@ impl Head {
                 _ => VersionKind::Object,
             },
             held,
+            class: self.class.clone(),
         }
     }
 }
@@ -355,6 +427,22 @@ mod tests {
     }
 
     #[test]
+    fn heads_with_a_class_refuse_readers_that_know_none() {
+        for class in ["", "COLD"] {
+            let head = Head { tag: "t".into(), legal_hold: true, class: class.into(), ..Head::default() };
+            let encoded = record::encode(&head);
+            assert_eq!(encoded[1], if class.is_empty() { 1 } else { 2 });
+            assert_eq!(record::decode::<Head>("head", &encoded).unwrap(), head);
+            let tails = Tails { name: tails_name(&bucket(), class, "0f"), count: 1 };
+            let part = ManifestPart { number: 1, size: 5, tails, salt: None, checksum: None };
+            let manifest = Manifest { parts: vec![part] };
+            let encoded = record::encode(&manifest);
+            assert_eq!(encoded[1], if class.is_empty() { 2 } else { 3 });
+            assert_eq!(record::decode::<Manifest>("head", &encoded).unwrap(), manifest);
+        }
+    }
+
+    #[test]
     fn names_of_heads_tails_and_uploads_differ() {
         let bucket = bucket();
         let tag = "fedcba9876543210fedcba9876543210";
@@ -366,8 +454,11 @@ mod tests {
             let upload = multipart::upload_name(&bucket, key, tag);
             assert_eq!(role_of(&bucket, &upload), Some(Role::Upload(key.into(), tag.into())), "{upload}");
         }
-        let run = tails_name(&bucket, tag);
-        assert_eq!(role_of(&bucket, &format!("{run}_17")), Some(Role::Tail(run.clone())));
+        let run = tails_name(&bucket, "", tag);
+        assert_eq!(run, format!("{}__shadow_{tag}", bucket.id), "data that is there already keeps its name");
+        for run in [run.clone(), tails_name(&bucket, "COLD", tag), tails_name(&bucket, "STANDARD_IA", tag)] {
+            assert_eq!(role_of(&bucket, &format!("{run}_17")), Some(Role::Tail(run.clone())));
+        }
         // A key can't name it.
         assert_ne!(head_name(&bucket, &format!("_shadow_{tag}_17")), format!("{run}_17"));
         assert_eq!(role_of(&bucket, "other_a"), None);

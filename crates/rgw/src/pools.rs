@@ -1,5 +1,6 @@
 //! The pools that the gateway keeps everything in, with the names that radosgw gives them.
 
+use crate::classes::ClassPools;
 use crate::error::Result;
 use crate::zone::{ROOT_POOL, Zone};
 use nacre_client::{Cluster, IoCtx};
@@ -45,7 +46,12 @@ pub(crate) struct Pools {
     /// Objects that tell gateways of one another's changes.
     pub(crate) control: IoCtx,
     pub(crate) index: IoCtx,
+    /// The heads of objects, and the data of those in STANDARD.
     pub(crate) data: IoCtx,
+    /// The data of objects in other storage classes.
+    pub(crate) classes: ClassPools,
+    /// The zone's record.
+    pub(crate) root: IoCtx,
     /// Records of notification topics.
     pub(crate) topics: TopicStore,
     /// Queues of notification topics, in namespaces of their own.
@@ -59,7 +65,8 @@ impl Pools {
     /// [`SMALL_PG_NUM`]. Where the cluster's limit on PGs per OSD refuses a pool, it is made with fewer PGs.
     pub(crate) async fn open(cluster: &Cluster, serves: bool) -> Result<Pools> {
         let pool = async |name: &str| open_or_create(cluster, name).await;
-        let zone = Zone::open(&pool(ROOT_POOL).await?, serves).await?;
+        let root = pool(ROOT_POOL).await?;
+        let zone = Zone::open(&root, serves).await?;
         let meta = pool("default.rgw.meta").await?;
         let log = pool("default.rgw.log").await?;
         Ok(Pools {
@@ -77,6 +84,8 @@ impl Pools {
             control: pool("default.rgw.control").await?,
             index: pool("default.rgw.buckets.index").await?,
             data: pool(&zone.data_pool).await?,
+            classes: ClassPools::default(),
+            root,
         })
     }
 }

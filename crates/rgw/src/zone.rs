@@ -1,14 +1,21 @@
-//! The zone's placement target: which pool has the data of objects.
+//! The zone's placement target: which pool has the data of objects, by storage class.
 //!
-//! The choice is a record in `.rgw.root`, so that every gateway and every command makes it alike. It is free until the first
-//! gateway starts, which marks the record: from then on objects may be in the pool, and the choice stays.
+//! The choice is a record in `.rgw.root`, so that every gateway and every command makes it alike. The pool of STANDARD may be
+//! chosen until the first gateway starts, which marks the record: from then on objects may be in the pool, and the choice stays.
+//! The pools of other classes may be chosen until the first gateway writes into the class, which marks that
+//! ([`crate::classes`]), and again when no gateway runs and no data of the class is left.
+//!
+//! As in Ceph a class is defined in the zonegroup first, and given a pool in the zone then. The record has both.
 
 use crate::error::{Error, Result};
+use crate::gateway::{ASK_TIMEOUT, Change};
 use crate::record;
 use nacre_client::{Cluster, IoCtx};
-use nacre_types::encoding::Versioned;
+use nacre_index::record::class_of;
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// The pool of the record.
 pub(crate) const ROOT_POOL: &str = ".rgw.root";
@@ -21,8 +28,12 @@ pub(crate) const ZONE: &str = "zone_info.default";
 
 /// The only placement target.
 pub const PLACEMENT: &str = "default-placement";
-/// The only storage class.
+/// The storage class of objects that name none.
 pub const STORAGE_CLASS: &str = "STANDARD";
+/// The longest name of a storage class: a manifest has it for each part.
+pub(crate) const MAX_CLASS_CHARS: usize = 32;
+/// The most storage classes besides STANDARD.
+const MAX_CLASSES: usize = 64;
 
 /// A zone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,16 +42,53 @@ pub struct Zone {
     pub data_pool: String,
     /// Whether a gateway has served it.
     pub(crate) used: bool,
+    /// Storage classes besides STANDARD, by name. Records without any do not have this field: they have the format before.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    classes: BTreeMap<String, StorageClass>,
+}
+
+/// A storage class that the zonegroup defines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StorageClass {
+    /// The pool that has the data of its objects; `None` as long as the zone names none.
+    pub(crate) data_pool: Option<String>,
+    /// Whether a gateway may have written data into it.
+    pub(crate) used: bool,
 }
 
 impl Versioned for Zone {
     const NAME: &'static str = "zone";
+    const VERSION: u8 = 2;
+    /// A gateway that knows no classes would not find their data.
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.classes.is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Zone, DecodeError> {
+        let (data_pool, used) = encoding::decode_body(Self::NAME, body)?;
+        Ok(Zone { data_pool, used, classes: BTreeMap::new() })
+    }
 }
 
 impl Default for Zone {
     fn default() -> Zone {
-        Zone { data_pool: "default.rgw.buckets.data".to_owned(), used: false }
+        Zone { data_pool: "default.rgw.buckets.data".to_owned(), used: false, classes: BTreeMap::new() }
     }
+}
+
+/// Refuses what can't be the name of a storage class besides STANDARD.
+fn check_class(class: &str) -> Result<()> {
+    let wrong = |what: &str| Err(Error::Invalid(format!("storage class '{class}': {what}")));
+    if class == STORAGE_CLASS {
+        return wrong("it is always there");
+    }
+    let is_sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if class.is_empty() || class.len() > MAX_CLASS_CHARS || !class.chars().all(is_sound) {
+        return wrong("a name has 1 to 32 letters, digits, '_', '-' and '.'");
+    }
+    Ok(())
 }
 
 impl Zone {
@@ -92,7 +140,7 @@ impl Zone {
         if zone.used || has_buckets(cluster).await? || has_gateways(cluster).await? {
             return Err(in_use(&zone));
         }
-        let chosen = Zone { data_pool: pool.to_owned(), used: false };
+        let chosen = Zone { data_pool: pool.to_owned(), ..zone.clone() };
         if record::create(&root, ZONE, &chosen).await? {
             return Ok(chosen);
         }
@@ -106,10 +154,139 @@ impl Zone {
         Ok(record::update(&root, ZONE, choose).await?.unwrap_or(chosen))
     }
 
+    /// A storage class besides STANDARD.
+    pub(crate) fn class(&self, class: &str) -> Option<&StorageClass> {
+        self.classes.get(class)
+    }
+
+    /// The same, to change it.
+    pub(crate) fn class_mut(&mut self, class: &str) -> Option<&mut StorageClass> {
+        self.classes.get_mut(class)
+    }
+
+    /// Storage classes besides STANDARD that have pools, and these.
+    pub(crate) fn class_pools(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.classes.iter().filter_map(|(class, stored)| Some((class.as_str(), stored.data_pool.as_deref()?)))
+    }
+
+    /// Defines a storage class in the zonegroup.
+    pub async fn define_class(cluster: &Cluster, class: &str) -> Result<Zone> {
+        if class == STORAGE_CLASS {
+            return Zone::read(cluster).await;
+        }
+        check_class(class)?;
+        check_gateways(cluster).await?;
+        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        change(&root, |zone| {
+            if zone.classes.len() >= MAX_CLASSES && !zone.classes.contains_key(class) {
+                return Err(Error::LimitExceeded(format!("{MAX_CLASSES} storage classes")));
+            }
+            zone.classes.entry(class.to_owned()).or_default();
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes a storage class out of the zonegroup. Fails as long as it has a pool in the zone.
+    pub async fn undefine_class(cluster: &Cluster, class: &str) -> Result<Zone> {
+        check_class(class)?;
+        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        change(&root, |zone| {
+            if let Some(pool) = zone.class(class).and_then(|class| class.data_pool.as_ref()) {
+                return Err(Error::Invalid(format!(
+                    "storage class {class} has pool {pool} in the zone: remove it there first (zone placement rm)"
+                )));
+            }
+            zone.classes.remove(class);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Names the pool of a storage class; the first gateway that writes into the class makes it where it is not there. Without a
+    /// pool the class keeps the one that it has. STANDARD is changed as [`Zone::set_data_pool`] does it. Fails with
+    /// [`Error::ClassInUse`] where data may be in another pool.
+    pub async fn set_class_pool(cluster: &Cluster, class: &str, pool: Option<&str>) -> Result<Zone> {
+        let unnamed = || Error::Invalid("data pool not configured, need to specify --data-pool".to_owned());
+        let pool = pool.filter(|pool| !pool.is_empty());
+        if class == STORAGE_CLASS {
+            return match pool {
+                Some(pool) => Zone::set_data_pool(cluster, pool).await,
+                None => Zone::read(cluster).await,
+            };
+        }
+        let undefined = || {
+            let text = format!(
+                "storage class '{class}' is not defined in zonegroup '{PLACEMENT}' placement target \
+                 (zonegroup placement add)"
+            );
+            Error::Invalid(text)
+        };
+        let zone = Zone::read(cluster).await?;
+        let old = zone.class(class).ok_or_else(undefined)?.clone();
+        let pool = pool.or(old.data_pool.as_deref()).ok_or_else(unnamed)?;
+        if old.data_pool.as_deref() == Some(pool) {
+            return Ok(zone);
+        }
+        check_unused(cluster, class, &old).await?;
+        check_gateways(cluster).await?;
+        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        change(&root, |zone| {
+            let found = zone.class_mut(class).ok_or_else(undefined)?;
+            unchanged(&old, found)?;
+            *found = StorageClass { data_pool: Some(pool.to_owned()), used: false };
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes a storage class out of the zone. Fails with [`Error::ClassInUse`] where it may have data.
+    pub async fn remove_class_pool(cluster: &Cluster, class: &str) -> Result<Zone> {
+        if class == STORAGE_CLASS {
+            return Err(Error::Invalid(format!(
+                "{STORAGE_CLASS} can't be removed: heads of objects are in its pool"
+            )));
+        }
+        check_class(class)?;
+        let zone = Zone::read(cluster).await?;
+        let Some(old) = zone.class(class).filter(|old| old.data_pool.is_some()).cloned() else {
+            return Err(Error::Invalid(format!("there is no storage class {class} in the zone")));
+        };
+        check_unused(cluster, class, &old).await?;
+        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        change(&root, |zone| {
+            if let Some(found) = zone.class_mut(class) {
+                unchanged(&old, found)?;
+                *found = StorageClass::default();
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// What `radosgw-admin zonegroup placement list` prints.
+    pub fn describe_targets(&self) -> Value {
+        let mut classes: Vec<&str> = self.classes.keys().map(String::as_str).chain([STORAGE_CLASS]).collect();
+        classes.sort_unstable();
+        json!([{ "key": PLACEMENT, "val": { "name": PLACEMENT, "tags": [], "storage_classes": classes } }])
+    }
+
+    /// What `radosgw-admin zonegroup get` prints.
+    pub fn describe_zonegroup(&self) -> Value {
+        json!({
+            "id": "default", "name": "default", "api_name": "default", "is_master": true, "endpoints": [],
+            "master_zone": "default", "zones": [{ "id": "default", "name": "default" }],
+            "placement_targets": self.describe_targets(), "default_placement": PLACEMENT, "realm_id": "",
+        })
+    }
+
     /// What `radosgw-admin zone placement list` prints.
     pub fn describe_placement(&self) -> Value {
         let mut classes = serde_json::Map::new();
         classes.insert(STORAGE_CLASS.to_owned(), json!({ "data_pool": self.data_pool }));
+        for (class, pool) in self.class_pools() {
+            classes.insert(class.to_owned(), json!({ "data_pool": pool }));
+        }
         json!([{
             "key": PLACEMENT,
             "val": {
@@ -136,6 +313,81 @@ impl Zone {
     }
 }
 
+/// Changes the zone's record, which is made where it is not there.
+async fn change(root: &IoCtx, mut change: impl FnMut(&mut Zone) -> Result<()>) -> Result<Zone> {
+    loop {
+        if let Some(zone) = record::update(root, ZONE, &mut change).await? {
+            return Ok(zone);
+        }
+        let mut zone = Zone::default();
+        change(&mut zone)?;
+        if record::create(root, ZONE, &zone).await? {
+            return Ok(zone);
+        }
+    }
+}
+
+/// Fails where a class is another one than was looked at.
+fn unchanged(old: &StorageClass, now: &StorageClass) -> Result<()> {
+    if old == now { Ok(()) } else { Err(Error::Contended("the zone".to_owned())) }
+}
+
+/// Fails where a class may have data in its pool.
+async fn check_unused(cluster: &Cluster, class: &str, stored: &StorageClass) -> Result<()> {
+    let Some(name) = stored.data_pool.as_deref().filter(|_| stored.used) else { return Ok(()) };
+    let in_use = |why: &str| {
+        Err(Error::ClassInUse { class: class.to_owned(), pool: name.to_owned(), why: why.to_owned() })
+    };
+    // They may be writing into it.
+    if has_gateways(cluster).await? {
+        return in_use("stop all gateways before it is changed");
+    }
+    let pool = match cluster.open_pool(name).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        pool => pool?,
+    };
+    let mut lister = pool.list();
+    while let Some(object) = lister.next().await? {
+        let run = object.name().rsplit_once('_').map_or("", |(run, _)| run);
+        if class_of(run) == class {
+            return in_use("data of objects in it is there");
+        }
+    }
+    Ok(())
+}
+
+/// Fails where a gateway runs that does not know storage classes: it would look for their data in the pool of STANDARD.
+async fn check_gateways(cluster: &Cluster) -> Result<()> {
+    let (pool, object) = WATCHED;
+    let control = match cluster.open_pool(pool).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        control => control?,
+    };
+    let question = postcard::to_stdvec(&Change::AskStorageClasses).expect("invariant: it can be encoded");
+    for _ in 0..ASKINGS {
+        let outcome = match control.notify(object, question.clone(), Some(ASK_TIMEOUT)).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            outcome => outcome?,
+        };
+        if outcome.reply.acks.iter().any(|(_, _, answer)| answer != KNOWN) {
+            return Err(Error::Invalid(
+                "a gateway of an earlier release runs, which knows no storage classes: upgrade it first"
+                    .to_owned(),
+            ));
+        }
+        if !outcome.timed_out {
+            return Ok(());
+        }
+    }
+    Err(Error::Invalid("a gateway does not answer: stop it, or wait until it answers again".to_owned()))
+}
+
+/// How often gateways are asked: the watch of one that is gone ends meanwhile.
+const ASKINGS: usize = 4;
+
+/// How gateways that know storage classes answer [`Change::AskStorageClasses`].
+pub(crate) const KNOWN: &str = "storage classes";
+
 async fn has_buckets(cluster: &Cluster) -> Result<bool> {
     let (pool, namespace) = BUCKETS;
     match cluster.open_pool(pool).await {
@@ -153,5 +405,36 @@ async fn has_gateways(cluster: &Cluster) -> Result<bool> {
     match control.list_watchers(object).await {
         Err(error) if error.is_not_found() => Ok(false),
         watchers => Ok(!watchers?.is_empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_with_classes_refuse_gateways_that_know_none() {
+        let mut zone = Zone { used: true, ..Zone::default() };
+        let plain = record::encode(&zone);
+        assert_eq!(plain[..2], [1, 1]);
+        assert_eq!(record::decode::<Zone>(ZONE, &plain).unwrap(), zone);
+        zone.classes.insert("COLD".into(), StorageClass { data_pool: Some("cold".into()), used: true });
+        zone.classes.insert("WARM".into(), StorageClass::default());
+        let classed = record::encode(&zone);
+        assert_eq!(classed[..2], [2, 2]);
+        assert_eq!(record::decode::<Zone>(ZONE, &classed).unwrap(), zone);
+        assert_eq!(zone.class_pools().collect::<Vec<_>>(), [("COLD", "cold")]);
+        let targets = zone.describe_targets();
+        assert_eq!(targets[0]["val"]["storage_classes"], json!(["COLD", "STANDARD", "WARM"]));
+    }
+
+    #[test]
+    fn names_of_classes_can_be_part_of_names_of_tails() {
+        for sound in ["COLD", "STANDARD_IA", "x-1.2", &"C".repeat(MAX_CLASS_CHARS)] {
+            check_class(sound).unwrap();
+        }
+        for wrong in ["", "STANDARD", "a b", "a/b", "\u{fc}", &"C".repeat(MAX_CLASS_CHARS + 1)] {
+            assert!(check_class(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -50,6 +50,13 @@ pub trait Versioned: Serialize + DeserializeOwned {
     /// The oldest reader version that can read what this build writes.
     const COMPAT: u8 = 1;
 
+    /// Version and oldest reader of this value: older ones than [`Versioned::VERSION`] and [`Versioned::COMPAT`] where it has
+    /// nothing that readers of these do not know, so that they can go on beside this release. Such a value must be encoded as
+    /// [`Versioned::decode_old`] expects it.
+    fn envelope(&self) -> (u8, u8) {
+        (Self::VERSION, Self::COMPAT)
+    }
+
     /// Decodes the body of an older version. Refuses by default.
     fn decode_old(version: u8, _body: &[u8]) -> Result<Self, DecodeError> {
         Err(DecodeError::TooOld { what: Self::NAME, version })
@@ -69,7 +76,8 @@ pub fn encode<T: Versioned>(value: &T) -> Vec<u8> {
 /// Appends `value` in its envelope to `out`.
 pub fn encode_into<T: Versioned>(value: &T, out: &mut Vec<u8>) {
     let start = out.len();
-    out.extend_from_slice(&[T::VERSION, T::COMPAT, 0, 0, 0, 0]);
+    let (version, compat) = value.envelope();
+    out.extend_from_slice(&[version, compat, 0, 0, 0, 0]);
     let mut taken = postcard::to_extend(value, std::mem::take(out))
         .expect("invariant: postcard serialization into a Vec only fails for unsized sequences, which no type here has");
     let body = (taken.len() - start - ENVELOPE_HEADER_BYTES) as u32;

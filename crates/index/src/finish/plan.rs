@@ -138,6 +138,10 @@ impl Plan {
         for tag in &resolved.cancelled {
             let Some(pending) = pending.get(tag) else { continue };
             self.garbage.extend(pending.tails.iter().cloned());
+            // Parts of an upload stay with it.
+            if pending.upload.is_none() {
+                self.garbage.extend(pending.parts.iter().cloned());
+            }
             self.end(parts, key, tag, pending, (false, own));
         }
         let is_buried = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.object.is_none());

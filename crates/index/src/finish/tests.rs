@@ -260,6 +260,25 @@ fn a_cancelled_change_leaves_garbage_only() {
 }
 
 #[test]
+fn parts_are_garbage_where_their_change_wrote_them_and_is_cancelled() {
+    for upload in [None, Some("upload".to_owned())] {
+        let mut shard = Shard::default();
+        let wrote = upload.is_none();
+        shard.prepare("a", &Pending { parts: vec![run("p"), run("q")], upload, ..Pending::default() });
+        let plan = shard.finish([cancelled("a")]);
+        assert_eq!(plan.garbage, if wrote { vec![run("p"), run("q")] } else { Vec::new() });
+        let mut shard = Shard::default();
+        shard.prepare("a", &Pending { parts: vec![run("p")], ..Pending::default() });
+        let listed = Listed { class: "COLD".into(), ..listed("a", 7) };
+        let plan = shard.finish([settled(&of(FIRST, "a", Content::Object(listed.clone())))]);
+        assert!(plan.garbage.is_empty());
+        assert_eq!(shard.entry().unwrap().object, Some(listed));
+        let tails: EntryTails = record::decode("tails", &shard.0[&key::tails("k")]).unwrap();
+        assert_eq!(tails.tails, [run("p")]);
+    }
+}
+
+#[test]
 fn an_orphan_without_evidence_is_cancelled() {
     let mut shard = Shard::default();
     shard.prepare("a", &Pending { tails: Some(run("a")), ..with_event() });

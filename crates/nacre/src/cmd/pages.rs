@@ -46,6 +46,7 @@ fn programs() -> Vec<Program> {
         "lc",
         "reshard",
         "zone",
+        "zonegroup",
         "backup",
         "bench s3",
         "rest-bench",

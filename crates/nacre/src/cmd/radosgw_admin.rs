@@ -1,4 +1,4 @@
-//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification|zone`, and `radosgw-admin` by that
+//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification|zone|zonegroup`, and `radosgw-admin` by that
 //! name: the S3 gateway's users, buckets and topics, in radosgw-admin's words.
 
 mod args;
@@ -128,6 +128,11 @@ pub(crate) fn zone(args: Vec<OsString>) -> ExitCode {
     main_of("zone", args)
 }
 
+/// `nacre zonegroup ARGS`.
+pub(crate) fn zonegroup(args: Vec<OsString>) -> ExitCode {
+    main_of("zonegroup", args)
+}
+
 /// What `radosgw-admin --help` prints.
 pub(crate) fn help() -> String {
     Args::command().term_width(100).render_long_help().to_string()
@@ -157,6 +162,7 @@ fn run(args: Vec<OsString>) -> Result<()> {
         // A gateway makes the pools that the zone names.
         let subject = match args.subject {
             Subject::Zone(verb) => return zone::carry_out(&cluster, verb).await,
+            Subject::Zonegroup(verb) => return zone::carry_out_of_group(&cluster, verb).await,
             subject => subject,
         };
         let gateway = Gateway::open(cluster.clone(), rgw).await?;
@@ -233,12 +239,13 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             Ok(Some(shown.collect()))
         }
         Subject::Lc(LcVerb::Process { bucket }) => {
-            let Expired { objects, noncurrent, markers, uploads } = match bucket {
+            let Expired { objects, noncurrent, markers, uploads, moved } = match bucket {
                 Some(bucket) => gateway.process_lifecycle(&bucket).await?,
                 None => gateway.process_lifecycles(true).await?,
             };
             Ok(Some(json!({
                 "objects": objects, "noncurrent_versions": noncurrent, "delete_markers": markers, "uploads": uploads,
+                "transitions": moved,
             })))
         }
         Subject::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
@@ -268,6 +275,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
         }
         Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
         Subject::Zone(verb) => zone::carry_out(cluster, verb).await,
+        Subject::Zonegroup(verb) => zone::carry_out_of_group(cluster, verb).await,
         Subject::Topic(verb) => topic::carry_out(gateway, verb).await,
         Subject::Notification(verb) => topic::notification(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {

@@ -27,6 +27,7 @@ mod s3_access;
 mod s3_admin;
 mod s3_bench;
 mod s3_check;
+mod s3_classes;
 mod s3_edges;
 mod s3_encryption;
 mod s3_faults;

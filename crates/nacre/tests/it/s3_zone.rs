@@ -18,7 +18,7 @@ fn the_zone_names_the_pool_of_objects_data() {
         ["placement", "modify", "--placement-id", "default-placement", "--data-pool", ".rgw.buckets"];
     assert_eq!(pool_of(&zone(&modify)), ".rgw.buckets");
     for (option, value, told) in
-        [("--placement-id", "other", "no placement target"), ("--storage-class", "COLD", "no storage class")]
+        [("--placement-id", "other", "no placement target"), ("--storage-class", "COLD", "is not defined")]
     {
         let mut words = vec!["zone", "placement", "modify", "--data-pool", "x", option, value];
         if option != "--placement-id" {

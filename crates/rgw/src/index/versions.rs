@@ -46,8 +46,8 @@ impl Item {
 
 /// What an entry says of an object without versions.
 fn plain(listed: Listed) -> Head {
-    let Listed { tag, size, mtime_ns, etag, owner, .. } = listed;
-    Head { tag, size, mtime_ns, etag, owner, ..Head::default() }
+    let Listed { tag, size, mtime_ns, etag, owner, class, .. } = listed;
+    Head { tag, size, mtime_ns, etag, owner, class, ..Head::default() }
 }
 
 impl Gateway {

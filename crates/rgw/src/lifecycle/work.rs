@@ -36,9 +36,12 @@ const LOCK_TIME: Duration = Duration::from_secs(90);
 /// How often it is looked whether something is to be done.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// The types of events of versions and delete markers that rules remove.
+/// The types of events of versions and delete markers that rules remove or move.
 const EXPIRED_NONCURRENT: &[EventType] =
     &[EventType::ObjectExpirationNoncurrent, EventType::LifecycleExpirationDelete];
+const MOVED: &[EventType] = &[EventType::ObjectTransitionCurrent, EventType::LifecycleTransition];
+const MOVED_NONCURRENT: &[EventType] =
+    &[EventType::ObjectTransitionNoncurrent, EventType::LifecycleTransition];
 const EXPIRED_MARKER: &[EventType] =
     &[EventType::ObjectExpirationDeleteMarker, EventType::LifecycleExpirationDelete];
 
@@ -130,6 +133,8 @@ pub struct Expired {
     pub markers: u64,
     /// Uploads ended.
     pub uploads: u64,
+    /// Versions moved to another storage class.
+    pub moved: u64,
 }
 
 impl Expired {
@@ -138,6 +143,7 @@ impl Expired {
         self.noncurrent += other.noncurrent;
         self.markers += other.markers;
         self.uploads += other.uploads;
+        self.moved += other.moved;
     }
 }
 
@@ -317,7 +323,9 @@ impl Gateway {
                 match done {
                     Ok(done) => expired.add(done),
                     // Other objects are processed.
-                    Err(error @ (Error::Corrupt { .. } | Error::Contended(_))) => {
+                    Err(
+                        error @ (Error::Corrupt { .. } | Error::Contended(_) | Error::NoSuchStorageClass(_)),
+                    ) => {
                         tracing::warn!(%error, bucket = name, key, "rgw: an object's lifecycle failed and is left for the next run");
                     }
                     Err(error) => return Err(error),
@@ -380,7 +388,11 @@ impl Gateway {
         let key = key.as_str();
         let mut expired = Expired::default();
         let day = self.lifecycle.day;
-        if entry.held.is_none() && !rules.may_expire(key, entry.size, entry.mtime_ns, now, day) {
+        let Listed { size, mtime_ns, held, class, .. } = entry;
+        let has_versions = held.is_some();
+        let listed = Head { size, mtime_ns, class, ..Head::default() };
+        let may_go = rules.may_expire(key, size, mtime_ns, now, day);
+        if !has_versions && !may_go && !rules.may_move(key, &listed, now, day) {
             return Ok(expired);
         }
         let (bucket, rules) = self.still_ruled(bucket).await?;
@@ -397,8 +409,13 @@ impl Gateway {
                 Err(Error::Precondition(_) | Error::NoSuchKey) => {}
                 Err(error) => return Err(error),
             }
+        } else if !newest.marker
+            && let Some(class) = rules.transition(key, newest, now, day)
+        {
+            let events = (&Cause::lifecycle(self), MOVED);
+            expired.moved += u64::from(self.move_version(bucket, (key, newest), class, events).await?);
         }
-        if bucket.versioning == Versioning::Off || entry.held.is_none() {
+        if bucket.versioning == Versioning::Off || !has_versions {
             return Ok(expired);
         }
         let (mut after, mut newer_ns, mut at): (Option<String>, u64, u64) = (None, 0, 0);
@@ -427,6 +444,13 @@ impl Gateway {
                         Ok(Some(_)) => expired.noncurrent += 1,
                         Ok(None) | Err(Error::Locked | Error::Precondition(_)) => {}
                         Err(error) => return Err(error),
+                    }
+                } else if at > 0 && !head.marker {
+                    let place = (newer_ns, at - 1);
+                    if let Some(class) = rules.noncurrent_transition((key, head), place, now, day) {
+                        let events = (&Cause::lifecycle(self), MOVED_NONCURRENT);
+                        let moved = self.move_version(&bucket, (key, head), class, events).await?;
+                        expired.moved += u64::from(moved);
                     }
                 }
                 (newer_ns, at) = (head.mtime_ns, at + 1);

@@ -38,6 +38,7 @@ pub(crate) struct Reader {
     /// What the head's RADOS object has of the data, from that byte on.
     inline: Bytes,
     inline_at: u64,
+    /// The pool of its tails.
     pool: IoCtx,
 }
 
@@ -53,7 +54,8 @@ impl Gateway {
                 Some(longer) => asked = if again { HEAD_BYTES } else { longer },
                 None => {
                     self.read_sizes.learn(&bucket.id, inline.len() as u64);
-                    return Reader::new(name, head, inline, self.pools.data.clone());
+                    let pool = self.data_pool(&head).await?;
+                    return Reader::new(name, head, inline, pool);
                 }
             }
             again = true;
@@ -73,7 +75,8 @@ impl Gateway {
             match &head.data {
                 Data::Tails(_) => {
                     self.read_sizes.learn(&bucket.id, 0);
-                    return Reader::new(name, head, Bytes::new(), self.pools.data.clone());
+                    let pool = self.data_pool(&head).await?;
+                    return Reader::new(name, head, Bytes::new(), pool);
                 }
                 Data::Inline if head.encryption.is_none() => {
                     let there = range.end.min(head.size).saturating_sub(range.start);

@@ -21,7 +21,7 @@ pub(super) struct Intent {
     pub(super) tails: Option<Tails>,
     /// Tails that are unreferenced once it is committed, besides those that the index knows.
     pub(super) replaced: Vec<Tails>,
-    /// Tails of the parts of the upload that it completes.
+    /// Tails of the parts of the upload that it completes; without one, those that it may write.
     pub(super) parts: Vec<Tails>,
     /// The upload that it completes.
     pub(super) upload: Option<String>,

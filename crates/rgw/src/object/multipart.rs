@@ -11,7 +11,7 @@ use super::index_op::Intent as ChangeIntent;
 use super::put::{Put, write_tails};
 use super::{
     Body, Condition, Data, Digests, Head, IndexOp, MANIFEST_BYTES, Manifest, ManifestPart, Reader,
-    STRIPE_BYTES, Salt, StoredChecksum, tail_count, tails_name,
+    STRIPE_BYTES, Salt, StoredChecksum, UnclassedHead, tail_count, tails_name,
 };
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use nacre_index::finish::UploadEnd;
 use nacre_index::key;
 use nacre_index::record::Pending;
 use nacre_topics::event::EventType;
-use nacre_types::encoding::Versioned;
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::op::CmpOp;
 use s3s::crypto::{Checksum as _, Md5};
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,18 @@ pub(crate) struct UploadEntry {
     pub(crate) begun_ns: u64,
     /// Who began it.
     pub(crate) owner: String,
+    /// The storage class; empty for STANDARD, and then absent.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) class: String,
+}
+
+/// [`Upload`] without a class.
+#[derive(Deserialize)]
+struct UnclassedUpload {
+    head: UnclassedHead,
+    begun_ns: u64,
+    algorithm: String,
+    whole: bool,
 }
 
 /// The data of a part that is being written.
@@ -94,18 +106,64 @@ struct Intent {
 
 impl Versioned for Upload {
     const NAME: &'static str = "upload";
+    const VERSION: u8 = 2;
+    /// Readers that know no classes would put parts into another pool.
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.head.class.is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Upload, DecodeError> {
+        let old: UnclassedUpload = encoding::decode_body(Self::NAME, body)?;
+        let UnclassedUpload { head, begun_ns, algorithm, whole } = old;
+        Ok(Upload { head: head.into(), begun_ns, algorithm, whole })
+    }
 }
 
+/// Format 2 is format 1 with tails in the pool of a class.
 impl Versioned for Part {
     const NAME: &'static str = "part";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Part, DecodeError> {
+        encoding::decode_body(Self::NAME, body)
+    }
 }
 
 impl Versioned for UploadEntry {
     const NAME: &'static str = "index entry of an upload";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.class.is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<UploadEntry, DecodeError> {
+        let (begun_ns, owner) = encoding::decode_body(Self::NAME, body)?;
+        Ok(UploadEntry { begun_ns, owner, class: String::new() })
+    }
 }
 
+/// Format 2 is format 1 with tails in the pool of a class.
 impl Versioned for Intent {
     const NAME: &'static str = "intent of a part";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Intent, DecodeError> {
+        encoding::decode_body(Self::NAME, body)
+    }
 }
 
 /// Which part of which upload.
@@ -114,6 +172,8 @@ pub(crate) struct PartPlace<'a> {
     pub(crate) key: &'a str,
     pub(crate) upload: &'a str,
     pub(crate) number: u32,
+    /// The upload's storage class; empty for STANDARD.
+    pub(crate) class: &'a str,
 }
 
 /// What a completion names.
@@ -157,7 +217,13 @@ impl Gateway {
         let id = self.tag();
         upload.begun_ns = now_ns();
         upload.head.upload = id.clone();
-        let entry = UploadEntry { begun_ns: upload.begun_ns, owner: upload.head.owner.clone() };
+        // Makes the class's pool, or refuses the class.
+        self.pool_for(&upload.head.class).await?;
+        let entry = UploadEntry {
+            begun_ns: upload.begun_ns,
+            owner: upload.head.owner.clone(),
+            class: upload.head.class.clone(),
+        };
         // Listed first: what is listed and is not there can be ended, what is there and is not listed would stay.
         index::add_upload(self, bucket, key, &id, &entry).await?;
         if !record::create(&self.pools.data, &upload_name(bucket, key, &id), &upload).await? {
@@ -195,7 +261,7 @@ impl Gateway {
         found.map(|(upload, _)| upload).ok_or(Error::NoSuchUpload)
     }
 
-    /// Writes a part's data and lists it, in the place of one that was there. `seal` gets the data's digests when all was taken. The
+    /// Writes a part's data into its upload's storage class and lists it, in the place of one that was there. `seal` gets the data's digests when all was taken. The
     /// body is encrypted by the key that `salt` is of.
     pub(crate) async fn put_part(
         self: &Arc<Gateway>,
@@ -205,14 +271,15 @@ impl Gateway {
         length: Option<u64>,
         seal: impl FnOnce(Digests) -> Result<(String, Option<StoredChecksum>)>,
     ) -> Result<Part> {
-        let PartPlace { key, upload, number } = place;
+        let PartPlace { key, upload, number, class } = place;
+        let pool = self.pool_for(class).await?;
         let name = upload_name(bucket, key, upload);
         let absent = |error: nacre_client::Error| {
             if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
         };
         let tag = self.tag();
         let most = body.stored_len(length.unwrap_or(MAX_PART_BYTES));
-        let mut tails = Tails { name: tails_name(bucket, &tag), count: tail_count(most) };
+        let mut tails = Tails { name: tails_name(bucket, class, &tag), count: tail_count(most) };
         let sums = |bytes| Sums { objects: 0, bytes };
         let held = self.hold(bucket, &tag, sums(length.unwrap_or(0)), Purpose::Part(upload)).await?;
         let mut op = WriteOp::new();
@@ -229,7 +296,7 @@ impl Gateway {
         }
         body.hold_in(&self.put_memory);
         let first = body.gather(STRIPE_BYTES as usize).await?;
-        let stored = write_tails(self, &tails.name, first, &mut body).await?;
+        let stored = write_tails(&pool, &tails.name, first, &mut body).await?;
         tails.count = tail_count(stored);
         let size = body.taken();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
@@ -647,12 +714,40 @@ fn choose(there: &[(u32, Part)], named: &[NamedPart]) -> Result<Vec<(u32, Part)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zone::MAX_CLASS_CHARS;
+
+    #[test]
+    fn records_of_uploads_with_a_class_refuse_readers_that_know_none() {
+        for class in ["", "COLD"] {
+            let version = if class.is_empty() { 1 } else { 2 };
+            let head = Head { owner: "o".into(), class: class.into(), ..Head::default() };
+            let upload = Upload::new(head, "CRC32", true);
+            let encoded = record::encode(&upload);
+            assert_eq!(encoded[1], version);
+            assert_eq!(record::decode::<Upload>("upload", &encoded).unwrap(), upload);
+            let entry = UploadEntry { begun_ns: 7, owner: "o".into(), class: class.into() };
+            let encoded = record::encode(&entry);
+            assert_eq!(encoded[1], version);
+            assert_eq!(record::decode::<UploadEntry>("shard", &encoded).unwrap(), entry);
+            let tails = Tails { name: tails_name(&Bucket::default(), class, "0f"), count: 1 };
+            let intent = Intent { tails: tails.clone() };
+            let encoded = record::encode(&intent);
+            assert_eq!(encoded[1], version);
+            assert_eq!(record::decode::<Intent>("upload", &encoded).unwrap(), intent);
+            let part =
+                Part { size: 5, mtime_ns: 6, etag: "e".into(), checksum: None, tails, salt: Some([3; 32]) };
+            let encoded = record::encode(&part);
+            assert_eq!(encoded[1], version);
+            assert_eq!(record::decode::<Part>("upload", &encoded).unwrap(), part);
+        }
+    }
 
     #[test]
     fn the_longest_manifest_fits_into_a_head() {
         let tag = "f".repeat(32);
         let bucket = Bucket { id: tag.clone(), ..Bucket::default() };
-        let tails = Tails { name: tails_name(&bucket, &tag), count: tail_count(2 * MAX_PART_BYTES) };
+        let class = "C".repeat(MAX_CLASS_CHARS);
+        let tails = Tails { name: tails_name(&bucket, &class, &tag), count: tail_count(2 * MAX_PART_BYTES) };
         let part = |number| ManifestPart {
             number,
             size: MAX_PART_BYTES,

@@ -12,7 +12,7 @@ use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::{Purpose, Sums};
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
-use nacre_client::WriteOp;
+use nacre_client::{IoCtx, WriteOp};
 use nacre_index::commit::{self, Base, New};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
@@ -53,12 +53,13 @@ impl Put {
         seal: impl FnOnce(Digests, &mut Head) -> Result<()>,
     ) -> Result<Head> {
         self.head.tag = gateway.tag();
+        let pool = gateway.pool_for(&self.head.class).await?;
         let sums = |bytes| Sums { objects: 1, bytes };
         let held =
             gateway.hold(&self.bucket, &self.head.tag, sums(length.unwrap_or(0)), Purpose::Object).await?;
         let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
         let mut op = None;
-        let written = write_data(gateway, &self, &mut body, length, (&mut op, &events)).await?;
+        let written = write_data(gateway, &self, &mut body, (length, &pool), (&mut op, &events)).await?;
         self.head.size = body.taken();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
             held.resize(sums(self.head.size))?;
@@ -150,40 +151,37 @@ async fn commit_plain(
     }
 }
 
-/// Takes all of a body: a short one into memory, a long one into tails, which are noted in the index first.
+/// Takes all of a body: a short one into memory, a long one into tails, which are noted in the index first. In a storage class
+/// all data is in tails: heads are in the pool of STANDARD.
 async fn write_data(
     gateway: &Arc<Gateway>,
     put: &Put,
     body: &mut Body,
-    length: Option<u64>,
+    (length, pool): (Option<u64>, &IoCtx),
     (op, events): (&mut Option<IndexOp>, &ChangeEvents),
 ) -> Result<Written> {
     body.hold_in(&gateway.put_memory);
-    let inline = put.inline_bytes();
+    let has_class = !put.head.class.is_empty();
+    let inline = if has_class { INLINE_BYTES } else { put.inline_bytes() };
     let expected = length.map_or(inline, |length| body.stored_len(length).min(inline as u64) as usize);
     let first = body.gather(expected).await?;
-    if body.is_at_end().await? {
+    if body.is_at_end().await? && (!has_class || first.len() == 0) {
         return Ok(Written { inline: first, tails: None });
     }
-    let name = tails_name(&put.bucket, &put.head.tag);
+    let name = tails_name(&put.bucket, &put.head.class, &put.head.tag);
     // What may be written of it at most, for whoever clears up after a crash.
     let most = length.map_or(super::multipart::MAX_PART_BYTES, |length| body.stored_len(length));
     let most = Tails { name: name.clone(), count: tail_count(most) };
     let overwrites = put.bucket.versioning == Versioning::Off;
     let intent = Intent { tails: Some(most), events: events.clone(), overwrites, ..Intent::default() };
     *op = Some(IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await?);
-    let size = Box::pin(write_tails(gateway, &name, first, body)).await?;
+    let size = Box::pin(write_tails(pool, &name, first, body)).await?;
     Ok(Written { inline: Pieces::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }
 
 /// Writes `first`, which is no longer than a tail, and the rest of a body into tails of that name; returns how many bytes
 /// they hold.
-pub(super) async fn write_tails(
-    gateway: &Gateway,
-    name: &str,
-    first: Pieces,
-    body: &mut Body,
-) -> Result<u64> {
+pub(super) async fn write_tails(pool: &IoCtx, name: &str, first: Pieces, body: &mut Body) -> Result<u64> {
     let mut writes = FuturesUnordered::new();
     let (mut pieces, mut offset) = (first, 0);
     while pieces.len() > 0 {
@@ -196,7 +194,7 @@ pub(super) async fn write_tails(
         let mut op = WriteOp::new();
         write_on(&mut op, offset % STRIPE_BYTES, pieces.iter().cloned());
         offset += pieces.len() as u64;
-        let write = gateway.pools.data.operate(&tail, op);
+        let write = pool.operate(&tail, op);
         let room = pieces.into_room();
         writes.push(async move {
             let reply = write.await.and_then(|reply| reply.success());

@@ -104,7 +104,7 @@ impl Head {
     }
 
     /// What has its data beside the RADOS object of the head; `inline` is what that has.
-    fn tails(&self, name: &str, inline: &[u8]) -> Result<Vec<Tails>> {
+    pub(super) fn tails(&self, name: &str, inline: &[u8]) -> Result<Vec<Tails>> {
         Ok(match &self.data {
             Data::Inline => Vec::new(),
             Data::Tails(tails) => vec![tails.clone()],
@@ -343,8 +343,36 @@ enum Removable {
     Version(Box<VersionRemoval>),
 }
 
+/// The place of a version in its head's omap.
+pub(super) struct Slot(String);
+
+impl Slot {
+    /// The steps that put a version and what the head has of its data in the place of the one that is there; in the head's
+    /// attributes and data, too, where it is the current one.
+    pub(super) fn replace(&self, head: &Head, data: Bytes, is_current: bool) -> Vec<Step> {
+        let mut steps = if is_current { super::written(head, [data.clone()]) } else { Vec::new() };
+        let mut set = vec![(head_key(&self.0), record::encode(head))];
+        if data.is_empty() {
+            steps.push(Step::OmapRemove(vec![data_key(&self.0)]));
+        } else {
+            set.push((data_key(&self.0), data));
+        }
+        steps.push(Step::OmapSet(set));
+        steps
+    }
+}
+
+/// What a head has of a version.
+pub(super) enum Placed {
+    /// The head was changed since it was read.
+    Changed,
+    /// There is no such version.
+    Absent,
+    Version(Slot, Box<Head>),
+}
+
 /// The version of a request in a bucket that may never have had versions.
-fn event_version<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
+pub(super) fn event_version<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
     if bucket.versioning == Versioning::Off { "" } else { head.version_id() }
 }
 
@@ -375,8 +403,22 @@ impl Gateway {
         stored_of(name, slot, reply.pairs(1)?)
     }
 
+    /// The version of that id of an object with versions, whose head was read.
+    pub(super) async fn placed(&self, name: &str, current: &CurrentObject, id: &str) -> Result<Placed> {
+        let slot = current.versions.and_then(|versions| versions.slot_of(id));
+        let Some(slot) = slot else { return Ok(Placed::Absent) };
+        let mut op = ReadOp::new();
+        op.assert_version(current.version).omap_get_vals_by_keys(vec![head_key(&slot)]);
+        let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
+        let Some(mut reply) = reply else { return Ok(Placed::Changed) };
+        Ok(match stored_of(name, &slot, reply.pairs(1)?)? {
+            Some(Stored { head, .. }) => Placed::Version(Slot(slot), Box::new(head)),
+            None => Placed::Absent,
+        })
+    }
+
     /// The version `id` of an object and its data, as far as the head has it.
-    async fn version(&self, bucket: &Bucket, key: &str, id: &str) -> Result<(Head, Bytes)> {
+    pub(super) async fn version(&self, bucket: &Bucket, key: &str, id: &str) -> Result<(Head, Bytes)> {
         check_id(id)?;
         let name = head_name(bucket, key);
         for attempt in 0..ATTEMPTS {
@@ -427,7 +469,8 @@ impl Gateway {
             (None, Some(range)) => self.open_range(bucket, key, range).await?,
             (Some(id), _) => {
                 let (head, data) = self.version(bucket, key, id).await?;
-                Reader::new(head_name(bucket, key), head, data, self.pools.data.clone())?
+                let pool = self.data_pool(&head).await?;
+                Reader::new(head_name(bucket, key), head, data, pool)?
             }
         };
         reader.head.check_marker(id.is_some())?;

@@ -3,7 +3,7 @@
 use super::access::{Requester, bucket_of};
 use super::checksums::fields;
 use super::encryption::unlock;
-use super::object::version_of;
+use super::object::{shown_class, version_of};
 use super::{Protocol, answer, timestamp};
 use crate::object::Data;
 use http::{Method, Request, Response, header};
@@ -73,7 +73,7 @@ impl Protocol {
             output.checksum = Some(fields(head.checksum.as_ref()));
         }
         if wants(ObjectAttributes::STORAGE_CLASS) {
-            output.storage_class = Some(StorageClass::from_static(StorageClass::STANDARD));
+            output.storage_class = Some(shown_class(&head.class).to_owned().into());
         }
         if wants(ObjectAttributes::OBJECT_SIZE) {
             output.object_size = Some(head.size as i64);

@@ -5,7 +5,7 @@ use super::acl::of_object;
 use super::checksums::{Sent, fields};
 use super::encryption::{MANAGED, asked_encryption, told, unlock_source};
 use super::lock::asked_lock;
-use super::object::{ReadConditions, check_metadata, kept_headers, version_of};
+use super::object::{ReadConditions, asked_class, check_metadata, kept_headers, version_of};
 use super::tagging::tags_of_header;
 use super::{Protocol, timestamp};
 use crate::object::multipart::MAX_PART_BYTES;
@@ -17,13 +17,13 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
 
-/// What a copy never takes from its source.
 const STORAGE_CLASS: &str = "x-amz-storage-class";
+/// What a copy never takes from its source.
 const REDIRECT: &str = "x-amz-website-redirect-location";
 
 /// The headers of a copy that keeps its source's, but for what only the request can say.
 fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, String)> {
-    let is_own = |name: &str| [STORAGE_CLASS, REDIRECT].contains(&name);
+    let is_own = |name: &str| name == REDIRECT;
     let copied = source.headers.iter().filter(|(name, _)| !is_own(name)).cloned();
     copied.chain(sent.into_iter().filter(|(name, _)| is_own(name))).collect()
 }
@@ -108,6 +108,8 @@ impl Protocol {
         let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, version_id: None }
             if **bucket == *input.bucket && **key == *input.key);
         let changes = [STORAGE_CLASS, REDIRECT, MANAGED, "x-amz-server-side-encryption-customer-algorithm"];
+        let class = asked_class(&req.headers)?;
+        // As in S3, naming the class that the object has is enough: programs touch objects so.
         let changed = replaced || changes.iter().any(|name| req.headers.contains_key(*name));
         if onto_itself && !changed {
             return Err(s3_error!(
@@ -131,7 +133,7 @@ impl Protocol {
             input.object_lock_legal_hold_status.as_ref(),
         )?;
         let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
-        let sent_headers = kept_headers(&req.headers)?;
+        let sent_headers = kept_headers(&req.headers);
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
@@ -141,6 +143,7 @@ impl Protocol {
             acl,
             retention,
             legal_hold,
+            class,
             ..Head::default()
         };
         let stored = reader.head.checksum.as_ref().map_or("", |stored| &stored.algorithm);

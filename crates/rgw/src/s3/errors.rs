@@ -67,7 +67,8 @@ impl From<Error> for S3Error {
             Error::TooLarge => Code::EntityTooLarge,
             Error::QuotaExceeded => Code::Custom("QuotaExceeded".into()),
             Error::Denied(_) => Code::AccessDenied,
-            Error::Invalid(_) | Error::ZoneInUse(_) => Code::InvalidArgument,
+            Error::NoSuchStorageClass(_) => Code::InvalidStorageClass,
+            Error::Invalid(_) | Error::ZoneInUse(_) | Error::ClassInUse { .. } => Code::InvalidArgument,
         };
         let text = match &code {
             Code::InternalError => Some(INTERNAL),

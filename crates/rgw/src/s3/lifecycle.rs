@@ -10,7 +10,7 @@ use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 /// What objects are too small for transitions where a configuration does not say: the default, of which Terraform waits to be
-/// told. There are no transitions.
+/// told. As in Ceph objects of all sizes move; filters tell sizes.
 fn minimum() -> Option<TransitionDefaultMinimumObjectSize> {
     Some(TransitionDefaultMinimumObjectSize::from_static(
         TransitionDefaultMinimumObjectSize::ALL_STORAGE_CLASSES_128K,
@@ -52,7 +52,10 @@ impl Protocol {
                 rule.status.as_str()
             ));
         }
-        Rules::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
+        let rules = Rules::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
+        for class in rules.classes() {
+            self.gateway.check_class(class).await?;
+        }
         // Who names none is given one.
         for rule in &mut configuration.rules {
             if rule.id.as_deref().is_none_or(str::is_empty) {

@@ -1,6 +1,7 @@
 //! Listing objects.
 
 use super::access::bucket_of;
+use super::object::shown_class;
 use super::owners::{Owners, distinct};
 use super::{Protocol, answer, timestamp};
 use crate::gateway::Gateway;
@@ -51,7 +52,7 @@ impl Names {
             e_tag: Some(ETag::Strong(entry.etag)),
             last_modified: Some(timestamp(entry.mtime_ns)),
             size: Some(entry.size as i64),
-            storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+            storage_class: Some(shown_class(&entry.class).to_owned().into()),
             owner: owners.and_then(|owners| owners.owner(&entry.owner)),
             ..Object::default()
         };

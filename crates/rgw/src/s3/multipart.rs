@@ -6,7 +6,7 @@ use super::checksums::{Sent, algorithm_of, field, fields};
 use super::encryption::{asked_encryption, secret_of_upload, told};
 use super::list::{Names, said};
 use super::lock::asked_lock;
-use super::object::{check_metadata, kept_headers, source_of, version_of};
+use super::object::{asked_class, check_metadata, kept_headers, shown_class, source_of, version_of};
 use super::owners::{Owners, distinct};
 use super::tagging::tags_of_header;
 use super::{Protocol, answer, timestamp};
@@ -115,7 +115,7 @@ impl Protocol {
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let headers = kept_headers(&req.headers)?;
+        let (headers, class) = (kept_headers(&req.headers), asked_class(&req.headers)?);
         let input = req.input;
         let algorithm = match &input.checksum_algorithm {
             Some(name) => {
@@ -152,6 +152,7 @@ impl Protocol {
             acl,
             retention,
             legal_hold,
+            class,
             ..Head::default()
         };
         let upload = Upload::new(head, algorithm, whole);
@@ -178,8 +179,9 @@ impl Protocol {
         let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
         let input = req.input;
         let number = part_number(input.part_number)?;
-        let place = PartPlace { key: &input.key, upload: &input.upload_id, number };
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let class = &upload.head.class;
+        let place = PartPlace { key: &input.key, upload: &input.upload_id, number, class };
         let sent = sent.of_part(&upload.algorithm)?;
         let length = input.content_length.map(|length| u64::try_from(length).unwrap_or(0));
         if length.is_some_and(|length| length > MAX_PART_BYTES) {
@@ -237,8 +239,9 @@ impl Protocol {
         if length > MAX_PART_BYTES {
             return Err(s3_error!(EntityTooLarge));
         }
-        let place = PartPlace { key: &input.key, upload: &input.upload_id, number };
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let class = &upload.head.class;
+        let place = PartPlace { key: &input.key, upload: &input.upload_id, number, class };
         let sent = Sent::by(&upload.algorithm);
         let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
@@ -395,7 +398,7 @@ impl Protocol {
             parts: Some(parts.into_iter().map(part).collect()),
             initiator: owners.initiator(&owner),
             owner: owners.owner(&owner),
-            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            storage_class: Some(shown_class(&upload.head.class).to_owned().into()),
             ..ListPartsOutput::default()
         })
     }
@@ -457,7 +460,7 @@ impl Protocol {
             initiated: Some(timestamp(entry.begun_ns)),
             owner: owners.owner(&entry.owner),
             initiator: owners.initiator(&entry.owner),
-            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            storage_class: Some(shown_class(&entry.class).to_owned().into()),
             ..MultipartUpload::default()
         };
         answer(ListMultipartUploadsOutput {

@@ -11,6 +11,7 @@ use crate::bucket::{Bucket, Versioning};
 use crate::error::{BodyFault, Error};
 use crate::object::multipart::MAX_PART_BYTES;
 use crate::object::{Condition, Digests, Head, Put, Reader, Source};
+use crate::zone::STORAGE_CLASS;
 use futures::stream;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
@@ -34,10 +35,25 @@ pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String
     Ok(all)
 }
 
+/// The storage class that a request asks for; empty for STANDARD. Whether it is there is seen when its pool is opened.
+pub(super) fn asked_class(headers: &HeaderMap) -> S3Result<String> {
+    let Some(asked) = headers.get("x-amz-storage-class") else { return Ok(String::new()) };
+    let class = asked.to_str().map_err(|_| Error::NoSuchStorageClass("it is no name".into()))?;
+    Ok(if class == STORAGE_CLASS { "" } else { class }.to_owned())
+}
+
+/// The name of a storage class.
+pub(super) fn shown_class(class: &str) -> &str {
+    if class.is_empty() { STORAGE_CLASS } else { class }
+}
+
+/// The storage class as GET and HEAD tell it: S3 does not name STANDARD there.
+fn told_class(head: &Head) -> Option<StorageClass> {
+    (!head.class.is_empty()).then(|| head.class.clone().into())
+}
+
 /// The headers that come back as they were sent. `aws-chunked` says how the body travelled, not what it is.
-///
-/// STANDARD is the only storage class, and S3 does not name it in answers; other classes fail with InvalidStorageClass.
-pub(super) fn kept_headers(headers: &HeaderMap) -> S3Result<Vec<(String, String)>> {
+pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     const KEPT: [&str; 7] = [
         "cache-control",
         "content-disposition",
@@ -47,10 +63,6 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> S3Result<Vec<(String, String)
         "expires",
         "x-amz-website-redirect-location",
     ];
-    let class = headers.get("x-amz-storage-class").map(|value| value.as_bytes());
-    if class.is_some_and(|class| class != StorageClass::STANDARD.as_bytes()) {
-        return Err(s3_error!(InvalidStorageClass, "The storage class you specified is not valid"));
-    }
     let mut kept = Vec::new();
     for name in KEPT {
         let Some(value) = headers.get(name).and_then(|value| std::str::from_utf8(value.as_bytes()).ok())
@@ -67,7 +79,7 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> S3Result<Vec<(String, String)
             kept.push((name.to_owned(), value));
         }
     }
-    Ok(kept)
+    kept
 }
 
 /// What a write asks of what is there.
@@ -280,7 +292,8 @@ impl Protocol {
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
-            headers: kept_headers(&req.headers)?,
+            headers: kept_headers(&req.headers),
+            class: asked_class(&req.headers)?,
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
             acl,
@@ -410,6 +423,7 @@ impl Protocol {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
+            storage_class: told_class(head),
             ..GetObjectOutput::default()
         };
         Ok(told(S3Response::with_headers(output, headers), head.encryption.as_ref(), &req.headers))
@@ -462,6 +476,7 @@ impl Protocol {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
+            storage_class: told_class(head),
             ..HeadObjectOutput::default()
         };
         let headers = response_headers(

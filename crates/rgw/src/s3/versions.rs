@@ -2,6 +2,7 @@
 
 use super::access::bucket_of;
 use super::list::{Names, check_max, said};
+use super::object::shown_class;
 use super::owners::{Owners, distinct};
 use super::{Protocol, answer, timestamp};
 use crate::bucket::Versioning;
@@ -81,9 +82,7 @@ impl Protocol {
                 versions.push(ObjectVersion {
                     e_tag: Some(ETag::Strong(head.etag)),
                     size: Some(head.size as i64),
-                    storage_class: Some(ObjectVersionStorageClass::from_static(
-                        ObjectVersionStorageClass::STANDARD,
-                    )),
+                    storage_class: Some(shown_class(&head.class).to_owned().into()),
                     is_latest,
                     key,
                     last_modified,

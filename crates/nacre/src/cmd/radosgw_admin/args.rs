@@ -37,9 +37,12 @@ pub(super) enum Subject {
     /// Data that nothing names any more.
     #[command(subcommand)]
     Gc(GcVerb),
-    /// Which pool has the data of objects.
+    /// Which pools have the data of objects.
     #[command(subcommand)]
     Zone(super::zone::Verb),
+    /// Which storage classes there are.
+    #[command(subcommand)]
+    Zonegroup(super::zone::GroupVerb),
     /// How much users and buckets may do in a minute through one gateway.
     #[command(subcommand)]
     Ratelimit(super::ratelimit::Verb),

@@ -1,4 +1,4 @@
-//! `radosgw-admin zone`: which pool has the data of objects.
+//! `radosgw-admin zone` and `zonegroup`: which pool has the data of objects, by storage class.
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
@@ -6,7 +6,7 @@ use nacre_client::Cluster;
 use nacre_rgw::{PLACEMENT, STORAGE_CLASS, Zone};
 use serde_json::Value;
 
-/// The only zone.
+/// The only zone, and the only zonegroup.
 const NAME: &str = "default";
 
 #[derive(Debug, Subcommand)]
@@ -21,21 +21,76 @@ pub(super) enum Verb {
 #[derive(Debug, Subcommand)]
 pub(super) enum PlacementVerb {
     /// Prints the placement targets.
+    #[command(visible_alias = "ls")]
     List(Which),
-    /// Chooses the pool of objects' data, as long as no gateway has started.
-    Modify {
+    /// Names the pool of a storage class that the zonegroup has.
+    Add(PlacementArgs),
+    /// Changes the pool: of STANDARD as long as no gateway has started, of other classes as long as they have no data.
+    Modify(PlacementArgs),
+    /// Removes a storage class that has no data.
+    Rm {
         #[command(flatten)]
         which: Which,
-        /// The placement target: default-placement.
+        #[command(flatten)]
+        target: Target,
+        /// The storage class.
         #[arg(long)]
-        placement_id: String,
-        /// The storage class: STANDARD.
-        #[arg(long, default_value = STORAGE_CLASS)]
         storage_class: String,
-        /// The pool. The first gateway makes it where it is not there.
-        #[arg(long)]
-        data_pool: String,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct PlacementArgs {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    target: Target,
+    /// The storage class.
+    #[arg(long, default_value = STORAGE_CLASS)]
+    storage_class: String,
+    /// The pool. Gateways make it where it is not there.
+    #[arg(long)]
+    data_pool: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum GroupVerb {
+    /// Prints the zonegroup.
+    Get(Group),
+    /// The zonegroup's storage classes.
+    #[command(subcommand)]
+    Placement(GroupPlacementVerb),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum GroupPlacementVerb {
+    /// Prints the placement targets.
+    #[command(visible_alias = "ls")]
+    List(Group),
+    /// Adds a storage class.
+    Add(GroupPlacementArgs),
+    /// The same.
+    Modify(GroupPlacementArgs),
+    /// Removes a storage class that has no pool in the zone.
+    Rm(GroupPlacementArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct GroupPlacementArgs {
+    #[command(flatten)]
+    group: Group,
+    #[command(flatten)]
+    target: Target,
+    /// The storage class.
+    #[arg(long)]
+    storage_class: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Target {
+    /// The placement target: default-placement.
+    #[arg(long)]
+    placement_id: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -45,11 +100,36 @@ pub(super) struct Which {
     rgw_zone: String,
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct Group {
+    /// The zonegroup: default.
+    #[arg(long, default_value = NAME)]
+    rgw_zonegroup: String,
+}
+
 impl Which {
     fn check(&self) -> Result<()> {
         match self.rgw_zone.as_str() {
             NAME => Ok(()),
             other => bail!("there is no zone {other}: the only zone is {NAME}"),
+        }
+    }
+}
+
+impl Group {
+    fn check(&self) -> Result<()> {
+        match self.rgw_zonegroup.as_str() {
+            NAME => Ok(()),
+            other => bail!("there is no zonegroup {other}: the only zonegroup is {NAME}"),
+        }
+    }
+}
+
+impl Target {
+    fn check(&self) -> Result<()> {
+        match self.placement_id.as_str() {
+            PLACEMENT => Ok(()),
+            other => bail!("there is no placement target {other}: the only one is {PLACEMENT}"),
         }
     }
 }
@@ -64,18 +144,39 @@ pub(super) async fn carry_out(cluster: &Cluster, verb: Verb) -> Result<Option<Va
             which.check()?;
             Zone::read(cluster).await?.describe_placement()
         }
-        Verb::Placement(PlacementVerb::Modify { which, placement_id, storage_class, data_pool }) => {
+        Verb::Placement(PlacementVerb::Add(args) | PlacementVerb::Modify(args)) => {
+            let PlacementArgs { which, target, storage_class, data_pool } = args;
             which.check()?;
-            if placement_id != PLACEMENT {
-                bail!("there is no placement target {placement_id}: the only one is {PLACEMENT}");
-            }
-            if storage_class != STORAGE_CLASS {
-                bail!("there is no storage class {storage_class}: the only one is {STORAGE_CLASS}");
-            }
-            if data_pool.is_empty() {
-                bail!("--data-pool is empty");
-            }
-            Zone::set_data_pool(cluster, &data_pool).await?.describe_placement()
+            target.check()?;
+            Zone::set_class_pool(cluster, &storage_class, data_pool.as_deref()).await?.describe_placement()
+        }
+        Verb::Placement(PlacementVerb::Rm { which, target, storage_class }) => {
+            which.check()?;
+            target.check()?;
+            Zone::remove_class_pool(cluster, &storage_class).await?.describe_placement()
+        }
+    }))
+}
+
+pub(super) async fn carry_out_of_group(cluster: &Cluster, verb: GroupVerb) -> Result<Option<Value>> {
+    Ok(Some(match verb {
+        GroupVerb::Get(group) => {
+            group.check()?;
+            Zone::read(cluster).await?.describe_zonegroup()
+        }
+        GroupVerb::Placement(GroupPlacementVerb::List(group)) => {
+            group.check()?;
+            Zone::read(cluster).await?.describe_targets()
+        }
+        GroupVerb::Placement(GroupPlacementVerb::Add(args) | GroupPlacementVerb::Modify(args)) => {
+            args.group.check()?;
+            args.target.check()?;
+            Zone::define_class(cluster, &args.storage_class).await?.describe_targets()
+        }
+        GroupVerb::Placement(GroupPlacementVerb::Rm(args)) => {
+            args.group.check()?;
+            args.target.check()?;
+            Zone::undefine_class(cluster, &args.storage_class).await?.describe_targets()
         }
     }))
 }

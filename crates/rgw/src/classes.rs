@@ -1,0 +1,132 @@
+//! Storage classes: in which pool the data of an object is. Heads are always in the pool of STANDARD.
+//!
+//! The zone names the pool of each class ([`crate::zone`]). Before a gateway writes into a class it marks the class as used, by
+//! compare-and-swap of the zone's record, and from then on the class keeps its pool. So a gateway may remember the pools of
+//! classes that it saw marked. Names of tails tell their class: what is written down anywhere about data has it, too.
+
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use crate::object::{Data, Head};
+use crate::pools;
+use crate::record;
+use crate::zone::{ZONE, Zone};
+use nacre_client::IoCtx;
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Pools of classes that are in use, by the classes' names. A zone has a bounded number of them.
+#[derive(Clone, Default)]
+pub(crate) struct ClassPools(Arc<RwLock<BTreeMap<String, IoCtx>>>);
+
+/// A pool that has data of objects, and the storage classes whose data is there; the empty one is STANDARD.
+pub(crate) struct DataPool {
+    pub(crate) pool: IoCtx,
+    classes: BTreeSet<String>,
+}
+
+impl DataPool {
+    /// Whether it has the heads.
+    pub(crate) fn has_heads(&self) -> bool {
+        self.classes.contains("")
+    }
+
+    /// Whether it is the place of these tails.
+    pub(crate) fn has_tails(&self, run: &str) -> bool {
+        self.classes.contains(nacre_index::record::class_of(run))
+    }
+}
+
+impl Gateway {
+    /// The pool for new data in a storage class, which is empty for STANDARD. Makes the pool where it is not there, with the
+    /// first data of the class. Fails with [`Error::NoSuchStorageClass`] where the zone has no pool for that class.
+    pub(crate) async fn pool_for(&self, class: &str) -> Result<IoCtx> {
+        if let Some(pool) = self.known_pool(class) {
+            return Ok(pool);
+        }
+        let none = || Error::NoSuchStorageClass(class.to_owned());
+        let zone = Zone::open(&self.pools.root, false).await?;
+        let stored = zone.class(class).ok_or_else(none)?;
+        let pool = stored.data_pool.clone().ok_or_else(none)?;
+        if stored.used {
+            return self.remember(class, self.cluster.open_pool(&pool).await?);
+        }
+        let opened = pools::open_or_create(&self.cluster, &pool).await?;
+        let mark = |zone: &mut Zone| match zone.class_mut(class) {
+            Some(found) if found.data_pool.as_ref() == Some(&pool) => {
+                found.used = true;
+                Ok(())
+            }
+            // It was changed this moment; the next request sees how.
+            Some(_) => Err(Error::Contended(ZONE.to_owned())),
+            None => Err(none()),
+        };
+        record::update(&self.pools.root, ZONE, mark).await?.ok_or_else(none)?;
+        self.remember(class, opened)
+    }
+
+    /// Fails with [`Error::NoSuchStorageClass`] where the zone has no pool for a class.
+    pub(crate) async fn check_class(&self, class: &str) -> Result<()> {
+        if self.known_pool(class).is_some() {
+            return Ok(());
+        }
+        let zone = Zone::open(&self.pools.root, false).await?;
+        let has_pool = zone.class(class).is_some_and(|stored| stored.data_pool.is_some());
+        if has_pool { Ok(()) } else { Err(Error::NoSuchStorageClass(class.to_owned())) }
+    }
+
+    /// The pool that has data in a storage class, which is empty for STANDARD.
+    pub(crate) async fn pool_of(&self, class: &str) -> Result<IoCtx> {
+        if let Some(pool) = self.known_pool(class) {
+            return Ok(pool);
+        }
+        let zone = Zone::open(&self.pools.root, false).await?;
+        let stored = zone.class(class).and_then(|stored| Some((stored.data_pool.clone()?, stored.used)));
+        let Some((pool, used)) = stored else {
+            let detail = format!("{class} has no pool in the zone: data in it can't be reached");
+            return Err(Error::Internal { what: "the storage class of data", detail });
+        };
+        let pool = self.cluster.open_pool(&pool).await?;
+        if used { self.remember(class, pool) } else { Ok(pool) }
+    }
+
+    /// The pool that has the data of an object, as far as that is not in its head.
+    pub(crate) async fn data_pool(&self, head: &Head) -> Result<IoCtx> {
+        match head.data {
+            // It needs none: the zone need not be asked.
+            Data::Inline => Ok(self.pools.data.clone()),
+            Data::Tails(_) | Data::Parts(_) => self.pool_of(&head.class).await,
+        }
+    }
+
+    /// All pools that have data of objects.
+    pub(crate) async fn data_pools(&self) -> Result<Vec<DataPool>> {
+        let standard = DataPool { pool: self.pools.data.clone(), classes: [String::new()].into() };
+        let mut all = vec![standard];
+        let zone = Zone::open(&self.pools.root, false).await?;
+        for (class, name) in zone.class_pools() {
+            let pool = match self.cluster.open_pool(name).await {
+                // Nothing was written into it.
+                Err(error) if error.is_not_found() => continue,
+                pool => pool?,
+            };
+            match all.iter_mut().find(|known| known.pool.pool() == pool.pool()) {
+                Some(known) => drop(known.classes.insert(class.to_owned())),
+                None => all.push(DataPool { pool, classes: [class.to_owned()].into() }),
+            }
+        }
+        Ok(all)
+    }
+
+    fn known_pool(&self, class: &str) -> Option<IoCtx> {
+        if class.is_empty() {
+            return Some(self.pools.data.clone());
+        }
+        self.pools.classes.0.read().get(class).cloned()
+    }
+
+    fn remember(&self, class: &str, pool: IoCtx) -> Result<IoCtx> {
+        self.pools.classes.0.write().insert(class.to_owned(), pool.clone());
+        Ok(pool)
+    }
+}
