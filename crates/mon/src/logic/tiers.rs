@@ -5,7 +5,7 @@
 
 use super::MapState;
 use nacre_types::ids::{Epoch, OsdId, PgId, PoolId};
-use nacre_types::pool::Pool;
+use nacre_types::pool::{Pool, flag};
 use nacre_types::stats::PgStats;
 
 /// Why a pool is not known to be as it has to be.
@@ -72,9 +72,10 @@ impl MapState {
         osds.filter(|osd| kind(osd).is_some_and(|kind| kind == "memstore")).collect()
     }
 
-    /// The OSDs with MemStores of a cache whose mode keeps writes; none for other pools.
+    /// The OSDs with MemStores of a cache whose mode keeps acknowledged writes; none for other pools.
     pub(crate) fn volatile_cache(&self, pool: &Pool) -> Vec<OsdId> {
-        if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.keeps_writes() {
+        let writes_through = pool.has_flag(flag::CACHE_WRITE_THROUGH);
+        if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.keeps_writes() || writes_through {
             return Vec::new();
         }
         self.volatile_osds(pool.crush_rule)

@@ -512,7 +512,7 @@ impl Shard {
         };
         let mut outcome = outcome;
         if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
-            match self.flush_watch(slot, op, outcome) {
+            match self.hold_answer(slot, op, outcome) {
                 Some((flushed, told)) => (op, outcome) = (flushed, told),
                 None => return,
             }
@@ -526,12 +526,19 @@ impl Shard {
 
     /// Answers a resend with the recorded outcome.
     pub(super) fn reply_dup(&mut self, slot: u32, token: u64, version: Eversion, result: &Bytes) {
-        let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
-        let outcome = Outcome::recorded(&op.request.reqid, result);
-        self.observe_answer(&op, Some(version), outcome.result);
+        let Some(mut op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
+        let mut outcome = Outcome::recorded(&op.request.reqid, result);
+        op.wrote = Some(version);
         if outcome.result >= 0 {
             self.connect_again(&op);
         }
+        if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
+            match self.hold_answer(slot, op, outcome) {
+                Some((flushed, told)) => (op, outcome) = (flushed, told),
+                None => return,
+            }
+        }
+        self.observe_answer(&op, op.wrote, outcome.result);
         self.finish(&op, outcome);
     }
 

@@ -202,6 +202,18 @@ impl Shard {
         let passes = passes(mode);
         if valid && (!passes || exec::tier::is_dirty(&context) || needs_copy) {
             self.metrics.tier_hits.inc();
+            if writes && role.writes_through {
+                if self.holds_too_many() {
+                    // The object would be dirty without anybody waiting for its flush.
+                    return self.withdraw(token, |shard, op| shard.send_op_back(*op));
+                }
+                if !self.count_unflushed(slot, &object, exec::tier::is_dirty(&context)) {
+                    return self.withdraw(token, |shard, op| {
+                        shard.begin(slot, &object, Work::Flush, Some(op));
+                        shard.flush(slot, &object, &context, None);
+                    });
+                }
+            }
             if writes && !needs_copy && !has_waited && self.waits_for_room(slot) {
                 return self.wait_for_room(slot, token, &object);
             }
@@ -212,6 +224,9 @@ impl Shard {
             && !context.exists
         {
             context.info.user_version = context.info.user_version.max(version);
+            if writes && role.writes_through {
+                self.count_unflushed(slot, &object, false);
+            }
             return Gate::Execute(context);
         }
         if valid && writes {
@@ -326,7 +341,7 @@ impl Shard {
 
     /// Lets an operation wait for its object.
     fn park(&mut self, object: &ObjectId, op: Box<InflightOp>) {
-        if self.tiers.held() >= self.shared.settings.max_waiting_inactive {
+        if self.holds_too_many() {
             return self.send_op_back(*op);
         }
         if let Err(op) = self.tiers.park(object, op) {
@@ -353,34 +368,50 @@ impl Shard {
         }
     }
 
-    /// Watches that are registered where nothing stays in the cache are in the base before their clients are told: the overlay may be
-    /// removed at any time. Returns the operation where it need not wait for that.
-    pub(super) fn flush_watch(
+    /// Keeps an answer until the base has what it tells of. Returns the operation where it need not wait for that.
+    ///
+    /// In a cache that writes through, no answer rests on what the cache alone has: neither to a write and its resends, nor to a read
+    /// of a change that is not answered yet. Watches that are registered where nothing stays in the cache are in the base before their
+    /// clients are told too: the overlay may be removed at any time.
+    pub(super) fn hold_answer(
         &mut self,
         slot: u32,
         mut op: Box<InflightOp>,
         outcome: Outcome,
     ) -> Option<(Box<InflightOp>, Outcome)> {
-        let passes = self.role_of(slot).and_then(|role| role.mode()).is_some_and(passes);
+        let Some(role) = self.role_of(slot) else { return Some((op, outcome)) };
+        let request = &op.request;
         let registers = |op: &OsdOp| matches!(op.op, Op::Watch { .. } | Op::Unwatch { .. });
-        let waits = passes
+        let passes = role.mode().is_some_and(passes);
+        let is_held = role.writes_through && !is_about_copy(request) && !is_cache_op(request)
+            || passes && outcome.result >= 0 && request.ops.iter().any(registers);
+        let waits = is_held
             && op.conn.is_some()
-            && outcome.result >= 0
             && !op.tier.is_flushed
-            && op.request.tier.is_none()
-            && op.request.ops.iter().any(registers);
+            && request.tier.is_none()
+            && request.flags & request_flag::IGNORE_CACHE == 0
+            && !request.ops.iter().any(|op| op.op.is_listing());
         if !waits {
             return Some((op, outcome));
         }
-        let object = op.request.object.clone();
-        match self.context_of(slot, &object).filter(exec::tier::is_dirty) {
-            None => Some((op, outcome)),
-            Some(context) => {
-                op.tier.after_flush = Some(outcome);
-                self.flush(slot, &object, &context, Some((op, true)));
-                None
-            }
+        let object = request.object.clone();
+        let Some(context) = self.context_of(slot, &object).filter(exec::tier::is_dirty) else {
+            self.forget_unflushed(slot, &object);
+            return Some((op, outcome));
+        };
+        if self.holds_too_many() {
+            // Its resend is answered when the object is flushed.
+            self.send_op_back(*op);
+            return None;
         }
+        op.tier.after_flush = Some((outcome, context.info.version));
+        self.flush(slot, &object, &context, Some((op, false)));
+        None
+    }
+
+    /// Whether as many operations wait here as may.
+    fn holds_too_many(&self) -> bool {
+        self.tiers.held() >= self.shared.settings.max_waiting_inactive
     }
 
     /// Does what was put off: a PG's machine that waits for an execution to be answered must hear of nothing else before.
@@ -558,7 +589,7 @@ impl Shard {
         };
         let asked = self.request_to_other(slot, role.other, object, request.ops.clone(), Some(client));
         let Some(mut asked) = asked else { return self.back_off(*op, self.epoch()) };
-        if self.tiers.held() >= self.shared.settings.max_waiting_inactive {
+        if self.holds_too_many() {
             return self.send_op_back(*op);
         }
         asked.flags |= request.flags;
