@@ -304,6 +304,14 @@ impl Shard {
         }
     }
 
+    /// The base has all that was written on the object.
+    pub(super) fn none_unflushed(&mut self, slot: u32, object: &ObjectId) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
+            cache.unflushed.insert(object.clone(), 0);
+        }
+    }
+
     fn has_dirty(&self, slot: u32) -> bool {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         hosted.and_then(|hosted| hosted.cache.as_ref()).is_some_and(|cache| !cache.dirty.is_empty())

@@ -78,8 +78,7 @@ impl Shard {
         let version = context.info.version;
         let is_whiteout = exec::tier::is_whiteout(context);
         let waiting = waiting.into_iter().collect();
-        let flush =
-            Flush { slot, version, is_whiteout, waiting, restarts: 0, refusals: 0, retry_ns: None };
+        let flush = Flush { slot, version, is_whiteout, waiting, restarts: 0, refusals: 0, retry_ns: None };
         self.tiers.flushes.insert(object.clone(), flush);
         self.hold_object(slot, object);
         self.send_flush(slot, object, context);
@@ -115,7 +114,7 @@ impl Shard {
     /// Sends back who waits for flushes that would have been tried again: the PG is no cache any more, or not active.
     pub(super) fn drop_retries(&mut self, slot: u32) {
         for object in self.tiers.flushes_to_retry(slot, u64::MAX) {
-            self.end_flush(&object, DEPOSED.negated());
+            self.end_flush(&object, Errno::ESTALE.negated());
         }
     }
 
@@ -165,6 +164,9 @@ impl Shard {
                 op.tier.is_flushed = true;
                 self.tell(slot, op, outcome);
             }
+            if self.context_of(slot, object).is_some_and(|context| context.info.version == version) {
+                self.none_unflushed(slot, object);
+            }
         }
         match result {
             Ok(0) if is_whiteout => {
@@ -182,7 +184,7 @@ impl Shard {
                 let result = if changed { Errno::EBUSY.negated() } else { result };
                 self.flush_done(slot, object, result);
             }
-            Err(_) => self.end_flush(object, DEPOSED.negated()),
+            Err(_) => self.end_flush(object, Errno::ESTALE.negated()),
         }
     }
 
@@ -231,6 +233,9 @@ impl Shard {
         }
         for (mut op, _) in flush.waiting {
             if result == DEPOSED.negated() {
+                // The base knows a newer map.
+                self.back_off(*op, self.epoch().next());
+            } else if result == Errno::ESTALE.negated() {
                 self.back_off(*op, self.epoch());
             } else if op.tier.after_flush.take().is_some() {
                 // Its resend waits for the next flush.
