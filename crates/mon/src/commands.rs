@@ -21,6 +21,7 @@ mod osd_more;
 mod osd_safety;
 mod osd_show;
 mod pg;
+mod pg_create;
 mod pool;
 mod pool_show;
 mod pool_vars;

@@ -174,7 +174,7 @@ impl MapState {
         self.check_flags(&mut health);
         self.check_osds_full(&mut health);
         self.check_pools(&mut health);
-        self.check_tiers(&mut health);
+        self.check_tiers(views, &mut health);
         self.check_counts(&mut health);
         self.check_reports(now, &mut health);
         self.check_slow_ops(&mut health);

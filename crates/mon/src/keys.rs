@@ -1,7 +1,7 @@
 //! The names of everything in the map store (`docs/format/mapstore.md`).
 
 use crate::config_db::Who;
-use nacre_types::ids::{EntityName, Epoch};
+use nacre_types::ids::{EntityName, Epoch, PoolId};
 
 /// The longest value that a proposal has for one of its keys. It fits into one transaction of a map store; maps, which are
 /// not among these keys, are split.
@@ -36,6 +36,8 @@ pub const CONFIG_HISTORY: &[u8] = b"config-history/";
 pub const CONFIG_KEY: &[u8] = b"config-key/";
 /// Prefix of muted health checks.
 pub const MUTES: &[u8] = b"health/mute/";
+/// Prefix of what PGs of cache tiers had dirty.
+pub const TIER_DIRTY: &[u8] = b"tier/dirty/";
 /// Prefix of entities.
 pub const AUTH: &[u8] = b"auth/";
 /// Prefix of cluster log lines.
@@ -69,6 +71,11 @@ pub(crate) fn config_key(key: &str) -> Vec<u8> {
 /// A muted health check.
 pub(crate) fn mute(code: &str) -> Vec<u8> {
     [MUTES, code.as_bytes()].concat()
+}
+
+/// What the PGs of a cache had dirty.
+pub(crate) fn tier_dirty(cache: PoolId) -> Vec<u8> {
+    [TIER_DIRTY, &cache.0.to_be_bytes()].concat()
 }
 
 /// A line of the cluster log.

@@ -29,11 +29,13 @@ pub use boot::BootRefusal;
 pub(crate) use failure::location_text;
 pub use fullness::Fullness;
 pub use log::{ClusterLog, LogChannel, LogEntry, LogLevel};
+pub(crate) use membership::lost_its_copy;
 pub use membership::{CasRefusal, check_cas};
 pub use mutes::{Mute, Mutes};
 pub use operator::new_generation;
 pub use reports::{PoolIo, StatsState};
 pub(crate) use tiers::Doubt;
+pub use tiers::{DirtySums, LastDirty};
 pub use tuning::{TierDefaults, Tuning};
 
 use crate::auth_db::AuthDb;
@@ -187,6 +189,7 @@ pub struct MapState {
     pub(crate) down_since: BTreeMap<OsdId, u64>,
     blocklist_deadlines: blocklist::Deadlines,
     pub(crate) stats: StatsState,
+    pub(crate) last_dirty: LastDirty,
     pub(crate) services: ServiceMap,
     pub(crate) log: ClusterLog,
     /// OSDs that have seen a later history than the store holds, and what they said (rule R7).
@@ -226,6 +229,8 @@ pub struct Databases {
     pub crush_version: u64,
     /// `health mute`.
     pub mutes: Mutes,
+    /// What PGs of cache tiers had dirty when they last reported.
+    pub last_dirty: LastDirty,
     /// `config-key …`.
     pub config_keys: BTreeMap<String, Vec<u8>>,
     /// `mon metadata`.
@@ -266,6 +271,7 @@ impl MapState {
             last_beacon,
             down_since,
             stats: StatsState::default(),
+            last_dirty: databases.last_dirty,
             services: ServiceMap::new(now),
             log: ClusterLog::restore(databases.log, tuning.log_max_lines),
             tuning,
@@ -442,6 +448,7 @@ impl MapState {
         self.check_down_out(now);
         self.update_fullness(now);
         self.stats.sample(now);
+        self.store_dirty(now);
         self.expire_blocklist(now);
         self.services.expire(now);
     }

@@ -1,6 +1,6 @@
 //! PGs as commands and health see them: the map's membership, CRUSH's wish and the primary's last report in one.
 
-use crate::logic::MapState;
+use crate::logic::{MapState, lost_its_copy};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::placement::PgMapper;
@@ -95,10 +95,7 @@ impl MapState {
         if membership.interval.is_creation() {
             return Vec::new();
         }
-        let lost = |member: &&Member| {
-            let now = self.committed.osds.get(&member.osd).map(|info| info.incarnation);
-            now.is_none_or(|now| now.is_some_and(|now| now != member.incarnation))
-        };
+        let lost = |member: &&Member| lost_its_copy(&self.committed, **member);
         let lost: Vec<OsdId> = membership.in_sync.iter().filter(lost).map(|member| member.osd).collect();
         if lost.len() == membership.in_sync.len() { lost } else { Vec::new() }
     }

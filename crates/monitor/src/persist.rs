@@ -16,7 +16,7 @@ use bytes::Bytes;
 use nacre_common::auth::{KeyRecord, Keyring, ServiceKey, ServiceKeyring};
 use nacre_mon::auth_db::{self, AuthDb};
 use nacre_mon::keys;
-use nacre_mon::logic::{Databases, LogEntry, Mutes, Now, Proposal, new_generation};
+use nacre_mon::logic::{Databases, LastDirty, LogEntry, Mutes, Now, Proposal, new_generation};
 use nacre_mon::{ConfigDb, ConfigVersion, Who};
 use nacre_types::crc32c::crc32c;
 use nacre_types::encoding::{self, Versioned};
@@ -286,6 +286,11 @@ impl Persistence {
             let mute = postcard::from_bytes(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?;
             mutes.insert(code, mute);
         }
+        let mut last_dirty = LastDirty::default();
+        for entry in read_prefix(store, keys::TIER_DIRTY)? {
+            let added = last_dirty.add(&entry.value);
+            added.map_err(|error| corrupt(&entry.key, &error.to_string()))?;
+        }
         let mut config_keys = BTreeMap::new();
         for entry in read_prefix(store, keys::CONFIG_KEY)? {
             let key = String::from_utf8_lossy(&entry.key[keys::CONFIG_KEY.len()..]).into_owned();
@@ -299,6 +304,7 @@ impl Persistence {
             crush_version: read_number(store, keys::CRUSH_VERSION)?.unwrap_or(1),
             mon_name: mon_name.to_owned(),
             mutes,
+            last_dirty,
             config_keys,
             ..Databases::default()
         })

@@ -3,6 +3,8 @@
 //! Who proposes what, always by compare-and-swap on the membership in effect:
 //! - *Creation*: the first OSD of the up set, with all of the up set that is up. In this first interval its members begin
 //!   their copies and nothing is ordered; the primary ends it once all that are up have one (R2).
+//! - *Creation once more*, where all copies are lost: the map authority, by an operator's order, with an interval above all that the PG
+//!   had ([`Interval::recreation`]) and members as in a creation. What such a member has of the PG is removed first.
 //! - *Promotion*: where the primary is down, the first in-sync member that is up. From the moment it sends the proposal
 //!   it takes part in nothing of the old interval (R3).
 //! - *The primary*: drops the dead as far as min_size allows (R5), takes in members that have caught up, drops those that
@@ -47,6 +49,11 @@ pub(crate) struct PromotionProposal {
     pub(crate) sent_at: u64,
     /// It was refused as things stood: after a while another one may be right.
     refused: bool,
+}
+
+/// Whether the PG comes into being in this interval, with `me` among its first members.
+fn begins_with(membership: &PgMembership, me: Member) -> bool {
+    membership.interval.is_creation() && membership.in_sync.contains(&me)
 }
 
 impl Pg {
@@ -97,6 +104,11 @@ impl Pg {
         if next.interval <= self.interval() || next.interval < remembered {
             return;
         }
+        if self.exists && remembered < next.interval && begins_with(&next, self.me) {
+            // The operator gave up all copies of the members in sync: this one is older than theirs. The PG is hosted again,
+            // without a copy, once this one is removed.
+            return self.remove(out);
+        }
         let first_sight = self.membership.is_none();
         let recorded = first_sight && self.copy.highest.as_ref() == Some(&next);
         let continuous = self.primary.is_some()
@@ -121,7 +133,7 @@ impl Pg {
             self.copy.generation = self.generation;
             self.record_persist = self.next_persist;
             self.persist_record(Durable::Record, out);
-        } else if next.interval.is_creation() && next.in_sync.contains(&self.me) {
+        } else if begins_with(&next, self.me) {
             self.begin_copy(out);
         }
         if continuous {

@@ -24,7 +24,7 @@ use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
-use nacre_types::pool::{CacheMode, HitSetKind, Pool};
+use nacre_types::pool::{CacheMode, HitSetKind, Pool, flag};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -466,6 +466,9 @@ impl Scenario {
             tiering.min_write_recency_for_promote = random.range(0, 3) as u32;
         }
         tiering.overlay_epoch = map.epoch;
+        if random.chance(400) {
+            pool.flags |= flag::CACHE_WRITE_THROUGH;
+        }
         map.pgs.insert(cache, Arc::new(vec![None; spec.pg_num as usize]));
         map.pools.insert(cache, Arc::new(pool));
         map.pool_max = cache;

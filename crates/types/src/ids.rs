@@ -49,9 +49,26 @@ impl Interval {
     /// Bits that count the changes within one generation.
     const COUNTER_BITS: u32 = 32;
 
+    /// Of these, the bits that count the changes since the PG last came into being.
+    const LIFE_BITS: u32 = 20;
+
     /// The next interval of the same generation.
     pub fn next(self) -> Interval {
-        Interval(self.0 + 1)
+        let next = Interval(self.0 + 1);
+        // So many changes do not bring the PG into being again.
+        if next.is_creation() && self.counter() != 0 { Interval(next.0 + 1) } else { next }
+    }
+
+    fn counter(self) -> u64 {
+        self.0 & ((1 << Interval::COUNTER_BITS) - 1)
+    }
+
+    /// The interval in which a PG whose copies are lost comes into being again, empty; nothing is ordered in it (rule R2). `None`
+    /// where it has done so too often in this generation.
+    pub fn recreation(self) -> Option<Interval> {
+        let life = (self.counter() >> Interval::LIFE_BITS) + 1;
+        let counter = (life << Interval::LIFE_BITS) + 1;
+        (counter >> Interval::COUNTER_BITS == 0).then(|| Interval(self.0 - self.counter() + counter))
     }
 
     /// Below every interval of a MapStore generation, and not below any of an earlier one.
@@ -71,7 +88,7 @@ impl Interval {
 
     /// Whether it is one in which a PG comes into being.
     pub fn is_creation(self) -> bool {
-        self.0 & ((1 << Interval::COUNTER_BITS) - 1) == 1
+        self.counter() & ((1 << Interval::LIFE_BITS) - 1) == 1
     }
 
     /// Whether it is of this generation, or of a later one.
@@ -306,6 +323,26 @@ mod tests {
             assert!(!Interval(first.0 - 1).is_since(generation));
         }
         assert!(!Interval(0).is_since(1) && Interval(1).is_since(1));
+    }
+
+    #[test]
+    fn a_pg_comes_into_being_again_above_all_its_intervals() {
+        for generation in [1, 2, 1_800_000_000] {
+            let first = Interval::creation(generation);
+            let mut now = first.next();
+            for _ in 0..4095 {
+                let again = now.recreation().unwrap();
+                assert!(again > now && again.is_creation() && again.is_since(generation));
+                assert!(generation > 2 || !again.is_since(generation + 1));
+                now = again.next();
+                assert!(now.0 == again.0 + 1 && !now.is_creation());
+            }
+            assert_eq!(now.recreation(), None);
+        }
+        // A million changes of its members are no creation.
+        let last = Interval(1 << 20);
+        assert!(!last.is_creation() && !last.next().is_creation() && last.next() > last);
+        assert_eq!(Interval(0).next(), Interval::creation(1));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub mod flag {
     pub const POOL_SNAPS: u64 = 1 << 14;
     /// `bulk` is set.
     pub const BULK: u64 = 1 << 17;
+    /// `cache_write_through` is set: what a cache has executed is answered when the base has it. Nacre's own.
+    pub const CACHE_WRITE_THROUGH: u64 = 1 << 48;
 
     /// Flag names in the order in which `osd dump` prints them.
     pub const NAMES: &[(u64, &str)] = &[
@@ -71,6 +73,7 @@ pub mod flag {
         (SELFMANAGED_SNAPS, "selfmanaged_snaps"),
         (POOL_SNAPS, "pool_snaps"),
         (BULK, "bulk"),
+        (CACHE_WRITE_THROUGH, "cache_write_through"),
     ];
 }
 

@@ -28,6 +28,7 @@ impl MapState {
             "osd new" => self.osd_new(call, ctx),
             "osd rm" => self.osd_rm(&call.texts("ids")),
             "osd lost" => self.osd_lost(call),
+            "osd force-create-pg" => self.force_create_pg(call, ctx),
             "osd purge" => self.osd_purge(call),
             "osd set" => self.osd_set(call.required("key"), true),
             "osd unset" => self.osd_set(call.required("key"), false),

@@ -15,7 +15,7 @@ use crate::text::float;
 use nacre_types::command::Call;
 use nacre_types::crush::{Rule, RuleType};
 use nacre_types::errno::Errno;
-use nacre_types::ids::PoolId;
+use nacre_types::ids::{OsdId, PoolId};
 use nacre_types::pool::{HitSetKind, MAX_HIT_SETS, Pool, flag};
 use nacre_types::support::Support;
 use serde_json::{Map, Value, json};
@@ -86,7 +86,11 @@ const TIER_VARS: &[&str] = &[
     "min_write_recency_for_promote",
     "hit_set_grade_decay_rate",
     "hit_set_search_last_n",
+    WRITE_THROUGH,
 ];
+
+/// Nacre's own: nothing that a cache executes is answered before the base has it.
+const WRITE_THROUGH: &str = "cache_write_through";
 
 /// Variables of erasure-coded pools only.
 const EC_VARS: &[&str] = &["erasure_code_profile", "allow_ec_overwrites"];
@@ -222,6 +226,7 @@ impl MapState {
             "min_write_recency_for_promote" => number(t.min_write_recency_for_promote.into()),
             "hit_set_grade_decay_rate" => number(t.hit_set_grade_decay_rate.into()),
             "hit_set_search_last_n" => number(t.hit_set_search_last_n.into()),
+            WRITE_THROUGH => switch(pool.has_flag(flag::CACHE_WRITE_THROUGH)),
             option => pool.options.get(option).map(|value| (option_json(value), value.clone())),
         }
     }
@@ -328,20 +333,18 @@ impl MapState {
                     .ok_or_else(|| Failure::not_found(format!("crush rule {text} does not exist")))?;
                 let before = self.volatile_cache(&pool);
                 pool.crush_rule = check_rule(crush, rule, pool.size)?;
-                let after = self.volatile_cache(&pool);
-                if before.is_empty() && !after.is_empty() && !sure {
-                    let base = pool.tiering.tier_of.and_then(|base| self.working.pools.get(&base));
-                    let (base, mode) = (base.map(|base| base.name.as_str()), pool.tiering.cache_mode);
-                    let how = "pass --yes-i-really-mean-it to accept that.";
-                    let text = volatile_text(&pool.name, base, mode, &after, how);
-                    return Err(Failure::new(Errno::EPERM, text));
-                }
+                self.check_becomes_volatile(&pool, &before, sure)?;
             }
             "pg_autoscale_mode" => {
                 check_autoscale_mode(text)?;
                 text.clone_into(&mut pool.pg_autoscale_mode);
             }
             "bulk" => set_bit(&mut pool, flag::BULK, text)?,
+            WRITE_THROUGH => {
+                let before = self.volatile_cache(&pool);
+                set_bit(&mut pool, flag::CACHE_WRITE_THROUGH, text)?;
+                self.check_becomes_volatile(&pool, &before, sure)?;
+            }
             "fast_read" => {
                 if switch(text)? {
                     return Err(Failure::invalid("fast read is not supported in replication pool"));
@@ -357,6 +360,18 @@ impl MapState {
             _ => self.set_option(&mut pool, var, text)?,
         }
         Ok(pool)
+    }
+
+    /// Refuses to let a cache keep writes in memory from now on. `before`: the OSDs with MemStores where it did so already.
+    fn check_becomes_volatile(&self, pool: &Pool, before: &[OsdId], sure: bool) -> Result<(), Failure> {
+        let after = self.volatile_cache(pool);
+        if !before.is_empty() || after.is_empty() || sure {
+            return Ok(());
+        }
+        let base = pool.tiering.tier_of.and_then(|base| self.working.pools.get(&base));
+        let (base, mode) = (base.map(|base| base.name.as_str()), pool.tiering.cache_mode);
+        let how = "pass --yes-i-really-mean-it to accept that.";
+        Err(Failure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &after, how)))
     }
 
     fn size_value(&self, text: &str) -> Result<u32, Failure> {

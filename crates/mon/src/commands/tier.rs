@@ -76,6 +76,7 @@ impl MapState {
                 _ => next,
             };
             pool.tiering = Tiering { overlay_epoch: next, mode_epoch, ..left };
+            pool.flags &= !flag::CACHE_WRITE_THROUGH;
         });
         Ok(Answer::status(done))
     }
@@ -426,7 +427,7 @@ impl MapState {
     fn check_volatile(&self, cache: PoolId, mode: CacheMode, how: &str) -> Result<(), Failure> {
         let pool = &self.working.pools[&cache];
         let osds = self.volatile_osds(pool.crush_rule);
-        if osds.is_empty() {
+        if osds.is_empty() || pool.has_flag(flag::CACHE_WRITE_THROUGH) {
             return Ok(());
         }
         let base = pool.tiering.tier_of.map(|base| self.name(base));

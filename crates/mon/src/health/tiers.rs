@@ -1,19 +1,21 @@
-//! Checks of cache tiers: `CACHE_POOL_NEAR_FULL`, `CACHE_POOL_NO_HIT_SET` and `CACHE_POOL_VOLATILE`.
+//! Checks of cache tiers: `CACHE_POOL_NEAR_FULL`, `CACHE_POOL_NO_HIT_SET`, `CACHE_POOL_VOLATILE` and `CACHE_POOL_DIRTY_LOST`.
 
 use super::{Health, Severity};
 use crate::logic::MapState;
-use crate::text::{bytes, count};
+use crate::pgview::PgView;
+use crate::text::{bytes, count, plural};
 use nacre_types::ids::OsdId;
-use nacre_types::pool::{CacheMode, HitSetKind};
+use nacre_types::pool::{CacheMode, HitSetKind, flag};
 
 /// OSDs that a line names.
 const NAMED_OSDS: usize = 4;
 
 impl MapState {
-    pub(super) fn check_tiers(&self, health: &mut Health) {
+    pub(super) fn check_tiers(&self, views: &[PgView], health: &mut Health) {
         self.check_cache_targets(health);
         self.check_hit_sets(health);
         self.check_volatile_caches(health);
+        self.check_lost_caches(views, health);
     }
 
     /// Pools that come close to their targets (`PGMap::get_health_checks`).
@@ -80,8 +82,9 @@ impl MapState {
         for (id, pool) in &self.committed.pools {
             let t = &pool.tiering;
             let Some(base) = t.tier_of else { continue };
-            let sums = self.pool_sums(*id);
-            if !t.cache_mode.keeps_writes() && sums.dirty == 0 {
+            let (dirty, dirty_bytes) = self.acknowledged_dirty(*id);
+            let keeps_writes = t.cache_mode.keeps_writes() && !pool.has_flag(flag::CACHE_WRITE_THROUGH);
+            if !keeps_writes && dirty == 0 {
                 continue;
             }
             let osds = self.volatile_osds(pool.crush_rule);
@@ -96,8 +99,8 @@ impl MapState {
                 "pool '{}' with cache_mode {} has {} dirty objects ({}) of pool '{}' in memory ({}): a power cut loses them",
                 pool.name,
                 t.cache_mode.as_str(),
-                count(sums.dirty),
-                bytes(sums.dirty_bytes),
+                count(dirty),
+                bytes(dirty_bytes),
                 self.committed.pools.get(&base).map_or("?", |base| base.name.as_str()),
                 names.join(", ")
             ));
@@ -105,4 +108,62 @@ impl MapState {
         let what = "cache pools keep writes in memory before they are flushed";
         health.add_each("CACHE_POOL_VOLATILE", Severity::Warn, what, detail);
     }
+
+    /// PGs of caches all of whose copies are lost. Nothing is served in their place, until the operator accepts the loss.
+    fn check_lost_caches(&self, views: &[PgView], health: &mut Health) {
+        let (mut detail, mut objects, mut lost_bytes, mut is_all_safe, mut is_all_known) =
+            (Vec::new(), 0, 0, true, true);
+        for view in views.iter().filter(|view| !view.lost_by.is_empty()) {
+            let Some(pool) = self.committed.pools.get(&view.pg.pool) else { continue };
+            let Some(base) = pool.tiering.tier_of.and_then(|base| self.committed.pools.get(&base)) else {
+                continue;
+            };
+            let pg = view.pg;
+            let is_safe = self.had_nothing_dirty(pg);
+            let what = if is_safe {
+                format!("all that it acknowledged is in pool '{}'", base.name)
+            } else if let Some(dirty) = self.last_dirty.of(pg) {
+                objects += dirty.objects;
+                lost_bytes += dirty.bytes;
+                format!(
+                    "{} dirty {} ({}) of pool '{}' at its last report",
+                    count(dirty.objects),
+                    objects_of(dirty.objects),
+                    bytes(dirty.bytes),
+                    base.name
+                )
+            } else {
+                is_all_known = false;
+                format!("how many objects of pool '{}' were dirty is not known", base.name)
+            };
+            is_all_safe &= is_safe;
+            detail.push(format!(
+                "pg {pg} of cache pool '{}' lost all copies: {what}; operations wait until ceph osd force-create-pg {pg} \
+                 --yes-i-really-mean-it accepts that",
+                pool.name
+            ));
+        }
+        if detail.is_empty() {
+            return;
+        }
+        let pgs = detail.len();
+        let mut summary = format!("{pgs} {} of cache pools lost all copies", plural(pgs, "pg"));
+        summary += &if is_all_safe {
+            ", with nothing that the base pools lack".to_owned()
+        } else {
+            let more = if is_all_known { "" } else { " or more" };
+            let what = objects_of(objects);
+            format!(
+                ", with {}{more} dirty {what} ({}) at their last reports",
+                count(objects),
+                bytes(lost_bytes)
+            )
+        };
+        let severity = if is_all_safe { Severity::Warn } else { Severity::Error };
+        health.add("CACHE_POOL_DIRTY_LOST", severity, summary, pgs, detail);
+    }
+}
+
+fn objects_of(number: u64) -> &'static str {
+    if number == 1 { "object" } else { "objects" }
 }

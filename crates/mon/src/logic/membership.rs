@@ -140,6 +140,12 @@ fn check_change(
     Ok(())
 }
 
+/// Whether a member's copy can't come back: the OSD has lost its contents since, or is given up, or removed.
+pub(crate) fn lost_its_copy(map: &OsdMap, member: Member) -> bool {
+    let now = map.osds.get(&member.osd).and_then(|info| info.incarnation);
+    now.is_some_and(|now| now != member.incarnation) || is_lost(map, member.osd)
+}
+
 /// Whether the operator declared the OSD's data lost, or removed the OSD.
 fn is_lost(map: &OsdMap, osd: OsdId) -> bool {
     map.osds.get(&osd).is_none_or(|info| !info.up && info.lost_at > info.up_from)
@@ -162,7 +168,7 @@ impl MapState {
         self.answer(Effect::CasReply { to: origin, reply });
     }
 
-    fn set_membership(&mut self, pg: PgId, membership: PgMembership) {
+    pub(crate) fn set_membership(&mut self, pg: PgId, membership: PgMembership) {
         let pgs = self.working.pgs.get_mut(&pg.pool).map(Arc::make_mut);
         let slot = pgs.and_then(|pgs| pgs.get_mut(pg.seed as usize));
         *slot.expect("invariant: the PG's existence was checked") = Some(membership);

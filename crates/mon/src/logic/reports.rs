@@ -1,7 +1,7 @@
 //! Statistics of OSDs and PGs, as last reported. Not stored: OSDs report all of it from time to time.
 
 use super::{MapState, Now};
-use nacre_types::ids::{OsdId, PgId, PoolId};
+use nacre_types::ids::{Epoch, OsdId, PgId, PoolId};
 use nacre_types::msg::StatsReport;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::stats::{IoCounters, OsdStats, PgStats};
@@ -44,6 +44,9 @@ pub struct StatsState {
     starting: BTreeMap<OsdId, (u64, Vec<(String, String)>)>,
     /// Which OSD sent a PG's report.
     reporters: BTreeMap<PgId, OsdId>,
+    /// PGs of caches that write through and have reported since then that nothing was dirty, with the epoch of that report: all
+    /// that they acknowledged is in the base.
+    pub(super) written_through: BTreeMap<PgId, Epoch>,
     /// I/O since this map authority started, by pool.
     totals: BTreeMap<PoolId, IoCounters>,
     samples: VecDeque<(u64, BTreeMap<PoolId, IoCounters>)>,
@@ -134,6 +137,7 @@ impl StatsState {
         let exists = |pg: &PgId| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num);
         self.pgs.retain(|pg, _| exists(pg));
         self.reporters.retain(|pg, _| exists(pg));
+        self.written_through.retain(|pg, _| exists(pg));
         self.totals.retain(|pool, _| map.pools.contains_key(pool));
         self.osds.retain(|osd, _| map.osds.contains_key(osd));
         self.starting.retain(|osd, _| map.osds.contains_key(osd));
@@ -168,7 +172,9 @@ impl MapState {
                 && let Some(before) = self.stats.pgs.get(&stats.pg)
             {
                 stats.sums = before.sums;
+                (stats.sums_complete, stats.reported_epoch) = (before.sums_complete, before.reported_epoch);
             }
+            self.note_dirty(&stats);
             self.stats.take(osd, stats);
         }
         self.stats.version += 1;

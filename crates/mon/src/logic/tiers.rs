@@ -3,10 +3,12 @@
 //! Reports are not stored and come late: a sum of all that came says nothing of PGs that did not report, or did so
 //! before a change. Commands that would hide or mix data ask for a report of each PG, made with a map that has the change.
 
-use super::MapState;
+use super::{MapState, Now};
 use nacre_types::ids::{Epoch, OsdId, PgId, PoolId};
-use nacre_types::pool::Pool;
+use nacre_types::pool::{Pool, flag};
 use nacre_types::stats::PgStats;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a pool is not known to be as it has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +27,85 @@ pub(crate) enum Doubt {
         /// A PG that has some.
         first: PgId,
     },
+}
+
+/// Objects of a PG of a cache that the base lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirtySums {
+    /// How many.
+    pub objects: u64,
+    /// Bytes of their data.
+    pub bytes: u64,
+}
+
+/// What PGs of caches had dirty when they last reported, known beyond a restart of the map authority: what is told of PGs that lost
+/// all copies.
+#[derive(Clone, Debug, Default)]
+pub struct LastDirty {
+    pgs: BTreeMap<PgId, DirtySums>,
+    /// Pools of which not all is stored.
+    changed: BTreeSet<PoolId>,
+    stored_ms: u64,
+}
+
+impl LastDirty {
+    /// Between two times that it is stored, in milliseconds.
+    const STORE_MS: u64 = 10_000;
+
+    /// Takes in what was stored of a pool.
+    ///
+    /// # Errors
+    /// If the record can't be read.
+    pub fn add(&mut self, record: &[u8]) -> Result<(), postcard::Error> {
+        self.pgs.extend(postcard::from_bytes::<Vec<(PgId, DirtySums)>>(record)?);
+        Ok(())
+    }
+
+    /// What a PG had dirty; `None` where that is not known.
+    pub fn of(&self, pg: PgId) -> Option<DirtySums> {
+        self.pgs.get(&pg).copied()
+    }
+
+    fn note(&mut self, stats: &PgStats) {
+        let sums = DirtySums { objects: stats.sums.dirty, bytes: stats.sums.dirty_bytes };
+        if self.pgs.insert(stats.pg, sums) != Some(sums) {
+            self.changed.insert(stats.pg.pool);
+        }
+    }
+
+    /// The PG begins again.
+    pub(crate) fn forget(&mut self, pg: PgId) {
+        if self.pgs.remove(&pg).is_some() {
+            self.changed.insert(pg.pool);
+        }
+    }
+
+    fn retain(&mut self, is_cache: impl Fn(PoolId) -> bool) {
+        let changed = &mut self.changed;
+        self.pgs.retain(|pg, _| {
+            let stays = is_cache(pg.pool);
+            if !stays {
+                changed.insert(pg.pool);
+            }
+            stays
+        });
+    }
+
+    /// The records to store by now, `None` for those that go.
+    fn to_store(&mut self, now_ms: u64) -> Vec<(PoolId, Option<Vec<u8>>)> {
+        if self.changed.is_empty() || now_ms < self.stored_ms + Self::STORE_MS {
+            return Vec::new();
+        }
+        self.stored_ms = now_ms;
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let record = |pool: PoolId| {
+            let range = PgId::new(pool, 0)..=PgId::new(pool, u32::MAX);
+            let pgs: Vec<(PgId, DirtySums)> = self.pgs.range(range).map(|(pg, sums)| (*pg, *sums)).collect();
+            let encode = || postcard::to_allocvec(&pgs).expect("invariant: a plain structure always encodes");
+            (!pgs.is_empty()).then(encode)
+        };
+        changed.map(|pool| (pool, record(pool))).collect()
+    }
 }
 
 impl MapState {
@@ -64,6 +145,55 @@ impl MapState {
             && self.all_report_none(cache, since, |stats| stats.sums.dirty).is_ok()
     }
 
+    /// Notes what a PG of a cache has dirty.
+    pub(super) fn note_dirty(&mut self, stats: &PgStats) {
+        let Some(pool) = self.working.pools.get(&stats.pg.pool) else { return };
+        if pool.tiering.tier_of.is_none() || !stats.sums_complete {
+            return;
+        }
+        self.last_dirty.note(stats);
+        let writes_through = pool.has_flag(flag::CACHE_WRITE_THROUGH);
+        if writes_through && stats.reported_epoch >= pool.last_change && stats.sums.dirty == 0 {
+            self.stats.written_through.insert(stats.pg, stats.reported_epoch);
+        }
+    }
+
+    /// Makes durable what PGs of caches have dirty, now and then.
+    pub(super) fn store_dirty(&mut self, now: Now) {
+        let is_cache =
+            |pool: PoolId| self.working.pools.get(&pool).is_some_and(|pool| pool.tiering.tier_of.is_some());
+        self.last_dirty.retain(is_cache);
+        for (pool, value) in self.last_dirty.to_store(now.mono_ms) {
+            self.keys.insert(crate::keys::tier_dirty(pool), value);
+        }
+    }
+
+    /// Whether all that a PG of a cache has acknowledged is in the base, even where objects are dirty: they are being flushed, and
+    /// nobody was answered yet.
+    pub(crate) fn is_written_through(&self, pg: PgId) -> bool {
+        let Some(pool) = self.committed.pools.get(&pg.pool) else { return false };
+        pool.has_flag(flag::CACHE_WRITE_THROUGH)
+            && self.stats.written_through.get(&pg).is_some_and(|since| *since >= pool.last_change)
+    }
+
+    /// Whether a PG of a cache whose copies are lost had nothing that the base lacks.
+    pub(crate) fn had_nothing_dirty(&self, pg: PgId) -> bool {
+        let Some(pool) = self.committed.pools.get(&pg.pool) else { return false };
+        let since = pool.tiering.mode_epoch.max(pool.tiering.overlay_epoch);
+        let report =
+            self.stats.pgs.get(&pg).filter(|stats| stats.sums_complete && stats.reported_epoch >= since);
+        let was_clean = report.is_some_and(|stats| stats.sums.dirty == 0);
+        self.is_written_through(pg) || !pool.tiering.cache_mode.keeps_writes() && was_clean
+    }
+
+    /// Objects and bytes of a cache that only the cache has, and that clients were told of.
+    pub(crate) fn acknowledged_dirty(&self, pool: PoolId) -> (u64, u64) {
+        let pgs = self.stats.pgs.iter().filter(|(pg, _)| pg.pool == pool && !self.is_written_through(**pg));
+        pgs.fold((0, 0), |(objects, bytes), (_, stats)| {
+            (objects + stats.sums.dirty, bytes + stats.sums.dirty_bytes)
+        })
+    }
+
     /// OSDs with MemStores among those that a CRUSH rule can choose: what they keep is gone after a power cut.
     pub(crate) fn volatile_osds(&self, rule: u8) -> Vec<OsdId> {
         let devices = self.devices_of_rule(u32::from(rule)).into_iter();
@@ -72,9 +202,10 @@ impl MapState {
         osds.filter(|osd| kind(osd).is_some_and(|kind| kind == "memstore")).collect()
     }
 
-    /// The OSDs with MemStores of a cache whose mode keeps writes; none for other pools.
+    /// The OSDs with MemStores of a cache whose mode keeps acknowledged writes; none for other pools.
     pub(crate) fn volatile_cache(&self, pool: &Pool) -> Vec<OsdId> {
-        if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.keeps_writes() {
+        let writes_through = pool.has_flag(flag::CACHE_WRITE_THROUGH);
+        if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.keeps_writes() || writes_through {
             return Vec::new();
         }
         self.volatile_osds(pool.crush_rule)

@@ -1,5 +1,7 @@
 //! Cache tiers on real clusters: what clients see through one, and that nothing is lost while it comes and goes.
 
+mod lost;
+
 use crate::failures::{Load, conf, open};
 use crate::support::{Daemon, TestCluster};
 use nacre_client::{IoCtx, block_on};

@@ -82,6 +82,19 @@ impl Authority {
         });
     }
 
+    /// The operator accepts that all copies are lost: the PG comes into being again on the up set.
+    pub fn recreate(&mut self) {
+        let current = self.membership().expect("the PG exists");
+        assert!(!current.in_sync.iter().any(|member| self.map.is_member_up(*member)), "it is not lost");
+        let interval = current.interval.recreation().unwrap();
+        let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| self.map.member(*osd)).collect();
+        let (pg, next) = (self.pg, PgMembership { interval, primary: in_sync[0].osd, in_sync });
+        self.history.push(next.clone());
+        self.change(|map| {
+            map.pgs.insert(pg.pool, Arc::new(vec![Some(next)]));
+        });
+    }
+
     pub fn cas(&mut self, cas: &PgCas) -> PgCasReply {
         let accepted = self.allows(cas);
         if accepted {

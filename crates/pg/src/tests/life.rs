@@ -1,6 +1,7 @@
 //! The life of a PG, scene by scene.
 
 mod copying;
+mod lost;
 mod restored;
 mod waiting;
 

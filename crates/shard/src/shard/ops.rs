@@ -516,7 +516,7 @@ impl Shard {
         };
         let mut outcome = outcome;
         if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
-            match self.flush_watch(slot, op, outcome) {
+            match self.hold_answer(slot, op, outcome) {
                 Some((flushed, told)) => (op, outcome) = (flushed, told),
                 None => return,
             }
@@ -540,15 +540,17 @@ impl Shard {
             if outcome.result >= 0 && self.lost_watch_change(slot, &op) {
                 return self.execute_again(slot, op);
             }
-            match self.flush_watch(slot, op, outcome) {
+        }
+        if outcome.result >= 0 {
+            self.connect_again(&op);
+        }
+        if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
+            match self.hold_answer(slot, op, outcome) {
                 Some((flushed, told)) => (op, outcome) = (flushed, told),
                 None => return,
             }
         }
         self.observe_answer(&op, op.wrote, outcome.result);
-        if outcome.result >= 0 {
-            self.connect_again(&op);
-        }
         self.finish(&op, outcome);
     }
 

@@ -3,6 +3,7 @@
 mod bounds;
 mod busy;
 mod copies;
+mod tiers;
 mod watching;
 
 use super::ops::{InflightOp, backoff};
@@ -45,6 +46,7 @@ struct Bench {
     store: Arc<Counting>,
     shared: Arc<Shared>,
     cell: ShardCell,
+    world: Arc<Alone>,
     map: OsdMap,
 }
 
@@ -71,7 +73,8 @@ impl Bench {
         let me = Member { osd: OsdId(0), incarnation: report.incarnation };
         let config = config.build().unwrap();
         let settings = ShardSettings::of(&config.snapshot());
-        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(Alone), &settings);
+        let world = Arc::<Alone>::default();
+        let shared = Shared::new(&config, me, 5, store.clone(), world.clone(), &settings);
         let other = Member { osd: OTHER, incarnation: Incarnation(Uuid::from_u128(7)) };
         let mut map = OsdMap::new(Uuid::nil(), 0, Default::default());
         map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 2, 2, 0, 1, Epoch(1))));
@@ -80,7 +83,7 @@ impl Bench {
             map.osds.insert(member.osd, OsdInfo { up: true, incarnation, boot_nonce, ..OsdInfo::absent() });
         }
         let cell = ShardCell::new(&shared, 0);
-        let mut bench = Bench { _directory: directory, store, shared, cell, map };
+        let mut bench = Bench { _directory: directory, store, shared, cell, world, map };
         // Members begin their copies in the first interval, and order updates in the second one.
         let first =
             PgMembership { interval: Interval::creation(1), primary: me.osd, in_sync: vec![me, other] };
@@ -190,8 +193,11 @@ impl Drop for Bench {
     }
 }
 
-/// The machine's clocks; no peers, no map authority.
-struct Alone;
+/// The machine's clocks; no peers, no map authority. Notes what is asked of the other pool of a cache tier.
+#[derive(Default)]
+struct Alone {
+    asked: Mutex<Vec<(u64, Box<OsdRequest>)>>,
+}
 
 impl World for Alone {
     fn boot_ns(&self) -> u64 {
@@ -226,9 +232,13 @@ impl World for Alone {
 
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 
-    fn read_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>, _max_bytes: u64) {}
+    fn read_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
+        self.asked.lock().push((ticket, request));
+    }
 
-    fn ask_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>) {}
+    fn ask_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>) {
+        self.asked.lock().push((ticket, request));
+    }
 }
 
 /// A client's connection, whose other end says nothing of itself.

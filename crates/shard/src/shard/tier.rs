@@ -204,6 +204,18 @@ impl Shard {
         let passes = passes(mode);
         if valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy) {
             self.metrics.tier_hits.inc();
+            if writes && role.writes_through {
+                if self.holds_too_many() {
+                    // The object would be dirty without anybody waiting for its flush.
+                    return self.withdraw(token, |shard, op| shard.send_op_back(*op));
+                }
+                if !self.count_unflushed(slot, &object, exec::tier::is_dirty(&context)) {
+                    return self.withdraw(token, |shard, op| {
+                        shard.begin(slot, &object, Work::Flush, Some(op));
+                        shard.flush(slot, &object, &context, None);
+                    });
+                }
+            }
             if writes && !needs_copy && !has_waited && self.waits_for_room(slot) {
                 return self.wait_for_room(slot, token, &object);
             }
@@ -216,6 +228,9 @@ impl Shard {
             context.info.user_version = context.info.user_version.max(version);
             // It is a copy of what this overlay's base has.
             context.info.tier_epoch = role.overlay_epoch;
+            if writes && role.writes_through {
+                self.count_unflushed(slot, &object, false);
+            }
             return Gate::Execute(context);
         }
         if valid && exec::tier::is_dirty(&context) {
@@ -352,8 +367,12 @@ impl Shard {
     /// Whether an operation may wait here. Copies that are proxied need room for the reads of their sources.
     fn may_hold(&self, op: &InflightOp) -> bool {
         let most = self.shared.settings.max_waiting_inactive;
-        let most = if is_copy_read(&op.request) { 2 * most } else { most };
-        self.tiers.held() < most
+        !self.holds_too_many() || is_copy_read(&op.request) && self.tiers.held() < 2 * most
+    }
+
+    /// Whether as many operations wait here as may.
+    fn holds_too_many(&self) -> bool {
+        self.tiers.held() >= self.shared.settings.max_waiting_inactive
     }
 
     /// As a request that finds no room.
@@ -375,9 +394,12 @@ impl Shard {
         }
     }
 
-    /// Where nothing stays in the cache the base has a change of watches before its client is told, or notifies go on without a watch
-    /// that has lapsed: the overlay may be removed at any time. Returns the operation where it need not wait for that.
-    pub(super) fn flush_watch(
+    /// Keeps an answer until the base has what it tells of. Returns the operation where it need not wait for that.
+    ///
+    /// In a cache that writes through, no answer rests on what the cache alone has: neither to a write and its resends, nor to a read
+    /// of a change that is not answered yet. Where nothing stays in the cache the base has a change of watches before its client is
+    /// told, or notifies go on without a watch that has lapsed: the overlay may be removed at any time.
+    pub(super) fn hold_answer(
         &mut self,
         slot: u32,
         mut op: Box<InflightOp>,
@@ -389,26 +411,33 @@ impl Shard {
             self.back_off(*op, self.epoch());
             return None;
         }
-        let passes = role.mode().is_some_and(passes);
+        let request = &op.request;
         let registers = |op: &OsdOp| matches!(op.op, Op::Watch { .. } | Op::Unwatch { .. });
-        let waits = passes
+        let passes = role.mode().is_some_and(passes);
+        let is_held = role.writes_through && !is_about_copy(request) && !is_cache_op(request)
+            || passes && outcome.result >= 0 && request.ops.iter().any(registers);
+        let waits = is_held
             && op.tier.own.is_none()
-            && outcome.result >= 0
             && !op.tier.is_flushed
-            && op.request.tier.is_none()
-            && op.request.ops.iter().any(registers);
+            && request.tier.is_none()
+            && request.flags & request_flag::IGNORE_CACHE == 0
+            && !request.ops.iter().any(|op| op.op.is_listing());
         if !waits {
             return Some((op, outcome));
         }
-        let object = op.request.object.clone();
-        match self.context_of(slot, &object).filter(exec::tier::is_dirty) {
-            None => Some((op, outcome)),
-            Some(context) => {
-                op.tier.after_flush = Some(outcome);
-                self.flush(slot, &object, &context, Some((op, true)));
-                None
-            }
+        let object = request.object.clone();
+        let Some(context) = self.context_of(slot, &object).filter(exec::tier::is_dirty) else {
+            self.forget_unflushed(slot, &object);
+            return Some((op, outcome));
+        };
+        if op.conn.is_some() && self.holds_too_many() {
+            // Its resend is answered when the object is flushed.
+            self.send_op_back(*op);
+            return None;
         }
+        op.tier.after_flush = Some((outcome, context.info.version));
+        self.flush(slot, &object, &context, Some((op, false)));
+        None
     }
 
     /// Whether a watch is not as the operation left it: the object was replaced by the base's since, which had not got the change.

@@ -50,7 +50,6 @@ const REASONS: &[(&str, &str)] = &[
     ("osd deep-scrub", NO_SCRUB),
     ("osd erasure-code-profile ", NO_EC),
     ("osd force_", NO_STRETCH),
-    ("osd force-create-pg", "a PG that lost all copies can't be made again; remove the pool"),
     ("osd pg-", NO_UPMAP),
     ("osd pool autoscale-status", "there is no PG autoscaler"),
     ("osd pool cancel-force-", NO_FORCE),

@@ -1,5 +1,6 @@
 //! Cache tiers: pools become caches and stop being such, and nothing is hidden on the way.
 
+mod lost;
 mod recorded;
 
 use super::*;

@@ -57,6 +57,8 @@ pub(in super::super) struct CacheState {
     overlay_epoch: Epoch,
     /// Objects that are dirty, as far as the PG's objects have been counted.
     dirty: BTreeMap<ObjectId, Dirty>,
+    /// Where the pool writes through: writes on objects since they were clean.
+    unflushed: BTreeMap<ObjectId, usize>,
     /// Where flushing goes on.
     flushed_to: Option<ObjectId>,
     pub(super) next_ns: u64,
@@ -90,6 +92,7 @@ impl CacheState {
             rounds: 0,
             position: None,
             dirty: BTreeMap::new(),
+            unflushed: BTreeMap::new(),
             flushed_to: None,
             next_ns,
             pg_bytes: 0,
@@ -110,7 +113,21 @@ impl CacheState {
             }
         } else {
             self.dirty.remove(object);
+            self.unflushed.remove(object);
         }
+    }
+
+    /// Counts a write on an object, unless that must be flushed first: a flush carries the records of so many requests only, and with
+    /// the cache's copies all others are lost.
+    pub(super) fn count_unflushed(&mut self, object: &ObjectId, is_dirty: bool) -> bool {
+        match self.unflushed.get_mut(object) {
+            Some(writes) if is_dirty && *writes >= exec::MAX_COPIED_REQUESTS => return false,
+            Some(writes) if is_dirty => *writes += 1,
+            // Another primary executed writes on it, or it was dirty before.
+            None if is_dirty => return false,
+            _ => _ = self.unflushed.insert(object.clone(), 1),
+        }
+        true
     }
 
     /// An access of an object.
@@ -183,6 +200,7 @@ impl Shard {
         let Some(tiering) = tiering.filter(|_| hosted.active) else {
             if known.is_some() {
                 self.release_room(slot);
+                self.drop_retries(slot);
             }
             if let Some(hosted) = self.slots[slot as usize].as_mut() {
                 hosted.cache = None;
@@ -270,13 +288,30 @@ impl Shard {
         self.inbox.nudge();
     }
 
+    /// The agent of a PG looks at it at that time, or before.
+    pub(super) fn schedule_agent_by(&mut self, slot: u32, at_ns: u64) {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let is_due = |at: u64| at <= at_ns && at > self.now_ns;
+        if !hosted.and_then(|hosted| hosted.cache.as_ref()).is_some_and(|cache| is_due(cache.next_ns)) {
+            self.schedule_agent(slot, at_ns);
+        }
+    }
+
     /// Flushes and evicts some of what has to be. Returns how long the agent rests.
     fn agent_step(&mut self, slot: u32) -> u64 {
         let (Some(role), Some(map)) = (self.role_of(slot), self.map.clone()) else { return IDLE_NS };
         let Some(tiering) = role.cache.clone() else { return IDLE_NS };
         let options = self.shared.config.snapshot();
         self.rotate_hit_set(slot);
+        self.retry_flushes(slot);
         let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_NS };
+        let mode = match mode.flush {
+            // What was dirty before, or is so without a client that waits.
+            FlushMode::Idle if role.writes_through && self.has_dirty(slot) => {
+                AgentMode { flush: FlushMode::Low, ..mode }
+            }
+            _ => mode,
+        };
         self.release_room(slot);
         if map.has_flag(flag::NOTIERAGENT) {
             return IDLE_NS;
@@ -291,6 +326,34 @@ impl Shard {
         let flushed = self.flush_some(slot, &mode, &tiering, &options);
         let evicted = self.evict_some(slot, &mode, &tiering);
         if flushed || evicted { BUSY_NS } else { IDLE_NS }
+    }
+
+    /// Counts a write that is about to be executed in a cache that writes through. False: its object is to be flushed before.
+    pub(super) fn count_unflushed(&mut self, slot: u32, object: &ObjectId, is_dirty: bool) -> bool {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        let cache = hosted.and_then(|hosted| hosted.cache.as_mut());
+        cache.is_none_or(|cache| cache.count_unflushed(object, is_dirty))
+    }
+
+    /// The object turned out to be clean.
+    pub(super) fn forget_unflushed(&mut self, slot: u32, object: &ObjectId) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
+            cache.unflushed.remove(object);
+        }
+    }
+
+    /// The base has all that was written on the object.
+    pub(super) fn none_unflushed(&mut self, slot: u32, object: &ObjectId) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
+            cache.unflushed.insert(object.clone(), 0);
+        }
+    }
+
+    fn has_dirty(&self, slot: u32) -> bool {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        hosted.and_then(|hosted| hosted.cache.as_ref()).is_some_and(|cache| !cache.dirty.is_empty())
     }
 
     fn agent_mode(
@@ -398,7 +461,9 @@ impl Shard {
             FlushMode::Low => options.osd.osd_agent_max_low_ops,
             FlushMode::High => options.osd.osd_agent_max_ops,
         };
-        let free = usize::try_from(most).unwrap_or(1).saturating_sub(self.tiers.flushes.len());
+        // What clients wait for is bounded with them.
+        let own = self.tiers.flushes.values().filter(|flush| !flush.holds_answers()).count();
+        let free = usize::try_from(most).unwrap_or(1).saturating_sub(own);
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return false };
         let candidates = cache.next_to_flush(free);

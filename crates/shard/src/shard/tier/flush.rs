@@ -16,6 +16,10 @@ use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
 
 /// How often a flush starts over because its object was changed, before its client is told so.
 const MAX_RESTARTS: u32 = 8;
+/// How often a flush that the base refuses is tried again while answers wait for it, before their clients are sent back.
+const MAX_REFUSALS: u32 = 30;
+/// After so many nanoseconds it is tried again.
+const RETRY_NS: u64 = 1_000_000_000;
 
 impl Shard {
     /// Clients' cache-flush, cache-try-flush and cache-evict.
@@ -80,21 +84,56 @@ impl Shard {
     ) {
         if let Some(flush) = self.tiers.flushes.get_mut(object) {
             flush.waiting.extend(waiting);
-            return;
+            return self.hold_object(slot, object);
         }
         let version = context.info.version;
         let is_whiteout = exec::tier::is_whiteout(context);
         let waiting = waiting.into_iter().collect();
-        let flush = Flush { slot, version, is_whiteout, waiting, restarts: 0 };
+        let flush = Flush { slot, version, is_whiteout, waiting, restarts: 0, refusals: 0, retry_ns: None };
         self.tiers.flushes.insert(object.clone(), flush);
+        self.hold_object(slot, object);
         self.send_flush(slot, object, context);
+    }
+
+    /// Lets operations on the object wait for its flush where answers do.
+    fn hold_object(&mut self, slot: u32, object: &ObjectId) {
+        let holds = self.tiers.flushes.get(object).is_some_and(Flush::holds_answers);
+        if holds && !self.tiers.is_busy(object) {
+            self.begin(slot, object, Work::Flush, None);
+        }
+    }
+
+    /// Flushes the object as it is now, once more.
+    fn flush_again(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
+        let Some(flush) = self.tiers.flushes.get_mut(object) else { return };
+        (flush.version, flush.is_whiteout) = (context.info.version, exec::tier::is_whiteout(context));
+        flush.retry_ns = None;
+        self.hold_object(slot, object);
+        self.send_flush(slot, object, context);
+    }
+
+    /// Tries flushes again that the base refused.
+    pub(super) fn retry_flushes(&mut self, slot: u32) {
+        for object in self.tiers.flushes_to_retry(slot, self.now_ns) {
+            match self.context_of(slot, &object).filter(exec::tier::is_dirty) {
+                Some(context) => self.flush_again(slot, &object, &context),
+                None => self.end_flush(&object, Errno::EBUSY.negated()),
+            }
+        }
+    }
+
+    /// Sends back who waits for flushes that would have been tried again: the PG is no cache any more, or not active.
+    pub(super) fn drop_retries(&mut self, slot: u32) {
+        for object in self.tiers.flushes_to_retry(slot, u64::MAX) {
+            self.end_flush(&object, Errno::ESTALE.negated());
+        }
     }
 
     fn send_flush(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
         let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
         if !exec::tier::is_valid(context, overlay_epoch) {
             // The base has changed past it.
-            return self.end_flush(object, DEPOSED.negated());
+            return self.end_flush(object, Errno::ESTALE.negated());
         }
         let user_version = context.info.user_version;
         let is_whiteout = exec::tier::is_whiteout(context);
@@ -130,11 +169,22 @@ impl Shard {
         epoch: Epoch,
         reply: Result<OsdReply, Errno>,
     ) {
-        let Some(flush) = self.tiers.flushes.get(object).filter(|_| self.is_in(slot, interval)) else {
+        if !self.is_in(slot, interval) {
             return;
-        };
+        }
+        let Some(flush) = self.tiers.flushes.get_mut(object) else { return };
         let (version, is_whiteout) = (flush.version, flush.is_whiteout);
-        match reply.map(|reply| reply.result) {
+        let result = reply.map(|reply| reply.result);
+        if result == Ok(0) {
+            for (mut op, outcome) in flush.take_flushed(version) {
+                op.tier.is_flushed = true;
+                self.tell(slot, op, outcome);
+            }
+            if self.context_of(slot, object).is_some_and(|context| context.info.version == version) {
+                self.none_unflushed(slot, object);
+            }
+        }
+        match result {
             Ok(0) if is_whiteout => {
                 let own = Own::Change(Change::Evict { version, is_flushed: true, is_unused: false });
                 self.change_tier_object(slot, object, own);
@@ -156,7 +206,7 @@ impl Shard {
                 let result = if changed { Errno::EBUSY.negated() } else { result };
                 self.flush_done(slot, object, result);
             }
-            Err(_) => self.end_flush(object, DEPOSED.negated()),
+            Err(_) => self.end_flush(object, Errno::ESTALE.negated()),
         }
     }
 
@@ -169,21 +219,37 @@ impl Shard {
         let changed = result == 0 || result == Errno::EBUSY.negated();
         let context =
             self.context_of(slot, object).filter(|context| changed && exec::tier::is_dirty(context));
+        let Some(flush) = self.tiers.flushes.get_mut(object) else { return };
+        if result == 0 {
+            flush.refusals = 0;
+        }
         if let Some(context) = context
-            && let Some(flush) = self.tiers.flushes.get_mut(object)
             && flush.restarts < MAX_RESTARTS
-            && flush.waiting.iter().any(|(_, insists)| *insists)
+            && flush.must_go_on()
         {
             flush.restarts += 1;
-            (flush.version, flush.is_whiteout) = (context.info.version, exec::tier::is_whiteout(&context));
-            return self.send_flush(slot, object, &context);
+            return self.flush_again(slot, object, &context);
+        }
+        // The base may get room, or be reached again.
+        let is_refused = !changed && result != DEPOSED.negated() && result != Errno::ESTALE.negated();
+        let holds = flush.holds_answers() || self.tiers.waits_for_flush(object);
+        let Some(flush) = self.tiers.flushes.get_mut(object) else { return };
+        if is_refused && holds && flush.refusals < MAX_REFUSALS {
+            flush.refusals += 1;
+            let retry_ns = self.now_ns + RETRY_NS;
+            flush.retry_ns = Some(retry_ns);
+            return self.schedule_agent_by(slot, retry_ns);
         }
         self.end_flush(object, result);
     }
 
     fn end_flush(&mut self, object: &ObjectId, result: i32) {
-        let Some(flush) = self.tiers.flushes.remove(object) else { return };
+        let Some(mut flush) = self.tiers.flushes.remove(object) else { return };
         if result == 0 {
+            for (mut op, outcome) in flush.take_flushed(flush.version) {
+                op.tier.is_flushed = true;
+                self.tell(flush.slot, op, outcome);
+            }
             // The agent has room for the next one.
             self.schedule_agent(flush.slot, self.now_ns);
         }
@@ -191,15 +257,13 @@ impl Shard {
             if result != 0 && op.conn.is_none() {
                 self.lapse_again(&op, true);
             } else if result == DEPOSED.negated() {
+                // The base knows a newer map.
+                self.back_off(*op, self.epoch().next());
+            } else if result == Errno::ESTALE.negated() {
                 self.back_off(*op, self.epoch());
-            } else if let Some(outcome) = op.tier.after_flush.take() {
-                match result {
-                    0 => {
-                        op.tier.is_flushed = true;
-                        self.tell(flush.slot, op, outcome);
-                    }
-                    _ => self.send_op_back(*op),
-                }
+            } else if op.tier.after_flush.take().is_some() {
+                // Its resend waits for the next flush.
+                self.send_op_back(*op);
             } else if is_cache_op(&op.request) {
                 self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
             } else if result == 0 {
@@ -207,6 +271,11 @@ impl Shard {
             } else {
                 self.send_op_back(*op);
             }
+        }
+        match self.tiers.waits_for_flush(object) {
+            true if result == 0 => self.release(object, |_| {}),
+            true => self.send_waiting_back(object),
+            false => {}
         }
     }
 

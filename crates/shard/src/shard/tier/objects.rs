@@ -22,9 +22,9 @@ pub(in super::super) struct TierState {
     pub(in super::super) goes_past: bool,
     /// It waited for the agent to make room.
     pub(in super::super) has_waited: bool,
-    /// It is answered so once its change is flushed.
-    pub(in super::super) after_flush: Option<Outcome>,
-    /// Its change is flushed.
+    /// It is answered so once the base has its object in this version or a later one.
+    pub(in super::super) after_flush: Option<(Outcome, Eversion)>,
+    /// The base has what it was executed on.
     pub(in super::super) is_flushed: bool,
     /// The OSD's own change.
     pub(in super::super) own: Option<Own>,
@@ -65,6 +65,9 @@ pub(super) enum Work {
     Own,
     /// Writes wait for room in the cache.
     Room,
+    /// Its changes are on their way to the base, and operations wait for that: those that come now are executed after it, so that
+    /// the next flush has the changes of all of them.
+    Flush,
 }
 
 /// A busy object.
@@ -99,8 +102,40 @@ pub(super) struct Flush {
     pub(super) is_whiteout: bool,
     /// Operations that are answered or go on when it is done, and whether they insist.
     pub(super) waiting: Vec<(Box<InflightOp>, bool)>,
-    /// How often it started over.
+    /// How often it started over since the object was changed.
     pub(super) restarts: u32,
+    /// How often the base refused it.
+    pub(super) refusals: u32,
+    /// When it is tried again, if the base refused it.
+    pub(super) retry_ns: Option<u64>,
+}
+
+impl Flush {
+    /// Takes out the operations that are answered now that the base has the object in `version`.
+    pub(super) fn take_flushed(&mut self, version: Eversion) -> Vec<(Box<InflightOp>, Outcome)> {
+        let is_done = |op: &mut Box<InflightOp>| {
+            op.tier.after_flush.take_if(|(_, needed)| *needed <= version).map(|(outcome, _)| outcome)
+        };
+        let (mut done, mut rest) = (Vec::new(), Vec::new());
+        for (mut op, insists) in std::mem::take(&mut self.waiting) {
+            match is_done(&mut op) {
+                Some(outcome) => done.push((op, outcome)),
+                None => rest.push((op, insists)),
+            }
+        }
+        self.waiting = rest;
+        done
+    }
+
+    /// Whether clients' answers wait for it.
+    pub(super) fn holds_answers(&self) -> bool {
+        self.waiting.iter().any(|(op, _)| op.tier.after_flush.is_some())
+    }
+
+    /// Whether an operation waits that an earlier state in the base does not satisfy.
+    pub(super) fn must_go_on(&self) -> bool {
+        self.waiting.iter().any(|(op, insists)| *insists || op.tier.after_flush.is_some())
+    }
 }
 
 /// Something to be done once no machine waits for an execution.
@@ -151,6 +186,17 @@ impl TierObjects {
     /// Likewise, but for writes that wait for the agent.
     pub(super) fn is_at_work(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| busy.work != Work::Room)
+    }
+
+    /// Whether operations on the object wait for its flush.
+    pub(super) fn waits_for_flush(&self, object: &ObjectId) -> bool {
+        self.busy.get(object).is_some_and(|busy| busy.work == Work::Flush)
+    }
+
+    /// Flushes of a PG that are to be tried again by now.
+    pub(super) fn flushes_to_retry(&self, slot: u32, now_ns: u64) -> Vec<ObjectId> {
+        let is_due = |flush: &Flush| flush.slot == slot && flush.retry_ns.is_some_and(|at| at <= now_ns);
+        self.flushes.iter().filter(|(_, flush)| is_due(flush)).map(|(object, _)| object.clone()).collect()
     }
 
     pub(super) fn is_promoting(&self, object: &ObjectId) -> bool {

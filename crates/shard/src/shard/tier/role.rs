@@ -4,7 +4,7 @@ use nacre_types::ids::{Epoch, PoolId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::{Op, OsdOp, request_flag};
 use nacre_types::osdmap::OsdMap;
-use nacre_types::pool::{CacheMode, Tiering};
+use nacre_types::pool::{CacheMode, Tiering, flag};
 use std::sync::Arc;
 
 /// The part of a pool's PGs in a tier.
@@ -21,12 +21,15 @@ pub(in super::super) struct Role {
     /// Whether clients of the base are sent to this pool: watches are kept by the one that they are sent to, and are only recorded
     /// in the other.
     pub(in super::super) serves: bool,
+    /// Whether what is executed here is answered only when the base has it.
+    pub(in super::super) writes_through: bool,
 }
 
 impl Role {
     /// The part of `pool`, if it has one.
     pub(in super::super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
         let tiering = &map.pools.get(&pool)?.tiering;
+        let writes_through = map.pools.get(&pool)?.has_flag(flag::CACHE_WRITE_THROUGH);
         let overlay_epoch = tiering.overlay_epoch;
         let known = |id: &PoolId| map.pools.contains_key(id);
         if let Some(base) = tiering.tier_of.filter(known) {
@@ -38,11 +41,15 @@ impl Role {
                 mode => Some(mode),
             };
             let cache = Some(tiering.clone());
-            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode, serves: is_overlay }));
+            // Without an overlay the base changes by itself: nothing is flushed then.
+            let writes_through = writes_through && is_overlay;
+            let serves = is_overlay;
+            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode, serves, writes_through }));
         }
         let other = tiering.tiers.iter().copied().find(known)?;
         let serves = tiering.read_tier.is_none() && tiering.write_tier.is_none();
-        Some(Arc::new(Role { overlay_epoch, other, cache: None, mode: None, serves }))
+        let (cache, mode) = (None, None);
+        Some(Arc::new(Role { overlay_epoch, other, cache, mode, serves, writes_through: false }))
     }
 
     /// Whether removed objects leave whiteouts.

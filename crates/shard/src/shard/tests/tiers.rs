@@ -1,0 +1,242 @@
+//! A cache that writes through, whose base is played by the test.
+
+use super::*;
+use nacre_exec::Copied;
+use nacre_types::op::{CopyGetReply, copy_from_flag};
+use nacre_types::pool::{CacheMode, flag};
+
+const BASE: PoolId = PoolId(2);
+
+impl Bench {
+    /// The PG is one of a cache in writeback, which holds its leases.
+    fn cache(writes_through: bool, options: &[(&str, &str)]) -> Bench {
+        let mut bench = Bench::with(options);
+        let mut cache = Pool::replicated("cache", 2, 2, 0, 1, Epoch(1));
+        (cache.tiering.tier_of, cache.tiering.cache_mode) = (Some(BASE), CacheMode::Writeback);
+        if writes_through {
+            cache.flags |= flag::CACHE_WRITE_THROUGH;
+        }
+        let mut base = Pool::replicated("base", 2, 2, 0, 1, Epoch(1));
+        base.tiering.tiers = vec![PG.pool];
+        (base.tiering.read_tier, base.tiering.write_tier) = (Some(PG.pool), Some(PG.pool));
+        for pool in [&mut cache, &mut base] {
+            pool.tiering.overlay_epoch = Epoch(1);
+        }
+        bench.map.pools.insert(PG.pool, Arc::new(cache));
+        bench.map.pools.insert(BASE, Arc::new(base));
+        bench.map.pgs.insert(BASE, Arc::new(vec![None]));
+        bench.next_interval();
+        bench
+    }
+
+    fn next_interval(&mut self) {
+        let now = self.map.membership(PG).unwrap().clone();
+        self.enter_interval(PgMembership { interval: now.interval.next(), ..now });
+        self.peer();
+        self.gain_lease();
+    }
+
+    /// A request on the object `x`.
+    fn on_x(&self, tid: u64, op: Op) -> OsdRequest {
+        OsdRequest { object: ObjectId::new(PG.pool, "", "", "x"), oldest_tid: 1, ..self.request(tid, op) }
+    }
+
+    fn append(&self, tid: u64) -> OsdRequest {
+        self.on_x(tid, Op::Append { data: vec![b'a'; 4].into() })
+    }
+
+    /// What was asked of the base since the last time.
+    fn asked(&self) -> Vec<(u64, Box<OsdRequest>)> {
+        self.cell.enter(|_| ()).unwrap();
+        std::mem::take(&mut *self.world.asked.lock())
+    }
+
+    /// The only question that was asked of the base since: its ticket.
+    fn asked_to(&self, what: impl Fn(&Op) -> bool) -> u64 {
+        let asked = self.asked();
+        let ops: Vec<_> = asked.iter().map(|(_, request)| request.ops[0].op.clone()).collect();
+        assert!(ops.len() == 1 && what(&ops[0]), "{ops:?}");
+        asked[0].0
+    }
+
+    fn asked_to_flush(&self) -> u64 {
+        self.asked_to(|op| matches!(op, Op::CopyFrom { flags, .. } if flags & copy_from_flag::FLUSH != 0))
+    }
+
+    /// The base has nothing under the name.
+    fn says_absent(&self, ticket: u64) {
+        let head = CopyGetReply { is_absent: true, ..CopyGetReply::default() };
+        let copy = Ok(Box::new(Copied { head, ..Copied::default() }));
+        let fetched = crate::copy::Fetched { copy, share: None };
+        self.cell.enter(|shard| shard.on_read_other(ticket, fetched)).unwrap();
+    }
+
+    fn says(&self, ticket: u64, result: i32) {
+        let reqid = ReqId { client: ClientId(0), tid: 0 };
+        let reply =
+            OsdReply { reqid, attempt: 0, epoch: self.map.epoch, result, user_version: 0, ops: vec![] };
+        self.cell.enter(|shard| shard.on_answered(ticket, Ok(reply))).unwrap();
+        self.acknowledge();
+    }
+
+    /// `x` is created by request 1, which waits for its flush. Returns that one's ticket.
+    fn first_write(&self, conn: &ConnRef) -> u64 {
+        self.arrive(self.append(1), conn, None);
+        self.says_absent(self.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
+        self.acknowledge();
+        self.asked_to_flush()
+    }
+
+    fn agent(&self, after_s: u64) {
+        self.cell
+            .enter(|shard| {
+                shard.now_ns += after_s * SECOND;
+                shard.shared.heartbeats.lock().hold_lease(OTHER, shard.now_ns);
+                shard.due_agents();
+            })
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_write_is_answered_when_the_base_has_it() {
+    let bench = Bench::cache(true, &[]);
+    let (conn, heard) = connect_and_hear();
+    let flush = bench.first_write(&conn);
+    assert_eq!(heard.lock().result(1), None, "only the cache has it");
+    bench.says(flush, 0);
+    assert_eq!(heard.lock().result(1), Some(0));
+    // The object is clean: a read need not wait.
+    bench.arrive(bench.on_x(2, Op::Read { offset: 0, len: 0 }), &conn, None);
+    assert_eq!((heard.lock().result(2), bench.asked().len()), (Some(0), 0));
+
+    let bench = Bench::cache(false, &[]);
+    let (conn, heard) = connect_and_hear();
+    bench.arrive(bench.append(1), &conn, None);
+    bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
+    bench.acknowledge();
+    assert_eq!((heard.lock().result(1), bench.asked().len()), (Some(0), 0), "it does not write through");
+}
+
+#[test]
+fn what_comes_during_a_flush_goes_into_the_next_one_together() {
+    let bench = Bench::cache(true, &[]);
+    let (conn, heard) = connect_and_hear();
+    let flush = bench.first_write(&conn);
+    for tid in 2..=5 {
+        bench.arrive(bench.append(tid), &conn, None);
+    }
+    bench.arrive(bench.on_x(6, Op::Read { offset: 0, len: 0 }), &conn, None);
+    bench.acknowledge();
+    assert_eq!((heard.lock().results.clone(), bench.asked().len()), (vec![], 0));
+    bench.says(flush, 0);
+    bench.acknowledge();
+    assert_eq!(heard.lock().results, [(1, 0)]);
+    let flush = bench.asked_to_flush();
+    bench.says(flush, 0);
+    let mut results = heard.lock().results.clone();
+    results.sort_unstable();
+    assert_eq!(results, (1..=6).map(|tid| (tid, 0)).collect::<Vec<_>>());
+    assert_eq!(bench.asked().len(), 0);
+}
+
+#[test]
+fn a_flush_carries_no_more_writes_than_it_has_records_of() {
+    let bench = Bench::cache(true, &[]);
+    let (conn, heard) = connect_and_hear();
+    let flush = bench.first_write(&conn);
+    let most = nacre_exec::MAX_COPIED_REQUESTS as u64;
+    for tid in 2..=2 + most {
+        bench.arrive(bench.append(tid), &conn, None);
+    }
+    bench.says(flush, 0);
+    bench.acknowledge();
+    let flush = bench.asked_to_flush();
+    bench.says(flush, 0);
+    assert_eq!(heard.lock().results.len() as u64, 1 + most, "one waits for the next flush");
+    bench.acknowledge();
+    let flush = bench.asked_to_flush();
+    bench.says(flush, 0);
+    assert_eq!(heard.lock().results.len() as u64, 2 + most);
+}
+
+#[test]
+fn a_resend_waits_for_the_flush_too() {
+    let mut bench = Bench::cache(true, &[]);
+    let (conn, heard) = connect_and_hear();
+    let early = bench.first_write(&conn);
+    bench.next_interval();
+    assert_eq!(heard.lock().backoffs, [1]);
+    // Nothing of the interval before counts.
+    bench.says(early, 0);
+    assert_eq!(heard.lock().result(1), None);
+    bench.arrive(OsdRequest { attempt: 1, ..bench.append(1) }, &conn, None);
+    bench.acknowledge();
+    assert_eq!(heard.lock().result(1), None, "the log knows it, the base does not");
+    let flush = bench.asked_to_flush();
+    // A read of what is not flushed waits likewise, and another write until that is.
+    bench.arrive(bench.on_x(2, Op::Stat), &conn, None);
+    assert_eq!(heard.lock().result(2), None);
+    bench.says(flush, 0);
+    assert_eq!((heard.lock().result(1), heard.lock().result(2)), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_removal_is_answered_when_the_base_has_removed_the_object() {
+    let bench = Bench::cache(true, &[]);
+    let (conn, heard) = connect_and_hear();
+    bench.says(bench.first_write(&conn), 0);
+    bench.arrive(bench.on_x(2, Op::Remove), &conn, None);
+    bench.acknowledge();
+    let removal = bench.asked_to(|op| matches!(op, Op::Remove));
+    assert_eq!(heard.lock().result(2), None);
+    bench.says(removal, 0);
+    assert_eq!(heard.lock().result(2), Some(0));
+}
+
+#[test]
+fn a_base_without_room_holds_writes_and_their_clients_are_sent_back_in_the_end() {
+    let bench = Bench::cache(true, &[]);
+    let (conn, heard) = connect_and_hear();
+    let mut flush = bench.first_write(&conn);
+    bench.arrive(bench.append(2), &conn, None);
+    for _ in 0..5 {
+        bench.says(flush, Errno::ENOSPC.negated());
+        assert_eq!(bench.asked().len(), 0, "not at once");
+        bench.agent(2);
+        flush = bench.asked_to_flush();
+    }
+    assert_eq!((heard.lock().results.len(), heard.lock().backoffs.len()), (0, 0));
+    let mut tries = 5;
+    while heard.lock().backoffs.is_empty() {
+        bench.says(flush, Errno::ENOSPC.negated());
+        bench.agent(2);
+        tries += 1;
+        assert!(tries < 100);
+        match bench.asked().pop() {
+            Some((ticket, _)) => flush = ticket,
+            None => break,
+        }
+    }
+    assert_eq!((heard.lock().results.len(), heard.lock().backoffs.clone()), (0, vec![1, 2]), "after {tries}");
+    // The base has room again.
+    for tid in [1, 2] {
+        bench.arrive(OsdRequest { attempt: 1, ..bench.append(tid) }, &conn, None);
+    }
+    bench.acknowledge();
+}
+
+#[test]
+fn what_waits_for_flushes_is_bounded() {
+    let bench = Bench::cache(true, &[("osd_client_message_cap", "24")]);
+    let (conn, heard) = connect_and_hear();
+    let flush = bench.first_write(&conn);
+    for tid in 2..=9 {
+        bench.arrive(bench.append(tid), &conn, None);
+    }
+    assert_eq!(heard.lock().backoffs, (4..=9).collect::<Vec<_>>(), "three of them wait");
+    bench.says(flush, 0);
+    bench.acknowledge();
+    bench.says(bench.asked_to_flush(), 0);
+    assert_eq!(heard.lock().results, [(1, 0), (2, 0), (3, 0)]);
+}
