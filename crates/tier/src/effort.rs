@@ -28,6 +28,19 @@ use crate::MICRO;
 use nacre_types::hash::pg_mask;
 use nacre_types::pool::Tiering;
 
+/// Objects that a step of the agent looks at for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
+pub const STEP_CHECKS: usize = 32;
+/// Objects of one PG that a step evicts.
+pub const STEP_EVICTIONS: usize = 16;
+/// Between two steps while there is work, in nanoseconds.
+pub const BUSY_STEP_NS: u64 = 50_000_000;
+/// Between two looks at a PG while there is none.
+pub const IDLE_STEP_NS: u64 = 1_000_000_000;
+/// Rounds over all objects after which the histogram of temperatures counts half.
+pub const HALFLIFE_ROUNDS: u32 = 4;
+/// How far below the full ratio a PG has room, in slops: evictions end one slop below it.
+const ROOM_SLOPS: u64 = 3;
+
 /// How fast the agent flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlushMode {
@@ -220,6 +233,31 @@ pub fn choose(
     let (evict, evict_effort_micro) = evict_mode(before.evict, &level, targets, options, restarts);
     let flush = flush_mode(before.flush, &level, sums.dirty > 0, targets, options, restarts);
     AgentMode { flush, evict, evict_effort_micro }
+}
+
+/// How many objects of average size the PG may hold; how many it holds where there is no target.
+pub fn capacity_objects(sums: &CacheSums, targets: &CacheTargets) -> u64 {
+    let average = sums.user_bytes().checked_div(sums.user_objects()).unwrap_or(0).max(1);
+    let by_bytes = u64::try_from(u128::from(targets.pg_bytes()) / average).unwrap_or(u64::MAX);
+    let shares = [by_bytes, targets.share(targets.max_objects)];
+    shares.into_iter().filter(|share| *share > 0).min().unwrap_or(sums.objects)
+}
+
+/// Whether a promotion displaces nothing: the PG is below any level to which the agent evicts.
+pub fn has_room(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> bool {
+    let below = ROOM_SLOPS * slop(targets.full_ratio_micro, options);
+    CacheLevel::new(sums, targets).full_micro + below < u64::from(targets.full_ratio_micro)
+        || (targets.max_bytes == 0 && targets.max_objects == 0)
+}
+
+/// How many objects of average size the PG has above the level at which evictions end.
+pub fn surplus_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> u64 {
+    let level = CacheLevel::new(sums, targets).full_micro;
+    let slop = slop(targets.full_ratio_micro, options);
+    let end = with_slop(targets.full_ratio_micro.into(), slop, false);
+    let above = u128::from(level.saturating_sub(end));
+    let surplus = (sums.user_objects() * above).div_ceil(u128::from(level.max(1)));
+    u64::try_from(surplus).unwrap_or(u64::MAX)
 }
 
 /// A threshold with its slop: above it for who begins, below it for who goes on.

@@ -39,13 +39,17 @@ pub struct FrequencySketch {
     counters: Vec<u64>,
     door: Vec<u64>,
     accesses: u64,
+    /// Accesses after which it ages.
+    sample: u64,
 }
 
 impl FrequencySketch {
     /// A sketch for a cache of about `objects`. It takes 16 bytes for each, rounded up to a power of two of objects.
     pub fn new(objects: u64) -> FrequencySketch {
-        let objects = objects.clamp(64, MOST_OBJECTS).next_power_of_two();
+        let wanted = objects.clamp(64, MOST_OBJECTS);
+        let objects = wanted.next_power_of_two();
         FrequencySketch {
+            sample: wanted * SAMPLE_PER_OBJECT,
             objects,
             counters: vec![0; (objects * COUNTERS_PER_OBJECT * ROWS / COUNTERS_PER_WORD) as usize],
             door: vec![0; (objects * DOOR_BITS_PER_OBJECT / 64) as usize],
@@ -84,7 +88,7 @@ impl FrequencySketch {
             self.increment(key);
         }
         self.accesses += 1;
-        if self.accesses >= self.objects * SAMPLE_PER_OBJECT {
+        if self.accesses >= self.sample {
             self.age();
         }
     }
@@ -151,6 +155,16 @@ impl FrequencyFilter {
     /// How often the object was accessed lately.
     pub fn frequency(&self, object: &ObjectId) -> u64 {
         self.sketch.estimate(crate::key::object_key(object))
+    }
+
+    /// The object's temperature for the agent, in place of the one that hit sets give.
+    pub fn temperature(&self, object: &ObjectId) -> u32 {
+        self.frequency(object) as u32
+    }
+
+    /// For how many objects it was made.
+    pub fn objects(&self) -> u64 {
+        self.sketch.objects
     }
 
     /// Learns that the agent evicted an object.
