@@ -201,6 +201,27 @@ struct Object {
     bytes: u64,
 }
 
+/// The rate of promotions as a moving average.
+#[derive(Clone, Copy, Default)]
+struct Promotions {
+    per_s: f64,
+    at_ns: u64,
+}
+
+impl Promotions {
+    /// The time over which the average fades, in seconds.
+    const FADES_S: f64 = 4.0;
+
+    fn per_s(&self, now_ns: u64) -> f64 {
+        let elapsed_s = now_ns.saturating_sub(self.at_ns) as f64 / NS_PER_S as f64;
+        self.per_s * (-elapsed_s / Promotions::FADES_S).exp()
+    }
+
+    fn add(&mut self, now_ns: u64, objects: f64) {
+        *self = Promotions { per_s: self.per_s(now_ns) + objects / Promotions::FADES_S, at_ns: now_ns };
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Held {
     changed_ns: u64,
@@ -230,6 +251,7 @@ pub(super) struct PgCache {
     /// Parts of objects that the agent may look at and evict still.
     checks: f64,
     evictions: f64,
+    promotions: Promotions,
     /// Parts of objects and bytes that the throttle was not charged yet.
     uncharged_objects: f64,
     uncharged_bytes: f64,
@@ -301,6 +323,7 @@ impl PgCache {
             rounds: 0,
             checks: 0.0,
             evictions: 0.0,
+            promotions: Promotions::default(),
             uncharged_objects: 0.0,
             uncharged_bytes: 0.0,
         }
@@ -353,6 +376,7 @@ impl PgCache {
         let (targets, bytes) = (&self.policy.targets, object.bytes);
         if promotes && fits(bytes, targets.pg_bytes(), targets.full_ratio_micro) {
             self.charge(throttle, asked, bytes);
+            self.promotions.add(now_ns, 1.0 / self.rate);
             self.hold(access.key, Held { changed_ns: now_ns, is_dirty: becomes_dirty });
         }
         false
@@ -419,6 +443,7 @@ impl PgCache {
         if self.history.is_rotation_due(now_ns) {
             self.history.rotate(now_ns, Eversion::default());
         }
+        let evicted_before = self.mode.evict != EvictMode::Idle;
         self.choose();
         while self.mode.flush != FlushMode::Idle
             && let Some(flushed) = self.dirty.pop_first()
@@ -428,8 +453,19 @@ impl PgCache {
             }
             self.choose();
         }
+        if evicted_before && self.mode.evict == EvictMode::Idle && self.is_refilled(now_ns) {
+            self.mode.evict = EvictMode::Some;
+            return Some(effort::BUSY_STEP_NS);
+        }
         let is_busy = self.evict_some(now_ns);
         is_busy.then_some(effort::BUSY_STEP_NS)
+    }
+
+    /// Whether the agent of a whole PG would find objects again that came during its last step, and go on. Of a few
+    /// followed objects none may have come.
+    fn is_refilled(&self, now_ns: u64) -> bool {
+        let in_a_step = self.promotions.per_s(now_ns) * effort::BUSY_STEP_NS as f64 / NS_PER_S as f64;
+        self.rate < 1.0 && in_a_step >= std::f64::consts::LN_2
     }
 
     fn choose(&mut self) {
