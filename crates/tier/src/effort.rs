@@ -169,6 +169,11 @@ impl CacheTargets {
         self.share(self.max_bytes)
     }
 
+    /// The PG's share of the objects; 0 where there is no target.
+    pub fn pg_objects(&self) -> u64 {
+        self.share(self.max_objects)
+    }
+
     /// The PG's share, 1 at least; 0 of 0.
     fn share(&self, target: u64) -> u64 {
         if target == 0 { 0 } else { (target / u64::from(self.divisor.max(1))).max(1) }
@@ -235,11 +240,14 @@ pub fn choose(
     AgentMode { flush, evict, evict_effort_micro }
 }
 
-/// How many objects of average size the PG may hold; how many it holds where there is no target.
+/// How many objects of average size the PG may hold. Where there is no target, or nothing is known of sizes, it is what the
+/// PG holds.
 pub fn capacity_objects(sums: &CacheSums, targets: &CacheTargets) -> u64 {
-    let average = sums.user_bytes().checked_div(sums.user_objects()).unwrap_or(0).max(1);
-    let by_bytes = u64::try_from(u128::from(targets.pg_bytes()) / average).unwrap_or(u64::MAX);
-    let shares = [by_bytes, targets.share(targets.max_objects)];
+    let by_bytes = match sums.user_bytes().checked_div(sums.user_objects()) {
+        None | Some(0) => 0,
+        Some(average) => u64::try_from(u128::from(targets.pg_bytes()) / average).unwrap_or(u64::MAX),
+    };
+    let shares = [by_bytes, targets.pg_objects()];
     shares.into_iter().filter(|share| *share > 0).min().unwrap_or(sums.objects)
 }
 

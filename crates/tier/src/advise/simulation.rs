@@ -136,7 +136,8 @@ pub fn simulate(pgs: &[(PgId, &Trace, Policy)]) -> Hits {
     let mut caches: Vec<PgCache> =
         pgs.iter().map(|(pg, trace, policy)| PgCache::of_trace(*pg, trace, policy)).collect();
     let counted: Vec<Counted> = pgs.iter().map(|(_, trace, _)| Counted::of(trace)).collect();
-    let mut order: Vec<(u64, u32, u32)> = Vec::with_capacity(pgs.iter().map(|(_, trace, _)| trace.len()).sum());
+    let mut order: Vec<(u64, u32, u32)> =
+        Vec::with_capacity(pgs.iter().map(|(_, trace, _)| trace.len()).sum());
     for (pg, (_, trace, _)) in pgs.iter().enumerate() {
         order.extend((0..trace.len()).map(|at| (trace.access(at).at_ns, pg as u32, at as u32)));
     }

@@ -49,7 +49,12 @@ fn memory_is_bounded_and_the_rate_falls_with_the_objects() {
     }
     let trace = sampler.trace();
     // The accesses kept are the last 800: each is of another object, and at most 100 are followed.
-    assert!((50..=100).contains(&trace.objects()) && trace.len() <= 800, "{} {}", trace.objects(), trace.len());
+    assert!(
+        (50..=100).contains(&trace.objects()) && trace.len() <= 800,
+        "{} {}",
+        trace.objects(),
+        trace.len()
+    );
     let expected = 100.0 / 100_000.0;
     assert!((0.7..1.4).contains(&(trace.rate() / expected)), "{}", trace.rate());
     // None of these may be followed at first.

@@ -24,6 +24,8 @@ const COUNTERS_PER_OBJECT: u64 = 4;
 const DOOR_BITS_PER_OBJECT: u64 = 64;
 /// After so many accesses for each object of the capacity all counters are halved.
 const SAMPLE_PER_OBJECT: u64 = 10;
+/// The smallest capacity.
+const LEAST_OBJECTS: u64 = 64;
 /// The largest capacity, at 16 bytes for each object.
 const MOST_OBJECTS: u64 = 1 << 24;
 
@@ -46,7 +48,7 @@ pub struct FrequencySketch {
 impl FrequencySketch {
     /// A sketch for a cache of about `objects`. It takes 16 bytes for each, rounded up to a power of two of objects.
     pub fn new(objects: u64) -> FrequencySketch {
-        let wanted = objects.clamp(64, MOST_OBJECTS);
+        let wanted = FrequencyFilter::capacity_for(objects);
         let objects = wanted.next_power_of_two();
         FrequencySketch {
             sample: wanted * SAMPLE_PER_OBJECT,
@@ -162,9 +164,14 @@ impl FrequencyFilter {
         self.frequency(object) as u32
     }
 
-    /// For how many objects it was made.
-    pub fn objects(&self) -> u64 {
-        self.sketch.objects
+    /// For how many objects it was made, within its limits.
+    pub fn capacity(&self) -> u64 {
+        self.sketch.sample / SAMPLE_PER_OBJECT
+    }
+
+    /// The capacity of a filter that is made for so many objects.
+    pub fn capacity_for(objects: u64) -> u64 {
+        objects.clamp(LEAST_OBJECTS, MOST_OBJECTS)
     }
 
     /// Learns that the agent evicted an object.

@@ -8,7 +8,7 @@ use nacre_types::PoolId;
 
 const MS: u64 = 1_000_000;
 const PGS: u64 = 8;
-const OBJECTS_OF_PG: u32 = 1024;
+const OBJECTS_OF_PG: u32 = 2048;
 const POINTS: f64 = 0.03;
 const OBJECT_BYTES: u64 = 4 << 20;
 
@@ -42,7 +42,9 @@ fn policy(objects: u64) -> Policy {
     }
 }
 
-fn salt() -> u64 { std::env::var("SALT").map_or(0, |s| s.parse().unwrap()) }
+fn salt() -> u64 {
+    std::env::var("SALT").map_or(0, |s| s.parse().unwrap())
+}
 fn pg_of(object: u64) -> usize {
     (mix(!object) % PGS) as usize
 }
