@@ -18,8 +18,8 @@
 //! # Accuracy
 //!
 //! The tests find at most 3 points between an estimate and a simulation of all accesses, on zipf(0.99), loops, and scans
-//! with a hot set, with 1024 objects in each of 8 PGs. Where the curve has a cliff, such as a loop's at its length, the
-//! cliff's place is uncertain by about one over the root of the number of followed objects.
+//! with a hot set, with 2048 objects in each of 8 PGs, from a quarter of the present size to four times as much. Caches of
+//! which a PG holds fewer than some 50 followed objects are estimated less well.
 //!
 //! An estimate speaks of accesses like those in the trace. An object that was accessed once in it counts as new then.
 

@@ -42,15 +42,12 @@ fn policy(objects: u64) -> Policy {
     }
 }
 
-fn salt() -> u64 {
-    std::env::var("SALT").map_or(0, |s| s.parse().unwrap())
-}
 fn pg_of(object: u64) -> usize {
     (mix(!object) % PGS) as usize
 }
 
 fn key_of(object: u64) -> u64 {
-    mix(object ^ salt() << 40) & !0xf
+    mix(object) & !0xf
 }
 
 /// All PGs with all accesses.
@@ -146,12 +143,12 @@ fn zipf(objects: u64, accesses: usize) -> Vec<u64> {
 #[test]
 fn zipf_is_predicted_within_three_points() {
     let present = policy(3000);
-    compare("zipf", &zipf(30_000, 400_000), 30_000, &present, &variants(&present));
+    compare("zipf", &zipf(30_000, 300_000), 30_000, &present, &variants(&present));
 }
 
 #[test]
 fn a_loop_is_predicted_within_three_points() {
-    let stream: Vec<u64> = (0..400_000).map(|turn| turn % 20_000).collect();
+    let stream: Vec<u64> = (0..300_000).map(|turn| turn % 20_000).collect();
     let present = policy(10_000);
     compare("loop", &stream, 20_000, &present, &variants(&present));
 }
@@ -172,6 +169,69 @@ fn scan_with_hot_set(accesses: usize) -> Vec<u64> {
 
 #[test]
 fn a_scan_with_a_hot_set_is_predicted_within_three_points() {
+    let present = policy(6000);
+    compare("scan", &scan_with_hot_set(300_000), 43_000, &present, &variants(&present));
+}
+
+/// The hit rate of a hot set that fits the cache, before a scan of ten times the cache and right after it.
+fn hit_rates_around_a_scan(policy: &Policy) -> (f64, f64) {
+    const HOT: u64 = 2000;
+    const SCANNED: u64 = 40_000;
+    let mut pool = Pool::new(policy, HOT + SCANNED);
+    let (zipf, mut uniform) = (Zipf::new(HOT, 0.6), Uniform(7));
+    let mut turn = 0;
+    let mut access = |pool: &mut Pool, object| {
+        turn += 1;
+        pool.access(object, turn * MS)
+    };
+    (0..60_000).for_each(|_| _ = access(&mut pool, zipf.draw(&mut uniform)));
+    let before = (0..5000).filter(|_| access(&mut pool, zipf.draw(&mut uniform))).count();
+    for scanned in HOT..HOT + SCANNED {
+        access(&mut pool, scanned);
+    }
+    // Too few accesses for the hot set to come back by itself.
+    let after = (0..500).filter(|_| access(&mut pool, zipf.draw(&mut uniform))).count();
+    (before as f64 / 5000.0, after as f64 / 500.0)
+}
+
+#[test]
+fn a_full_scan_leaves_the_hot_set_in_the_cache() {
     let present = policy(4000);
-    compare("scan", &scan_with_hot_set(400_000), 43_000, &present, &variants(&present));
+    let (before, after) = hit_rates_around_a_scan(&Policy { admission: AdmissionKind::Frequency, ..present });
+    assert!(before > 0.95 && after >= 0.9 * before, "{before} {after}");
+    // In between nobody asks for hot objects: by recency the scan takes their place.
+    let (before, after) = hit_rates_around_a_scan(&present);
+    assert!(before > 0.9 && after < 0.5 * before, "{before} {after}");
+}
+
+#[test]
+fn dirty_objects_stay_until_they_are_flushed() {
+    // A loop of writes over an eighth of the cache, and reads that scan: what is dirty is kept.
+    let present = policy(4000);
+    let mut pgs = vec![PgCache::new(PgId::new(PoolId(1), 0), &present, 1.0, OBJECT_BYTES, 0)];
+    let pg = &mut pgs[0];
+    (0..5000).for_each(|object| pg.add_object(key_of(object), OBJECT_BYTES));
+    let mut throttle = PromoteThrottle::new(0, 0, 0);
+    let mut access = |pg: &mut PgCache, object, writes, turn: u64| {
+        let request = Request { writes, ..Request::default() };
+        let access = TracedAccess { key: key_of(object), at_ns: turn * 10 * MS, request, is_hit: false };
+        pg.access(&access, &mut throttle)
+    };
+    for object in 0..60 {
+        access(pg, object, true, object);
+        access(pg, object, true, object);
+    }
+    for object in 1000..4000 {
+        access(pg, object, false, object);
+    }
+    let kept = (0..60).filter(|object| access(pg, *object, false, 4000 + object)).count();
+    assert_eq!(kept, 60);
+}
+
+#[test]
+fn what_was_never_accessed_has_no_rate() {
+    assert_eq!(simulate(&[]).rate(), None);
+    let trace = Sampler::new(16).trace();
+    assert_eq!(simulate(&[(PgId::new(PoolId(1), 0), &trace, policy(100))]).rate(), None);
+    assert_eq!(measured([&trace]).rate(), None);
 }
