@@ -3,6 +3,7 @@
 mod bounds;
 mod busy;
 mod copies;
+mod gate;
 mod watching;
 
 use super::ops::{InflightOp, backoff};
@@ -46,7 +47,11 @@ struct Bench {
     shared: Arc<Shared>,
     cell: ShardCell,
     map: OsdMap,
+    asked: Asked,
 }
+
+/// What other pools were asked, with tickets.
+type Asked = Arc<Mutex<Vec<(u64, OsdRequest)>>>;
 
 impl Bench {
     /// The PG is active; no lease is held.
@@ -71,7 +76,9 @@ impl Bench {
         let me = Member { osd: OsdId(0), incarnation: report.incarnation };
         let config = config.build().unwrap();
         let settings = ShardSettings::of(&config.snapshot());
-        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(Alone), &settings);
+        let asked = Asked::default();
+        let world = Alone { asked: Arc::clone(&asked) };
+        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(world), &settings);
         let other = Member { osd: OTHER, incarnation: Incarnation(Uuid::from_u128(7)) };
         let mut map = OsdMap::new(Uuid::nil(), 0, Default::default());
         map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 2, 2, 0, 1, Epoch(1))));
@@ -80,7 +87,7 @@ impl Bench {
             map.osds.insert(member.osd, OsdInfo { up: true, incarnation, boot_nonce, ..OsdInfo::absent() });
         }
         let cell = ShardCell::new(&shared, 0);
-        let mut bench = Bench { _directory: directory, store, shared, cell, map };
+        let mut bench = Bench { _directory: directory, store, shared, cell, map, asked };
         // Members begin their copies in the first interval, and order updates in the second one.
         let first =
             PgMembership { interval: Interval::creation(1), primary: me.osd, in_sync: vec![me, other] };
@@ -190,8 +197,10 @@ impl Drop for Bench {
     }
 }
 
-/// The machine's clocks; no peers, no map authority.
-struct Alone;
+/// The machine's clocks; no peers, no map authority. Other pools are played by the test.
+struct Alone {
+    asked: Asked,
+}
 
 impl World for Alone {
     fn boot_ns(&self) -> u64 {
@@ -226,9 +235,13 @@ impl World for Alone {
 
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 
-    fn read_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>, _max_bytes: u64) {}
+    fn read_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
+        self.asked.lock().push((ticket, *request));
+    }
 
-    fn ask_other(&self, _shard: usize, _ticket: u64, _request: Box<OsdRequest>) {}
+    fn ask_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>) {
+        self.asked.lock().push((ticket, *request));
+    }
 }
 
 /// A client's connection, whose other end says nothing of itself.
