@@ -156,9 +156,14 @@ fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> Outcome {
     if pool.tiering.tier_of.is_none() {
         return Err(Refused(Errno::EINVAL, format!("pool '{name}' is not a cache tier")));
     }
+    if shared.advising.swap(true, Ordering::AcqRel) {
+        return Err(Refused(Errno::EBUSY, "a cache tier is being simulated already".into()));
+    }
     let pgs: Vec<PgAccesses> =
         cells.iter().flat_map(|cell| cell.inspect(|shard| shard.tier_accesses(*id))).collect();
-    Ok(advise(&pgs).into())
+    let advice = advise(&pgs);
+    shared.advising.store(false, Ordering::Release);
+    Ok(advice.into())
 }
 
 /// Followed ops of all shards.
