@@ -247,3 +247,40 @@ fn advice_comes_true() {
     assert!(text.contains("RECENCY 2   FREQUENCY\n") && text.contains("\n 0.25x  "), "{text}");
     println!("{text}");
 }
+
+#[test]
+fn a_scan_does_not_empty_a_cache_that_admits_by_frequency() {
+    const HOT: u64 = 60;
+    const SCANNED: u64 = 600;
+    let conf = format!("{}osd_tier_promote_admission = frequency\n", conf());
+    let cluster = TestCluster::start_with(3, "memstore", &conf);
+    for pool in ["base", "cache"] {
+        cluster.create_pool(pool, 1, 2, 1);
+    }
+    cluster.wait_healthy();
+    let base = open(&cluster, "base");
+    (0..HOT + SCANNED).for_each(|number| write(&base, &format!("o{number}"), "contents"));
+    cluster.ok(&["ceph", "osd", "tier", "add", "base", "cache"]);
+    cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback", "--yes-i-really-mean-it"]);
+    cluster.ok(&["ceph", "osd", "pool", "set", "cache", "target_max_objects", "100"]);
+    cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
+    let run = |objects: std::ops::Range<u64>| {
+        objects.for_each(|number| _ = read(&base, &format!("o{number}")).unwrap());
+    };
+    // The agent makes the filter when it has counted the objects.
+    cluster.wait_for("accesses to be sampled", |cluster| {
+        run(0..HOT);
+        !advice(cluster)["hit_rate"].is_null()
+    });
+    let hit_rate = || {
+        let (hits_before, misses_before) = hits_and_misses(&cluster);
+        run(0..HOT);
+        let (hits, misses) = hits_and_misses(&cluster);
+        (hits - hits_before) as f64 / (hits + misses - hits_before - misses_before) as f64
+    };
+    (0..10).for_each(|_| run(0..HOT));
+    let before = hit_rate();
+    run(HOT..HOT + SCANNED);
+    let after = hit_rate();
+    assert!(before > 0.9 && after >= 0.9 * before, "{before} {after}");
+}

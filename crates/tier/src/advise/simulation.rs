@@ -428,14 +428,12 @@ impl PgCache {
             if steps == MOST_STEPS {
                 self.next_step_ns = now_ns;
             }
-            let mut wait_ns = wait_ns.unwrap_or(effort::IDLE_STEP_NS);
-            if self.mode.is_idle() {
-                // Only the hit sets change until the next access.
+            self.next_step_ns += wait_ns.unwrap_or_else(|| {
+                // Only the hit sets and ages change until the next access.
                 let period_ns = u64::from(self.policy.hit_sets.period_s) * NS_PER_S;
                 let until_ns = now_ns.saturating_sub(self.next_step_ns);
-                wait_ns = wait_ns.max(until_ns.min(period_ns));
-            }
-            self.next_step_ns += wait_ns;
+                until_ns.min(period_ns).max(effort::IDLE_STEP_NS)
+            });
         }
     }
 
