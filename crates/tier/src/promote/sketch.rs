@@ -20,13 +20,14 @@ const COUNTERS_PER_WORD: u64 = 16;
 /// Counters of a row for each object of the capacity: fewer would let the objects that are accessed often make others look
 /// as if they were too.
 const COUNTERS_PER_OBJECT: u64 = 4;
-/// Bits of the doorkeeper for each object of the capacity.
-const DOOR_BITS_PER_OBJECT: u64 = 64;
+/// Bits of the doorkeeper for each object of the capacity. Ten objects that are accessed once come before it is emptied:
+/// one in a hundred is taken for one that was accessed before, and may displace another.
+const DOOR_BITS_PER_OBJECT: u64 = 128;
 /// After so many accesses for each object of the capacity all counters are halved.
 const SAMPLE_PER_OBJECT: u64 = 10;
 /// The smallest capacity.
 const LEAST_OBJECTS: u64 = 64;
-/// The largest capacity, at 16 bytes for each object.
+/// The largest capacity, at 24 bytes for each object.
 const MOST_OBJECTS: u64 = 1 << 24;
 
 /// Estimates how often keys were seen, up to 16 times.
@@ -46,7 +47,7 @@ pub struct FrequencySketch {
 }
 
 impl FrequencySketch {
-    /// A sketch for a cache of about `objects`. It takes 16 bytes for each, rounded up to a power of two of objects.
+    /// A sketch for a cache of about `objects`. It takes 24 bytes for each, rounded up to a power of two of objects.
     pub fn new(objects: u64) -> FrequencySketch {
         let wanted = FrequencyFilter::capacity_for(objects);
         let objects = wanted.next_power_of_two();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::copy::Fetched;
 use nacre_exec::Copied;
+use nacre_objectstore::ReadStore;
 use nacre_types::op::CopyGetReply;
 use nacre_types::op::request_flag;
 use nacre_types::pool::CacheMode;
