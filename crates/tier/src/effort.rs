@@ -251,11 +251,19 @@ pub fn capacity_objects(sums: &CacheSums, targets: &CacheTargets) -> u64 {
     shares.into_iter().filter(|share| *share > 0).min().unwrap_or(sums.objects)
 }
 
-/// Whether a promotion displaces nothing: the PG is below any level to which the agent evicts.
-pub fn has_room(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> bool {
+/// How many objects may be promoted that displace nothing: until the PG reaches the lowest level to which the agent evicts.
+pub fn room_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> u64 {
+    if targets.max_bytes == 0 && targets.max_objects == 0 {
+        return u64::MAX;
+    }
     let below = ROOM_SLOPS * slop(targets.full_ratio_micro, options);
-    CacheLevel::new(sums, targets).full_micro + below < u64::from(targets.full_ratio_micro)
-        || (targets.max_bytes == 0 && targets.max_objects == 0)
+    let level = CacheLevel::new(sums, targets).full_micro;
+    let left = u128::from(u64::from(targets.full_ratio_micro).saturating_sub(below).saturating_sub(level));
+    match level {
+        // Nothing is known of sizes.
+        0 => STEP_CHECKS as u64,
+        level => u64::try_from(sums.user_objects() * left / u128::from(level)).unwrap_or(u64::MAX),
+    }
 }
 
 /// How many objects of average size the PG has above the level at which evictions end.

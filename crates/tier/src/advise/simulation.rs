@@ -240,7 +240,8 @@ pub(super) struct PgCache {
     filter: Option<FrequencyFilter>,
     histogram: TemperatureHistogram,
     mode: AgentMode,
-    has_room: bool,
+    /// Objects that may come in and displace nothing, in parts.
+    room: f64,
     held: BTreeMap<u64, Held>,
     held_bytes: u64,
     dirty: BTreeSet<u64>,
@@ -314,7 +315,7 @@ impl PgCache {
             filter,
             histogram: TemperatureHistogram::default(),
             mode: AgentMode::default(),
-            has_room: false,
+            room: 0.0,
             held: BTreeMap::new(),
             held_bytes: 0,
             dirty: BTreeSet::new(),
@@ -377,6 +378,7 @@ impl PgCache {
         let (targets, bytes) = (&self.policy.targets, object.bytes);
         if promotes && fits(bytes, targets.pg_bytes(), targets.full_ratio_micro) {
             self.charge(throttle, asked, bytes);
+            self.room -= 1.0;
             self.promotions.add(now_ns, 1.0 / self.rate);
             self.hold(access.key, Held { changed_ns: now_ns, is_dirty: becomes_dirty });
         }
@@ -385,7 +387,7 @@ impl PgCache {
 
     fn admission(&self, recorded: Recorded) -> Admission<'_> {
         match &self.filter {
-            Some(filter) => Admission::Frequency { filter, has_room: self.has_room },
+            Some(filter) => Admission::Frequency { filter, has_room: self.room > 0.0 },
             None if !self.history.is_enabled() => Admission::Always,
             None => Admission::Recency {
                 history: &self.history,
@@ -470,7 +472,7 @@ impl PgCache {
     fn choose(&mut self) {
         let (sums, targets, agent) = (self.sums(), &self.policy.targets, &self.policy.agent);
         self.mode = effort::choose(&self.mode, &sums, targets, agent, false);
-        self.has_room = effort::has_room(&sums, targets, agent);
+        self.room = effort::room_objects(&sums, targets, agent) as f64 * self.rate;
     }
 
     fn evict_some(&mut self, now_ns: u64) -> bool {

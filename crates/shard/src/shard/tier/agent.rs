@@ -57,8 +57,8 @@ pub(in super::super) struct CacheState {
     filter: Option<Box<FrequencyFilter>>,
     /// The pool's targets, with the effective one in bytes.
     targets: Option<CacheTargets>,
-    /// A promotion displaces nothing.
-    has_room: bool,
+    /// Objects that may be promoted and displace nothing, until the agent looks again.
+    room: u64,
     /// How many objects have to go.
     surplus: u64,
     /// What `tier advise` learns from.
@@ -79,7 +79,7 @@ impl CacheState {
             pg_bytes: 0,
             filter: None,
             targets: None,
-            has_room: false,
+            room: 0,
             surplus: 0,
             sampler: None,
         }
@@ -133,10 +133,15 @@ impl CacheState {
         }
     }
 
+    /// An object is being promoted.
+    pub(super) fn admitted(&mut self) {
+        self.room = self.room.saturating_sub(1);
+    }
+
     /// What lets an object in.
     pub(super) fn admission(&self, tiering: &Tiering, recorded: Recorded) -> Admission<'_> {
         if let Some(filter) = &self.filter {
-            return Admission::Frequency { filter, has_room: self.has_room };
+            return Admission::Frequency { filter, has_room: self.room > 0 };
         }
         if !self.history.is_enabled() {
             return Admission::Always;
@@ -328,7 +333,7 @@ impl Shard {
         let capacity = effort::capacity_objects(&sums, &targets).min(2 * sums.objects + 1024);
         cache.configure(options, capacity);
         cache.targets = Some(targets);
-        cache.has_room = effort::has_room(&sums, &targets, &agent);
+        cache.room = effort::room_objects(&sums, &targets, &agent);
         cache.surplus = effort::surplus_objects(&sums, &targets, &agent);
         cache.mode = effort::choose(&cache.mode, &sums, &targets, &agent, false);
         cache.pg_bytes = targets.pg_bytes();
