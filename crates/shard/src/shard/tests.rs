@@ -353,8 +353,12 @@ fn connect() -> ConnRef {
 
 /// The client connects, and notes what it is sent.
 fn connect_and_hear() -> (ConnRef, Arc<Mutex<Heard>>) {
+    connect_as(EntityName::client("admin"))
+}
+
+fn connect_as(entity: EntityName) -> (ConnRef, Arc<Mutex<Heard>>) {
     let peer = Peer {
-        entity: EntityName::client("admin"),
+        entity,
         client: Some(CLIENT),
         caps: [("osd".to_owned(), "allow *".to_owned())].into(),
         nonce: 0,

@@ -197,7 +197,7 @@ fn a_deposed_primary_of_the_cache_is_refused() {
     let interval = of_cache.interval.next();
     bench.map.pgs.insert(BASE, Arc::new(vec![Some(PgMembership { interval, ..of_cache })]));
     bench.next_interval();
-    let (conn, heard) = connect_and_hear();
+    let (conn, heard) = connect_as(EntityName::osd(OTHER));
     let sender = |interval, epoch| {
         Some(Box::new(TierSender { pg: cache_pg, interval, epoch, client: None, user_version: 0 }))
     };
