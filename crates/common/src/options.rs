@@ -30,7 +30,7 @@ pub use global::GlobalOptions;
 pub use help::{names, reference_markdown};
 pub use kinds::{
     AddrList, AuthMethod, AutoscaleMode, ChecksumType, CompressionAlgorithm, CompressionMode, DebugLevel,
-    HitSetType, HostPort, LogLevel, ObjectStoreKind, TierMode,
+    HitSetType, HostPort, LogLevel, ObjectStoreKind, PromoteAdmission, TierMode,
 };
 pub use memstore::MemstoreOptions;
 pub use mon::MonOptions;

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::shared::Shared;
 use nacre_runtime::admin::socket::Run;
 use nacre_runtime::admin::{Admin, Answer, Outcome, Refused, Reply};
-use nacre_shard::shard::{Shard, ShardCell};
+use nacre_shard::shard::{PgAccesses, Shard, ShardCell, advise};
 use nacre_shard::tracker::Clocks;
 use nacre_store::FreeSpace;
 use nacre_types::command::{self, Call};
@@ -78,6 +78,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
         }
         "dump_blocklist" => Ok(blocklist(shared).into()),
         "dump_recovery_reservations" => Ok(reservations(shared).into()),
+        "dump_tier_advice" => tier_advice(shared, cells, call.required("pool")),
         "get_mapped_pools" => {
             let mut pools = BTreeSet::new();
             cells
@@ -118,7 +119,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
 /// Whether a command takes so long that nothing else may wait for it.
 pub(crate) fn is_long(command: &DaemonCommand) -> bool {
     let json: Value = serde_json::from_str(&command.cmd).unwrap_or_default();
-    json["prefix"] == "compact" || json["prefix"] == "bench"
+    ["compact", "bench", "dump_tier_advice"].iter().any(|prefix| json["prefix"] == *prefix)
 }
 
 fn compact(shared: &Shared) -> Outcome {
@@ -142,6 +143,27 @@ fn compact(shared: &Shared) -> Outcome {
         }
         Err(error) => Err(Refused(error.errno(), error.to_string())),
     }
+}
+
+/// Shards are asked one after the other; what takes time is done without them.
+fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> Outcome {
+    let map = shared.map.load_full();
+    let mut pools = map.iter().flat_map(|map| &map.pools);
+    let pool = pools.find(|(_, pool)| pool.name == name);
+    let Some((id, pool)) = pool else {
+        return Err(Refused(Errno::ENOENT, format!("unrecognized pool '{name}'")));
+    };
+    if pool.tiering.tier_of.is_none() {
+        return Err(Refused(Errno::EINVAL, format!("pool '{name}' is not a cache tier")));
+    }
+    if shared.advising.swap(true, Ordering::AcqRel) {
+        return Err(Refused(Errno::EBUSY, "a cache tier is being simulated already".into()));
+    }
+    let pgs: Vec<PgAccesses> =
+        cells.iter().flat_map(|cell| cell.inspect(|shard| shard.tier_accesses(*id))).collect();
+    let advice = advise(&pgs);
+    shared.advising.store(false, Ordering::Release);
+    Ok(advice.into())
 }
 
 /// Followed ops of all shards.

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) uuid: Uuid,
     /// Whether the store's database is being compacted by a command.
     pub(crate) compacting: AtomicBool,
+    /// Whether a command simulates a cache tier.
+    pub(crate) advising: AtomicBool,
     /// Whether a command measures the store.
     pub(crate) benching: AtomicBool,
     /// All counters of this OSD, its store's and its messengers' among them.
@@ -66,6 +68,7 @@ impl Shared {
             outside,
             uuid,
             compacting: AtomicBool::new(false),
+            advising: AtomicBool::new(false),
             benching: AtomicBool::new(false),
         })
     }

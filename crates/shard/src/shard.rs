@@ -33,6 +33,8 @@ mod tests;
 mod unfound;
 mod watches;
 
+pub use tier::{PgAccesses, advise};
+
 use crate::inbox::{Inbox, ShardMessage, UpMap};
 use crate::metrics::Metrics;
 use crate::shared::Shared;

@@ -28,6 +28,19 @@ use crate::MICRO;
 use nacre_types::hash::pg_mask;
 use nacre_types::pool::Tiering;
 
+/// Objects that a step of the agent looks at for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
+pub const STEP_CHECKS: usize = 32;
+/// Objects of one PG that a step evicts.
+pub const STEP_EVICTIONS: usize = 16;
+/// Between two steps while there is work, in nanoseconds.
+pub const BUSY_STEP_NS: u64 = 50_000_000;
+/// Between two looks at a PG while there is none.
+pub const IDLE_STEP_NS: u64 = 1_000_000_000;
+/// Rounds over all objects after which the histogram of temperatures counts half.
+pub const HALFLIFE_ROUNDS: u32 = 4;
+/// How far below the full ratio a PG has room, in slops: evictions end one slop below it.
+const ROOM_SLOPS: u64 = 3;
+
 /// How fast the agent flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlushMode {
@@ -156,6 +169,11 @@ impl CacheTargets {
         self.share(self.max_bytes)
     }
 
+    /// The PG's share of the objects; 0 where there is no target.
+    pub fn pg_objects(&self) -> u64 {
+        self.share(self.max_objects)
+    }
+
     /// The PG's share, 1 at least; 0 of 0.
     fn share(&self, target: u64) -> u64 {
         if target == 0 { 0 } else { (target / u64::from(self.divisor.max(1))).max(1) }
@@ -220,6 +238,42 @@ pub fn choose(
     let (evict, evict_effort_micro) = evict_mode(before.evict, &level, targets, options, restarts);
     let flush = flush_mode(before.flush, &level, sums.dirty > 0, targets, options, restarts);
     AgentMode { flush, evict, evict_effort_micro }
+}
+
+/// How many objects of average size the PG may hold. Where there is no target, or nothing is known of sizes, it is what the
+/// PG holds.
+pub fn capacity_objects(sums: &CacheSums, targets: &CacheTargets) -> u64 {
+    let by_bytes = match sums.user_bytes().checked_div(sums.user_objects()) {
+        None | Some(0) => 0,
+        Some(average) => u64::try_from(u128::from(targets.pg_bytes()) / average).unwrap_or(u64::MAX),
+    };
+    let shares = [by_bytes, targets.pg_objects()];
+    shares.into_iter().filter(|share| *share > 0).min().unwrap_or(sums.objects)
+}
+
+/// How many objects may be promoted that displace nothing: until the PG reaches the lowest level to which the agent evicts.
+pub fn room_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> u64 {
+    if targets.max_bytes == 0 && targets.max_objects == 0 {
+        return u64::MAX;
+    }
+    let below = ROOM_SLOPS * slop(targets.full_ratio_micro, options);
+    let level = CacheLevel::new(sums, targets).full_micro;
+    let left = u128::from(u64::from(targets.full_ratio_micro).saturating_sub(below).saturating_sub(level));
+    match level {
+        // Nothing is known of sizes.
+        0 => STEP_CHECKS as u64,
+        level => u64::try_from(sums.user_objects() * left / u128::from(level)).unwrap_or(u64::MAX),
+    }
+}
+
+/// How many objects of average size the PG has above the level at which evictions end.
+pub fn surplus_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> u64 {
+    let level = CacheLevel::new(sums, targets).full_micro;
+    let slop = slop(targets.full_ratio_micro, options);
+    let end = with_slop(targets.full_ratio_micro.into(), slop, false);
+    let above = u128::from(level.saturating_sub(end));
+    let surplus = (sums.user_objects() * above).div_ceil(u128::from(level.max(1)));
+    u64::try_from(surplus).unwrap_or(u64::MAX)
 }
 
 /// A threshold with its slop: above it for who begins, below it for who goes on.

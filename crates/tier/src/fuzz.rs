@@ -1,9 +1,7 @@
 //! Damaged inputs for what is read from the store or from others: see `nacre_fuzz`.
 
-use crate::advise::{MissRatioCurve, Sampler};
 use crate::hit_set::history::{Archive, HitSetIndex};
 use crate::hit_set::{HitSet, SealedHitSet};
-use crate::key::mix;
 use nacre_fuzz::{CountingAllocator, Target};
 use nacre_types::encoding;
 use nacre_types::{Eversion, Interval, ObjectId, PoolId};
@@ -39,15 +37,4 @@ fn fuzz_indexes_of_hit_sets() {
     let seeds = vec![encoding::encode(&HitSetIndex::default()), encoding::encode(&index)];
     Target::new("HitSetIndex", corpus(), seeds)
         .run(|input| encoding::decode::<HitSetIndex>(input).ok().map(|index| encoding::encode(&index)));
-}
-
-#[test]
-fn fuzz_miss_ratio_curves() {
-    let mut sampler = Sampler::new(100);
-    for turn in 0..2000_u64 {
-        sampler.record(mix(turn * turn % 300), 4096);
-    }
-    let seeds = vec![sampler.curve_by_objects().encode(), sampler.curve_by_bytes().encode()];
-    Target::new("MissRatioCurve", corpus(), seeds)
-        .run(|input| MissRatioCurve::decode(input).ok().map(|curve| curve.encode()));
 }

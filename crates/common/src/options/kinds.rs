@@ -450,6 +450,15 @@ choice! {
     }
 }
 choice! {
+    /// What lets an object into a cache tier beside a proxied request.
+    PromoteAdmission {
+        /// It is in the newest hit sets, as many as the pool's variables say.
+        Recency = "recency",
+        /// It was accessed more often than the objects that are evicted.
+        Frequency = "frequency",
+    }
+}
+choice! {
     /// What data is checked by.
     ChecksumType {
         /// Nothing: damage of the device is served. Only for pools whose users check their data themselves.

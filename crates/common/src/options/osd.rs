@@ -1,6 +1,8 @@
 //! Options of object storage daemons.
 
-use super::kinds::{Bool, Float, FloatSecs, IntSecs, ObjectStoreKind, Size, Str, Uint, UuidKind};
+use super::kinds::{
+    Bool, Float, FloatSecs, IntSecs, ObjectStoreKind, PromoteAdmission, Size, Str, Uint, UuidKind,
+};
 use super::option_group;
 use super::spec::Service::{Mon, Osd};
 
@@ -85,6 +87,10 @@ option_group! {
         [services(&[Osd])];
     osd_tier_promote_max_bytes_sec: Size = "5Mi", "Bytes per second that one OSD promotes into cache tiers beside proxied requests"
         [services(&[Osd])];
+    osd_tier_promote_admission: PromoteAdmission = "recency", "What lets an object into a cache tier beside a proxied request: `recency` asks hit sets, `frequency` wants more accesses than evicted objects had, so that a scan displaces nothing"
+        [services(&[Osd]), nacre()];
+    osd_tier_advise_objects: Uint = "2048", "Objects of each PG of a cache tier whose accesses `tier advise` learns from, at 240 bytes each; 0 for none"
+        [range("0", "65536"), services(&[Osd]), nacre()];
     osd_agent_max_ops: Uint = "4", "Objects that the tier agent of one shard flushes at a time at high speed"
         [min("1"), services(&[Osd]), see(&["osd_agent_max_low_ops"])];
     osd_agent_max_low_ops: Uint = "2", "Objects that the tier agent of one shard flushes at a time at low speed"

@@ -92,7 +92,7 @@ impl LastDirty {
     }
 
     /// The records to store by now, `None` for those that go.
-    fn to_store(&mut self, now_ms: u64) -> Vec<(PoolId, Option<Vec<u8>>)> {
+    fn take_due(&mut self, now_ms: u64) -> Vec<(PoolId, Option<Vec<u8>>)> {
         if self.changed.is_empty() || now_ms < self.stored_ms + Self::STORE_MS {
             return Vec::new();
         }
@@ -163,7 +163,7 @@ impl MapState {
         let is_cache =
             |pool: PoolId| self.working.pools.get(&pool).is_some_and(|pool| pool.tiering.tier_of.is_some());
         self.last_dirty.retain(is_cache);
-        for (pool, value) in self.last_dirty.to_store(now.mono_ms) {
+        for (pool, value) in self.last_dirty.take_due(now.mono_ms) {
             self.keys.insert(crate::keys::tier_dirty(pool), value);
         }
     }

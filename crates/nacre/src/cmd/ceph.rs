@@ -2,6 +2,7 @@
 //!
 //! Words become a command's JSON by the shared table of signatures; the daemon that is meant carries it out.
 
+mod advise;
 mod compact;
 mod daemon;
 mod follow;
@@ -19,8 +20,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A command that this program makes of several of the daemons'.
-pub(super) use plan::COMPACT;
+pub(super) use plan::COMPOSED;
 
 /// What `--help` prints.
 pub(super) fn help() -> String {
@@ -70,6 +70,10 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Action::Compact(compact) => {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
             return compact::run(&invocation, &compact, format);
+        }
+        Action::Advise(pool) => {
+            let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
+            return advise::run(&invocation, &pool, format);
         }
         Action::Watch { level, channel } => {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();

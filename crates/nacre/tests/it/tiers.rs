@@ -132,3 +132,157 @@ fn the_agent_keeps_a_cache_below_its_target() {
         assert_eq!(read(&base, &format!("o{number}")).unwrap(), format!("contents {number}").as_bytes());
     }
 }
+
+/// Hits and misses of the cache so far, over all OSDs.
+fn hits_and_misses(cluster: &TestCluster) -> (u64, u64) {
+    let of = |osd: usize, name: &str| {
+        let text = cluster.ok(&["ceph", "tell", &format!("osd.{osd}"), "perf", "dump"]);
+        let dump: Value = serde_json::from_str(&text).unwrap();
+        dump["osd"][name].as_u64().unwrap()
+    };
+    let sum = |name| (0..3).map(|osd| of(osd, name)).sum();
+    (sum("tier_hits"), sum("tier_misses"))
+}
+
+fn advice(cluster: &TestCluster) -> Value {
+    serde_json::from_str(&cluster.ok(&["tier", "advise", "cache", "--format", "json"])).unwrap()
+}
+
+/// The predicted hit rate for a target so many times as large.
+fn predicted(advice: &Value, scale: f64, admission: &str) -> f64 {
+    let cells = advice["predicted"].as_array().unwrap();
+    let is_wanted = |cell: &&Value| {
+        let recency = &cell["min_read_recency_for_promote"];
+        cell["scale"] == scale && cell["admission"] == admission && (recency.is_null() || *recency == 0)
+    };
+    cells.iter().find(is_wanted).unwrap()["hit_rate"].as_f64().unwrap()
+}
+
+/// Numbers from 0 to 1, always the same ones.
+fn uniform(turn: u64) -> f64 {
+    let mut z = turn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[test]
+fn advice_comes_true() {
+    const OBJECTS: u64 = 800;
+    const TARGET: u64 = 200;
+    let conf =
+        format!("{}osd_tier_promote_max_objects_sec = 0\nosd_tier_promote_max_bytes_sec = 0\n", conf());
+    let cluster = TestCluster::start_with(3, "memstore", &conf);
+    for pool in ["base", "cache"] {
+        cluster.create_pool(pool, 4, 2, 1);
+    }
+    cluster.wait_healthy();
+    let base = open(&cluster, "base");
+    let refused = cluster.run(&["tier", "advise", "base"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("pool 'base' is not a cache tier"));
+    let refused = cluster.run(&["tier", "advise", "none"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("unrecognized pool 'none'"));
+    (0..OBJECTS).for_each(|number| write(&base, &format!("o{number}"), &"contents ".repeat(100)));
+    cluster.ok(&["ceph", "osd", "tier", "add", "base", "cache"]);
+    cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback", "--yes-i-really-mean-it"]);
+    for (name, value) in [("hit_set_type", "bloom"), ("hit_set_count", "4"), ("hit_set_period", "5")] {
+        cluster.ok(&["ceph", "osd", "pool", "set", "cache", name, value]);
+    }
+    cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
+    assert!(cluster.ok(&["tier", "advise", "cache"]).ends_with("nothing is known of accesses yet\n"));
+    let set_target = |objects: u64| {
+        cluster.ok(&["ceph", "osd", "pool", "set", "cache", "target_max_objects", &objects.to_string()]);
+    };
+    let sums: Vec<f64> = (1..=OBJECTS)
+        .scan(0.0, |sum, rank| {
+            *sum += (rank as f64).powf(-0.99);
+            Some(*sum)
+        })
+        .collect();
+    let zipf = |turn: u64| {
+        let at = uniform(turn) * sums.last().unwrap();
+        sums.partition_point(|sum| *sum <= at) as u64
+    };
+    let looped = |turn: u64| turn % 400;
+    // Seven of ten accesses are of a hot set, the others scan.
+    let scan = |turn: u64| match uniform(turn) < 0.7 {
+        true => (uniform(turn ^ 1 << 40) * 150.0) as u64,
+        false => 150 + turn % (OBJECTS - 150),
+    };
+    let streams: [(&str, &dyn Fn(u64) -> u64); 3] = [("zipf", &zipf), ("loop", &looped), ("scan", &scan)];
+    let mut turn = 0;
+    for (name, stream) in streams {
+        let mut run = |count: u64| {
+            for _ in 0..count {
+                turn += 1;
+                read(&base, &format!("o{}", stream(turn) % OBJECTS)).unwrap();
+            }
+        };
+        set_target(TARGET);
+        run(2000);
+        // What was sampled before is forgotten.
+        for objects in ["0", "2048"] {
+            cluster.ok(&["config", "set", "osd", "osd_tier_advise_objects", objects]);
+            cluster.wait_for("the samplers to be changed", |cluster| {
+                advice(cluster)["hit_rate"].is_null() == (objects == "0") || {
+                    read(&base, "o0").unwrap();
+                    false
+                }
+            });
+        }
+        run(6000);
+        let advice = advice(&cluster);
+        assert_eq!(advice["target_objects"], TARGET, "{advice}");
+        for scale in [1.0, 2.0] {
+            set_target((TARGET as f64 * scale) as u64);
+            run(3000);
+            let (hits_before, misses_before) = hits_and_misses(&cluster);
+            run(5000);
+            let (hits, misses) = hits_and_misses(&cluster);
+            let (hits, misses) = ((hits - hits_before) as f64, (misses - misses_before) as f64);
+            let (predicted, measured) = (predicted(&advice, scale, "recency"), hits / (hits + misses));
+            println!("{name}, {scale}x: predicted {predicted:.3}, measured {measured:.3}");
+            assert!((predicted - measured).abs() <= 0.03, "{name}, {scale}x: {predicted} {measured}");
+        }
+    }
+    let text = cluster.ok(&["tier", "advise", "cache"]);
+    assert!(text.contains("RECENCY 2   FREQUENCY\n") && text.contains("\n 0.25x  "), "{text}");
+    println!("{text}");
+}
+
+#[test]
+fn a_scan_does_not_empty_a_cache_that_admits_by_frequency() {
+    const HOT: u64 = 60;
+    const SCANNED: u64 = 600;
+    let conf = format!("{}osd_tier_promote_admission = frequency\n", conf());
+    let cluster = TestCluster::start_with(3, "memstore", &conf);
+    for pool in ["base", "cache"] {
+        cluster.create_pool(pool, 1, 2, 1);
+    }
+    cluster.wait_healthy();
+    let base = open(&cluster, "base");
+    (0..HOT + SCANNED).for_each(|number| write(&base, &format!("o{number}"), "contents"));
+    cluster.ok(&["ceph", "osd", "tier", "add", "base", "cache"]);
+    cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback", "--yes-i-really-mean-it"]);
+    cluster.ok(&["ceph", "osd", "pool", "set", "cache", "target_max_objects", "100"]);
+    cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
+    let run = |objects: std::ops::Range<u64>| {
+        objects.for_each(|number| _ = read(&base, &format!("o{number}")).unwrap());
+    };
+    // The agent makes the filter when it has counted the objects.
+    cluster.wait_for("accesses to be sampled", |cluster| {
+        run(0..HOT);
+        !advice(cluster)["hit_rate"].is_null()
+    });
+    let hit_rate = || {
+        let (hits_before, misses_before) = hits_and_misses(&cluster);
+        run(0..HOT);
+        let (hits, misses) = hits_and_misses(&cluster);
+        (hits - hits_before) as f64 / (hits + misses - hits_before - misses_before) as f64
+    };
+    (0..10).for_each(|_| run(0..HOT));
+    let before = hit_rate();
+    run(HOT..HOT + SCANNED);
+    let after = hit_rate();
+    assert!(before > 0.9 && after >= 0.9 * before, "{before} {after}");
+}

@@ -3,6 +3,7 @@
 mod bounds;
 mod busy;
 mod copies;
+mod gate;
 mod tiers;
 mod watching;
 
@@ -46,11 +47,29 @@ struct Bench {
     store: Arc<Counting>,
     shared: Arc<Shared>,
     cell: ShardCell,
-    world: Arc<Alone>,
     map: OsdMap,
+    asked: Asked,
 }
 
+/// What other pools were asked, with tickets.
+type Asked = Arc<Mutex<Vec<(u64, OsdRequest)>>>;
+
 impl Bench {
+    /// Begins another interval with the same members.
+    fn next_interval(&mut self) {
+        let before = self.map.membership(PG).unwrap().clone();
+        self.enter_interval(PgMembership { interval: before.interval.next(), ..before });
+        self.peer();
+        self.gain_lease();
+        self.cell.enter(|_| ()).unwrap();
+    }
+
+    /// What other pools were asked since the last call, with tickets.
+    fn asked(&self) -> Vec<(u64, OsdRequest)> {
+        self.cell.enter(|_| ()).unwrap();
+        std::mem::take(&mut *self.asked.lock())
+    }
+
     /// The PG is active; no lease is held.
     fn new() -> Bench {
         Bench::with(&[])
@@ -73,8 +92,9 @@ impl Bench {
         let me = Member { osd: OsdId(0), incarnation: report.incarnation };
         let config = config.build().unwrap();
         let settings = ShardSettings::of(&config.snapshot());
-        let world = Arc::<Alone>::default();
-        let shared = Shared::new(&config, me, 5, store.clone(), world.clone(), &settings);
+        let asked = Asked::default();
+        let world = Alone { asked: Arc::clone(&asked) };
+        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(world), &settings);
         let other = Member { osd: OTHER, incarnation: Incarnation(Uuid::from_u128(7)) };
         let mut map = OsdMap::new(Uuid::nil(), 0, Default::default());
         map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 2, 2, 0, 1, Epoch(1))));
@@ -83,7 +103,7 @@ impl Bench {
             map.osds.insert(member.osd, OsdInfo { up: true, incarnation, boot_nonce, ..OsdInfo::absent() });
         }
         let cell = ShardCell::new(&shared, 0);
-        let mut bench = Bench { _directory: directory, store, shared, cell, world, map };
+        let mut bench = Bench { _directory: directory, store, shared, cell, map, asked };
         // Members begin their copies in the first interval, and order updates in the second one.
         let first =
             PgMembership { interval: Interval::creation(1), primary: me.osd, in_sync: vec![me, other] };
@@ -193,10 +213,9 @@ impl Drop for Bench {
     }
 }
 
-/// The machine's clocks; no peers, no map authority. Notes what is asked of the other pool of a cache tier.
-#[derive(Default)]
+/// The machine's clocks; no peers, no map authority. Other pools are played by the test.
 struct Alone {
-    asked: Mutex<Vec<(u64, Box<OsdRequest>)>>,
+    asked: Asked,
 }
 
 impl World for Alone {
@@ -233,11 +252,11 @@ impl World for Alone {
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 
     fn read_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
-        self.asked.lock().push((ticket, request));
+        self.asked.lock().push((ticket, *request));
     }
 
     fn ask_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>) {
-        self.asked.lock().push((ticket, request));
+        self.asked.lock().push((ticket, *request));
     }
 }
 
@@ -350,8 +369,12 @@ fn connect() -> ConnRef {
 
 /// The client connects, and notes what it is sent.
 fn connect_and_hear() -> (ConnRef, Arc<Mutex<Heard>>) {
+    connect_as(EntityName::client("admin"))
+}
+
+fn connect_as(entity: EntityName) -> (ConnRef, Arc<Mutex<Heard>>) {
     let peer = Peer {
-        entity: EntityName::client("admin"),
+        entity,
         client: Some(CLIENT),
         caps: [("osd".to_owned(), "allow *".to_owned())].into(),
         nonce: 0,

@@ -17,11 +17,13 @@
 //! - A flush is a copy that the base fetches from whoever is the cache's primary: a committed state. Versions of a name rise over
 //!   both pools, so that a late flush is known by its version.
 
+mod advice;
 mod agent;
 mod flush;
 mod objects;
 mod role;
 
+pub use advice::{PgAccesses, advise};
 pub(super) use agent::CacheState;
 pub(super) use objects::TierObjects;
 pub(super) use objects::{Own, TierState};
@@ -70,6 +72,16 @@ fn ordered(request: &OsdRequest, write: bool) -> ClientOp {
         listing: false,
         vouched: true,
     }
+}
+
+/// What matters of an operation to a cache's policies.
+fn traits_of(op: &InflightOp) -> promote::Request {
+    let ordered = op.request.flags & request_flag::ORDER_READS_WRITES != 0;
+    let mut request = promote::Request::of(&op.request.ops, ordered);
+    request.writes = op.writes;
+    // A removal through the cache has to reach the base too.
+    request.skip_cache = false;
+    request
 }
 
 impl Shard {
@@ -200,10 +212,10 @@ impl Shard {
         let needs_copy = needs_copy(&op.request);
         let (writes, goes_past, absent) = (op.writes, op.tier.goes_past, op.tier.absent.take());
         let has_waited = op.tier.has_waited;
-        let recorded = self.record_access(slot, &object);
         let passes = passes(mode);
-        if valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy) {
-            self.metrics.tier_hits.inc();
+        let is_hit = valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy);
+        let recorded = self.recorded(slot, token, &context, is_hit);
+        if is_hit {
             if writes && role.writes_through {
                 if self.holds_too_many() {
                     // The object would be dirty without anybody waiting for its flush.
@@ -249,7 +261,6 @@ impl Shard {
                 shard.change_tier_object(slot, &object, Own::Change(change));
             });
         }
-        self.metrics.tier_misses.inc();
         let reads_copy = self.ops.get_mut(token).is_some_and(|op| is_copy_read(&op.request));
         let (promotes, afterwards) = match self.decide(slot, token, role, mode, recorded, true) {
             _ if needs_copy => (true, false),
@@ -260,10 +271,36 @@ impl Shard {
             // The base may always be asked, so that nothing waits for the agent.
             Decision::Redirect | Decision::WaitForRoom => (false, false),
         };
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if (promotes || afterwards)
+            && let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut())
+        {
+            cache.admitted();
+        }
         if promotes {
             return self.withdraw(token, |shard, op| shard.promote(slot, role, &object, Some(op)));
         }
         self.withdraw(token, |shard, op| shard.proxy(slot, role, &object, op, afterwards))
+    }
+
+    /// Records an operation's access, when it is looked at first. A miss that waits for its promotion stays one.
+    fn recorded(&mut self, slot: u32, token: u64, context: &ObjectContext, is_hit: bool) -> Recorded {
+        let unknown = Recorded { was_in_current: false, rotation_due: false };
+        let Some(op) = self.ops.get_mut(token) else { return unknown };
+        if let Some(recorded) = op.tier.recorded {
+            return recorded;
+        }
+        let (object, request) = (op.request.object.clone(), traits_of(op));
+        let bytes = context.exists.then_some(context.size);
+        let recorded = self.record_access(slot, &object, request, bytes, is_hit);
+        if let Some(op) = self.ops.get_mut(token) {
+            op.tier.recorded = Some(recorded);
+        }
+        match is_hit {
+            true => self.metrics.tier_hits.inc(),
+            false => self.metrics.tier_misses.inc(),
+        }
+        recorded
     }
 
     /// What becomes of an operation whose object the cache lacks. `starts`: a promotion on the side may begin.
@@ -277,11 +314,7 @@ impl Shard {
         starts: bool,
     ) -> Decision {
         let Some(op) = self.ops.get_mut(token) else { return Decision::Execute };
-        let ordered = op.request.flags & request_flag::ORDER_READS_WRITES != 0;
-        let mut request = promote::Request::of(&op.request.ops, ordered);
-        request.writes = op.writes;
-        // A removal through the cache has to reach the base too.
-        request.skip_cache = false;
+        let request = traits_of(op);
         let object = op.request.object.clone();
         let is_full = self.waits_for_room(slot);
         let now_ns = self.now_ns;

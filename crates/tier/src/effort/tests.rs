@@ -22,6 +22,31 @@ fn choose_after(before: &AgentMode, sums: &CacheSums) -> AgentMode {
 }
 
 #[test]
+fn evictions_end_where_no_room_begins() {
+    let options = AgentOptions::default();
+    let surplus = |objects| surplus_objects(&sums(objects, 0), &targets(), &options);
+    // Evictions end at 0.8 less 2 % of it: 784 of 1000 objects.
+    assert_eq!([0, 784, 785, 800, 1000, 2000].map(surplus), [0, 0, 1, 16, 216, 1216]);
+    let room = |objects| room_objects(&sums(objects, 0), &targets(), &options);
+    assert_eq!([0, 750, 752, 784, 2000].map(room), [STEP_CHECKS as u64, 2, 0, 0, 0]);
+    let without = CacheTargets { max_bytes: 0, max_objects: 0, ..targets() };
+    assert_eq!(room_objects(&sums(1_000_000, 0), &without, &options), u64::MAX, "nothing is evicted");
+    assert_eq!(surplus_objects(&sums(1_000_000, 0), &without, &options), 0);
+}
+
+#[test]
+fn the_capacity_is_that_of_the_closer_target() {
+    let capacity = |max_bytes, max_objects| {
+        capacity_objects(&sums(500, 0), &CacheTargets { max_bytes, max_objects, ..targets() })
+    };
+    assert_eq!(capacity(8000 * MIB, 0), 1000);
+    assert_eq!(capacity(8000 * MIB, 4000), 500);
+    assert_eq!(capacity(0, 4000), 500);
+    assert_eq!(capacity(0, 0), 500, "what it holds");
+    assert_eq!(capacity_objects(&CacheSums::default(), &targets()), 0, "nothing is known of sizes");
+}
+
+#[test]
 fn flushing_begins_above_the_slop_and_ends_below_it() {
     let flush = |before, dirty| {
         let before = AgentMode { flush: before, ..idle() };

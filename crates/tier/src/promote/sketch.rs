@@ -20,11 +20,14 @@ const COUNTERS_PER_WORD: u64 = 16;
 /// Counters of a row for each object of the capacity: fewer would let the objects that are accessed often make others look
 /// as if they were too.
 const COUNTERS_PER_OBJECT: u64 = 4;
-/// Bits of the doorkeeper for each object of the capacity.
-const DOOR_BITS_PER_OBJECT: u64 = 64;
+/// Bits of the doorkeeper for each object of the capacity. Ten objects that are accessed once come before it is emptied:
+/// one in a hundred is taken for one that was accessed before, and may displace another.
+const DOOR_BITS_PER_OBJECT: u64 = 128;
 /// After so many accesses for each object of the capacity all counters are halved.
 const SAMPLE_PER_OBJECT: u64 = 10;
-/// The largest capacity, at 16 bytes for each object.
+/// The smallest capacity.
+const LEAST_OBJECTS: u64 = 64;
+/// The largest capacity, at 24 bytes for each object.
 const MOST_OBJECTS: u64 = 1 << 24;
 
 /// Estimates how often keys were seen, up to 16 times.
@@ -39,13 +42,17 @@ pub struct FrequencySketch {
     counters: Vec<u64>,
     door: Vec<u64>,
     accesses: u64,
+    /// Accesses after which it ages.
+    sample: u64,
 }
 
 impl FrequencySketch {
-    /// A sketch for a cache of about `objects`. It takes 16 bytes for each, rounded up to a power of two of objects.
+    /// A sketch for a cache of about `objects`. It takes 24 bytes for each, rounded up to a power of two of objects.
     pub fn new(objects: u64) -> FrequencySketch {
-        let objects = objects.clamp(64, MOST_OBJECTS).next_power_of_two();
+        let wanted = FrequencyFilter::capacity_for(objects);
+        let objects = wanted.next_power_of_two();
         FrequencySketch {
+            sample: wanted * SAMPLE_PER_OBJECT,
             objects,
             counters: vec![0; (objects * COUNTERS_PER_OBJECT * ROWS / COUNTERS_PER_WORD) as usize],
             door: vec![0; (objects * DOOR_BITS_PER_OBJECT / 64) as usize],
@@ -84,7 +91,7 @@ impl FrequencySketch {
             self.increment(key);
         }
         self.accesses += 1;
-        if self.accesses >= self.objects * SAMPLE_PER_OBJECT {
+        if self.accesses >= self.sample {
             self.age();
         }
     }
@@ -151,6 +158,21 @@ impl FrequencyFilter {
     /// How often the object was accessed lately.
     pub fn frequency(&self, object: &ObjectId) -> u64 {
         self.sketch.estimate(crate::key::object_key(object))
+    }
+
+    /// The object's temperature for the agent, in place of the one that hit sets give.
+    pub fn temperature(&self, object: &ObjectId) -> u32 {
+        self.frequency(object) as u32
+    }
+
+    /// For how many objects it was made, within its limits.
+    pub fn capacity(&self) -> u64 {
+        self.sketch.sample / SAMPLE_PER_OBJECT
+    }
+
+    /// The capacity of a filter that is made for so many objects.
+    pub fn capacity_for(objects: u64) -> u64 {
+        objects.clamp(LEAST_OBJECTS, MOST_OBJECTS)
     }
 
     /// Learns that the agent evicted an object.

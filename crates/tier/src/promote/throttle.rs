@@ -86,6 +86,11 @@ impl PromoteThrottle {
         may
     }
 
+    /// Charges further objects, where one that was asked for stands for several.
+    pub fn started(&mut self, more_objects: u64) {
+        self.objects.take(more_objects);
+    }
+
     /// Charges the bytes of a promotion that was copied, whether or not it had to ask.
     pub fn copied(&mut self, bytes: u64) {
         self.bytes.take(bytes);

@@ -32,6 +32,8 @@ pub(super) const LINES: &[Line] = &[
     ("dump_watchers", "show clients which have active watches, and on which objects", "osd", "r"),
     ("dump_blocklist", "dump blocklisted clients and times", "osd", "r"),
     ("dump_recovery_reservations", "show recovery reservations", "osd", "r"),
+    ("dump_tier_advice pool=poolname",
+        "dump measured and predicted hits of the PGs of a cache pool whose primary is this OSD, for `tier advise`", "osd", "r"),
     ("get_mapped_pools", "dump pools whose PG(s) are mapped to this OSD.", "osd", "r"),
     ("get_latest_osdmap", "force osd to update the latest map from the mon", "osd", "r"),
     ("send_beacon", "send OSD beacon to mon immediately", "osd", "r"),

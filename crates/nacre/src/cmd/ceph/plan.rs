@@ -36,6 +36,8 @@ pub(super) enum Action {
     },
     /// Compact the databases of OSDs.
     Compact(Compact),
+    /// `tier advise`, of this pool.
+    Advise(String),
     /// Show the status, then lines of the cluster log as they come.
     Watch {
         level: String,
@@ -153,6 +155,8 @@ impl Plan {
             daemon(socket, &words[2..], format.as_deref())?
         } else if words.len() >= 2 && words[..2].join(" ") == COMPACT {
             Action::Compact(compact(&words[2..])?)
+        } else if words.len() >= 2 && words[..2].join(" ") == ADVISE {
+            Action::Advise(advised_pool(&words[2..])?)
         } else {
             command(&words, format.as_deref())?
         };
@@ -229,6 +233,17 @@ fn compact(words: &[String]) -> Result<Compact, Problem> {
     }
 }
 
+fn advised_pool(words: &[String]) -> Result<String, Problem> {
+    match words {
+        [pool] if !pool.is_empty() => Ok(pool.clone()),
+        [] => Err(Problem::Command(format!("Invalid command: which pool?\n{ADVISE_USAGE}"))),
+        [_, unused, ..] => {
+            Err(Problem::Command(format!("Invalid command: unused arguments: ['{unused}']\n{ADVISE_USAGE}")))
+        }
+        [_] => Err(Problem::Command(format!("Invalid command: an empty name\n{ADVISE_USAGE}"))),
+    }
+}
+
 fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
     let word = |at: usize| words.get(at).map(String::as_str);
     let (destination, table, words) = match (word(0), word(1)) {
@@ -288,8 +303,11 @@ fn problem(error: &CommandError) -> Problem {
     }
 }
 
-/// The one command that this program makes of several.
-pub(in crate::cmd) const COMPACT: &str = "osd compact";
+/// Commands that this program makes of several of the daemons'.
+pub(in crate::cmd) const COMPOSED: [&str; 2] = [COMPACT, ADVISE];
+const COMPACT: &str = "osd compact";
+const ADVISE: &str = "tier advise";
+const ADVISE_USAGE: &str = "tier advise <pool>";
 const COMPACT_USAGE: &str = "osd compact --all|<osd.N>... [--parallel N]";
 
 /// General usage, then the commands that begin with the words.
@@ -299,6 +317,11 @@ pub(super) fn help_for(words: &[String]) -> String {
     let chosen = signatures.filter(|signature| begins(&signature.prefix));
     let mut lines: String =
         chosen.map(|signature| format!("{signature}\n    {}\n", signature.help)).collect();
+    if !words.is_empty() && begins(ADVISE) {
+        lines.push_str(&format!(
+            "{ADVISE_USAGE}\n    predict the hit rate of a cache pool for other sizes and promotion parameters\n"
+        ));
+    }
     if !words.is_empty() && begins(COMPACT) {
         lines.push_str(&format!(
             "{COMPACT_USAGE}\n    compact the databases of OSDs while they run, N at a time\n"
@@ -325,6 +348,7 @@ usage: nacre ceph [-h] [-c CEPHCONF] [-i INPUT_FILE] [-o OUTPUT_FILE] [-k KEYRIN
 Commands of daemons: 'tell osd.N COMMAND', 'tell osd.* COMMAND', 'tell mon.a COMMAND', 'pg PGID query'; from the
 daemon's machine, whether or not the cluster works: 'daemon osd.N COMMAND', 'daemon PATH COMMAND'; COMMAND 'help'
 lists them. 'osd compact --all|OSD... [--parallel N]' compacts the databases of OSDs while they run, N at a time.
+'tier advise POOL' predicts the hit rate of a cache pool for other sizes and promotion parameters.
 
 Monitor commands:
 ";
@@ -380,6 +404,15 @@ mod tests {
             let parsed = plan(&format!("osd compact {wrong}"));
             assert!(matches!(parsed, Err(Problem::Command(_))), "{wrong}: {parsed:?}");
         }
+    }
+
+    #[test]
+    fn advice_is_of_a_pool() {
+        assert_eq!(plan("tier advise cache").unwrap().action, Action::Advise("cache".into()));
+        for wrong in ["tier advise", "tier advise cache more"] {
+            assert!(matches!(plan(wrong), Err(Problem::Command(_))), "{wrong}");
+        }
+        assert!(help_for(&["tier".into()]).starts_with(ADVISE_USAGE));
     }
 
     #[test]

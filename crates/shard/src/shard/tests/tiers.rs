@@ -29,13 +29,6 @@ impl Bench {
         bench
     }
 
-    fn next_interval(&mut self) {
-        let now = self.map.membership(PG).unwrap().clone();
-        self.enter_interval(PgMembership { interval: now.interval.next(), ..now });
-        self.peer();
-        self.gain_lease();
-    }
-
     /// A request on the object `x`.
     fn on_x(&self, tid: u64, op: Op) -> OsdRequest {
         OsdRequest { object: ObjectId::new(PG.pool, "", "", "x"), oldest_tid: 1, ..self.request(tid, op) }
@@ -43,12 +36,6 @@ impl Bench {
 
     fn append(&self, tid: u64) -> OsdRequest {
         self.on_x(tid, Op::Append { data: vec![b'a'; 4].into() })
-    }
-
-    /// What was asked of the base since the last time.
-    fn asked(&self) -> Vec<(u64, Box<OsdRequest>)> {
-        self.cell.enter(|_| ()).unwrap();
-        std::mem::take(&mut *self.world.asked.lock())
     }
 
     /// The only question that was asked of the base since: its ticket.

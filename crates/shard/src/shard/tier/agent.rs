@@ -7,17 +7,21 @@ use super::super::background::Work as Background;
 use super::super::ops::Outcome;
 use super::super::{Shard, Sums};
 use super::objects::{Own, Work};
-use nacre_common::options::Options;
+use nacre_common::options::{Options, PromoteAdmission};
 use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::Mutation;
+use nacre_tier::advise::{Access, Sampler, Trace};
 use nacre_tier::effort::{
-    self, AgentMode, AgentOptions, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
+    self, AgentMode, AgentOptions, BUSY_STEP_NS, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
+    HALFLIFE_ROUNDS, IDLE_STEP_NS, STEP_CHECKS, STEP_EVICTIONS,
 };
 use nacre_tier::hit_set::history::{
     ARCHIVE_NAMESPACE, Archive, HitSetConfig, HitSetHistory, HitSetIndex, Recorded,
 };
-use nacre_tier::promote::Admission;
+use nacre_tier::key::object_key;
+use nacre_tier::promote::sketch::FrequencyFilter;
+use nacre_tier::promote::{Admission, Request};
 use nacre_tier::temperature::{Candidate, Grades, TemperatureHistogram};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
@@ -30,16 +34,6 @@ use std::collections::BTreeMap;
 
 /// Objects in one answer to a listing.
 const MAX_LISTED: u64 = 1024;
-/// Objects that a step looks at for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
-const EVICT_CHECKS: usize = 32;
-/// Evictions of one PG under way.
-const MAX_EVICTIONS: usize = 16;
-/// Between two steps while there is work, in nanoseconds; the end of a flush brings the next one forward.
-const BUSY_NS: u64 = 50_000_000;
-/// Between two looks at the PG while there is none.
-const IDLE_NS: u64 = 1_000_000_000;
-/// Rounds over all objects after which the histogram of temperatures counts half.
-const HALFLIFE_ROUNDS: u32 = 4;
 /// The share of an OSD's space, in millionths, that caches leave free.
 const RESERVE_MICRO: u32 = 100_000;
 /// The attribute of an archived hit set that holds its times.
@@ -64,6 +58,16 @@ pub(in super::super) struct CacheState {
     pub(super) next_ns: u64,
     /// The most bytes that the PG should hold; 0 is no limit.
     pub(super) pg_bytes: u64,
+    /// Admits by frequency, where the OSD is to.
+    filter: Option<Box<FrequencyFilter>>,
+    /// The pool's targets, with the effective one in bytes.
+    targets: Option<CacheTargets>,
+    /// Objects that may be promoted and displace nothing, until the agent looks again.
+    room: u64,
+    /// How many objects have to go.
+    surplus: u64,
+    /// What `tier advise` learns from.
+    sampler: Option<Box<Sampler>>,
 }
 
 /// What a dirty object stands for.
@@ -96,6 +100,11 @@ impl CacheState {
             flushed_to: None,
             next_ns,
             pg_bytes: 0,
+            filter: None,
+            targets: None,
+            room: 0,
+            surplus: 0,
+            sampler: None,
         }
     }
 
@@ -131,12 +140,50 @@ impl CacheState {
     }
 
     /// An access of an object.
-    pub(super) fn record(&mut self, object: &ObjectId, wall_ns: u64) -> Recorded {
+    fn record(&mut self, object: &ObjectId, access: &Access, wall_ns: u64) -> Recorded {
+        if let Some(filter) = &mut self.filter {
+            filter.record(object);
+        }
+        if let Some(sampler) = &mut self.sampler {
+            sampler.record(access);
+        }
         self.history.record(object, wall_ns)
+    }
+
+    /// What was sampled of the PG's accesses, and the targets that it has.
+    pub(super) fn trace(&self) -> Option<(Trace, CacheTargets)> {
+        Some((self.sampler.as_ref()?.trace(), self.targets?))
+    }
+
+    /// Takes what the OSD's options say of admission and advice.
+    fn configure(&mut self, options: &Options, capacity_objects: u64) {
+        let samples = u32::try_from(options.osd.osd_tier_advise_objects).unwrap_or(u32::MAX);
+        if self.sampler.as_ref().map_or(0, |sampler| sampler.most_objects()) != samples {
+            self.sampler = (samples > 0).then(|| Box::new(Sampler::new(samples)));
+        }
+        let is_filtered = options.osd.osd_tier_promote_admission == PromoteAdmission::Frequency;
+        // A filter that is made again has forgotten everything: it may be twice too large or too small.
+        let fits = |filter: &FrequencyFilter| {
+            let (made, wanted) = (filter.capacity(), FrequencyFilter::capacity_for(capacity_objects));
+            made <= 2 * wanted && wanted <= 2 * made
+        };
+        if !is_filtered {
+            self.filter = None;
+        } else if self.filter.as_ref().is_none_or(|filter| !fits(filter)) {
+            self.filter = Some(Box::new(FrequencyFilter::new(capacity_objects)));
+        }
+    }
+
+    /// An object is being promoted.
+    pub(super) fn admitted(&mut self) {
+        self.room = self.room.saturating_sub(1);
     }
 
     /// What lets an object in.
     pub(super) fn admission(&self, tiering: &Tiering, recorded: Recorded) -> Admission<'_> {
+        if let Some(filter) = &self.filter {
+            return Admission::Frequency { filter, has_room: self.room > 0 };
+        }
         if !self.history.is_enabled() {
             return Admission::Always;
         }
@@ -178,7 +225,7 @@ impl CacheState {
     }
 }
 
-fn hit_set_config(tiering: &Tiering, options: &Options) -> HitSetConfig {
+pub(super) fn hit_set_config(tiering: &Tiering, options: &Options) -> HitSetConfig {
     let osd = &options.osd;
     let size = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     HitSetConfig::new(tiering, size(osd.osd_hit_set_min_size), size(osd.osd_hit_set_max_size))
@@ -186,6 +233,15 @@ fn hit_set_config(tiering: &Tiering, options: &Options) -> HitSetConfig {
 
 fn micro(ratio: f64) -> u32 {
     (ratio.clamp(0.0, 1.0) * 1e6) as u32
+}
+
+pub(super) fn agent_options(options: &Options) -> AgentOptions {
+    let osd = &options.osd;
+    AgentOptions {
+        slop_micro: micro(osd.osd_agent_slop),
+        min_evict_effort_micro: micro(osd.osd_agent_min_evict_effort),
+        quantize_effort_micro: micro(osd.osd_agent_quantize_effort),
+    }
 }
 
 impl Shard {
@@ -221,7 +277,7 @@ impl Shard {
         if was_counted {
             self.background.push_back(Background::Sums { slot });
         }
-        self.schedule_agent(slot, self.now_ns + IDLE_NS);
+        self.schedule_agent(slot, self.now_ns + IDLE_STEP_NS);
     }
 
     /// The PG's archived hit sets.
@@ -247,7 +303,8 @@ impl Shard {
         }
         objects.sort_by_key(|(archive, _)| *archive);
         index.archives = objects.iter().map(|(archive, _)| *archive).collect();
-        let mut state = CacheState::new((pg, overlay_epoch), config, index, wall_ns, self.now_ns + IDLE_NS);
+        let first_step_ns = self.now_ns + IDLE_STEP_NS;
+        let mut state = CacheState::new((pg, overlay_epoch), config, index, wall_ns, first_step_ns);
         for archive in state.history.unread() {
             let found = objects.iter().find(|(known, _)| *known == archive);
             let data = found.and_then(|(_, object)| store.read(pg, object, 0, 64 << 20).ok());
@@ -299,12 +356,12 @@ impl Shard {
 
     /// Flushes and evicts some of what has to be. Returns how long the agent rests.
     fn agent_step(&mut self, slot: u32) -> u64 {
-        let (Some(role), Some(map)) = (self.role_of(slot), self.map.clone()) else { return IDLE_NS };
-        let Some(tiering) = role.cache.clone() else { return IDLE_NS };
+        let (Some(role), Some(map)) = (self.role_of(slot), self.map.clone()) else { return IDLE_STEP_NS };
+        let Some(tiering) = role.cache.clone() else { return IDLE_STEP_NS };
         let options = self.shared.config.snapshot();
         self.rotate_hit_set(slot);
         self.retry_flushes(slot);
-        let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_NS };
+        let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_STEP_NS };
         let mode = match mode.flush {
             // What was dirty before, or is so without a client that waits.
             FlushMode::Idle if role.writes_through && self.has_dirty(slot) => {
@@ -314,18 +371,18 @@ impl Shard {
         };
         self.release_room(slot);
         if map.has_flag(flag::NOTIERAGENT) {
-            return IDLE_NS;
+            return IDLE_STEP_NS;
         }
         // Without an overlay the base changes by itself.
         if !role.serves {
-            return if self.discard_some(slot, role.overlay_epoch) { BUSY_NS } else { IDLE_NS };
+            return if self.discard_some(slot, role.overlay_epoch) { BUSY_STEP_NS } else { IDLE_STEP_NS };
         }
         if mode.is_idle() {
-            return IDLE_NS;
+            return IDLE_STEP_NS;
         }
         let flushed = self.flush_some(slot, &mode, &tiering, &options);
         let evicted = self.evict_some(slot, &mode, &tiering);
-        if flushed || evicted { BUSY_NS } else { IDLE_NS }
+        if flushed || evicted { BUSY_STEP_NS } else { IDLE_STEP_NS }
     }
 
     /// Counts a write that is about to be executed in a cache that writes through. False: its object is to be flushed before.
@@ -373,14 +430,15 @@ impl Shard {
         let targets = CacheTargets::new(tiering, target, divisor);
         let sums =
             CacheSums { objects: sums.objects, bytes: sums.bytes, dirty: sums.dirty, ..CacheSums::default() };
-        let osd = &options.osd;
-        let options = AgentOptions {
-            slop_micro: micro(osd.osd_agent_slop),
-            min_evict_effort_micro: micro(osd.osd_agent_min_evict_effort),
-            quantize_effort_micro: micro(osd.osd_agent_quantize_effort),
-        };
+        let agent = agent_options(options);
         let cache = self.slots.get_mut(slot as usize)?.as_mut()?.cache.as_mut()?;
-        cache.mode = effort::choose(&cache.mode, &sums, &targets, &options, false);
+        // The frequency filter takes memory for objects that are there, not for those that there is room for.
+        let capacity = effort::capacity_objects(&sums, &targets).min(2 * sums.objects + 1024);
+        cache.configure(options, capacity);
+        cache.targets = Some(targets);
+        cache.room = effort::room_objects(&sums, &targets, &agent);
+        cache.surplus = effort::surplus_objects(&sums, &targets, &agent);
+        cache.mode = effort::choose(&cache.mode, &sums, &targets, &agent, false);
         cache.pg_bytes = targets.pg_bytes();
         Some(cache.mode)
     }
@@ -416,7 +474,7 @@ impl Shard {
     /// Drops copies from before the overlay was removed, those that are dirty among them.
     fn discard_some(&mut self, slot: u32, overlay_epoch: Epoch) -> bool {
         let Some((objects, next)) = self.next_objects(slot) else { return false };
-        let mut room = MAX_EVICTIONS.saturating_sub(self.tiers.own_changes());
+        let mut room = STEP_EVICTIONS.saturating_sub(self.tiers.own_changes());
         let mut discarded = false;
         for object in &objects {
             let context = self.context_of(slot, object).filter(|context| context.exists);
@@ -439,9 +497,9 @@ impl Shard {
         let hosted = self.slots.get(slot as usize)?.as_ref()?;
         let first = ObjectId::min_at_hash(hosted.pg.pool, 0);
         let from = hosted.cache.as_ref()?.position.clone().unwrap_or(first);
-        let page = self.shared.store.list_objects(hosted.pg, &from, None, EVICT_CHECKS + 1).ok()?;
+        let page = self.shared.store.list_objects(hosted.pg, &from, None, STEP_CHECKS + 1).ok()?;
         let mut entries = page.entries;
-        let next = (entries.len() > EVICT_CHECKS).then(|| entries.pop()).flatten();
+        let next = (entries.len() > STEP_CHECKS).then(|| entries.pop()).flatten();
         entries.retain(|object| !nacre_pg::is_temp(object) && object.namespace() != ARCHIVE_NAMESPACE);
         Some((entries, next))
     }
@@ -503,11 +561,14 @@ impl Shard {
         if mode.evict == EvictMode::Idle {
             return false;
         }
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return false };
+        let surplus = usize::try_from(cache.surplus).unwrap_or(usize::MAX);
         let Some((entries, next)) = self.next_objects(slot) else { return false };
         let grades = Grades::new(tiering.hit_set_grade_decay_rate, tiering.hit_set_search_last_n);
         let now_ns = self.shared.world.wall_ns();
         let is_full = mode.evict == EvictMode::Full;
-        let room = MAX_EVICTIONS.saturating_sub(self.tiers.own_changes());
+        let room = STEP_EVICTIONS.saturating_sub(self.tiers.own_changes()).min(surplus);
         let mut evicted = 0;
         for object in &entries {
             let Some(context) = self.context_of(slot, object).filter(|context| context.exists) else {
@@ -520,10 +581,16 @@ impl Shard {
             }
             let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
             let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return false };
-            let temperature = grades.temperature(&cache.history, object);
+            let temperature = match &cache.filter {
+                Some(filter) => filter.temperature(object),
+                None => grades.temperature(&cache.history, object),
+            };
             cache.histogram.add(temperature);
             if evicted < room && (is_full || cache.histogram.is_cold(temperature, mode.evict_effort_micro)) {
                 evicted += 1;
+                if let Some(filter) = &mut cache.filter {
+                    filter.evicted(object);
+                }
                 let version = context.info.version;
                 let change = Change::Evict { version, is_flushed: false, is_unused: false };
                 self.begin(slot, object, Work::Own, None);
@@ -591,15 +658,24 @@ impl Shard {
         }
     }
 
-    /// An access of an object of a cache, and what lets it in if it is not there.
-    pub(super) fn record_access(&mut self, slot: u32, object: &ObjectId) -> Recorded {
-        let wall_ns = self.shared.world.wall_ns();
+    /// An access of an object of a cache, and what lets it in if it is not there. `bytes` is its size, where the cache has it.
+    pub(super) fn record_access(
+        &mut self,
+        slot: u32,
+        object: &ObjectId,
+        request: Request,
+        bytes: Option<u64>,
+        is_hit: bool,
+    ) -> Recorded {
+        let (wall_ns, now_ns) = (self.shared.world.wall_ns(), self.now_ns);
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
-        hosted
-            .and_then(|hosted| hosted.cache.as_mut())
-            .map_or(Recorded { was_in_current: false, rotation_due: false }, |cache| {
-                cache.record(object, wall_ns)
-            })
+        hosted.and_then(|hosted| hosted.cache.as_mut()).map_or(
+            Recorded { was_in_current: false, rotation_due: false },
+            |cache| {
+                let access = Access { key: object_key(object), now_ns, request, is_hit, bytes };
+                cache.record(object, &access, wall_ns)
+            },
+        )
     }
 
     /// An object of the PG was replaced by another member's copy.

@@ -3,6 +3,7 @@
 use super::super::ops::{InflightOp, Outcome};
 use crate::copy::HeldCopy;
 use nacre_exec::tier::Change;
+use nacre_tier::hit_set::history::Recorded;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::object::ObjectId;
@@ -20,6 +21,8 @@ pub(in super::super) struct TierState {
     pub(in super::super) absent: Option<u64>,
     /// It is proxied: its object can't be promoted.
     pub(in super::super) goes_past: bool,
+    /// Its access was recorded: it counts once, however often it is executed.
+    pub(in super::super) recorded: Option<Recorded>,
     /// It waited for the agent to make room.
     pub(in super::super) has_waited: bool,
     /// It is answered so once the base has its object in this version or a later one.
