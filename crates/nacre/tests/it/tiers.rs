@@ -167,7 +167,7 @@ fn uniform(turn: u64) -> f64 {
 }
 
 #[test]
-fn advice_comes_true() {
+fn advice_says_what_is_and_what_more_would_bring() {
     const OBJECTS: u64 = 800;
     const TARGET: u64 = 200;
     let conf =
@@ -203,51 +203,23 @@ fn advice_comes_true() {
         let at = uniform(turn) * sums.last().unwrap();
         sums.partition_point(|sum| *sum <= at) as u64
     };
-    let looped = |turn: u64| turn % 400;
-    // Seven of ten accesses are of a hot set, the others scan.
-    let scan = |turn: u64| match uniform(turn) < 0.7 {
-        true => (uniform(turn ^ 1 << 40) * 150.0) as u64,
-        false => 150 + turn % (OBJECTS - 150),
+    let run = |turns: std::ops::Range<u64>| {
+        turns.for_each(|turn| _ = read(&base, &format!("o{}", zipf(turn) % OBJECTS)).unwrap());
     };
-    let streams: [(&str, &dyn Fn(u64) -> u64); 3] = [("zipf", &zipf), ("loop", &looped), ("scan", &scan)];
-    let mut turn = 0;
-    for (name, stream) in streams {
-        let mut run = |count: u64| {
-            for _ in 0..count {
-                turn += 1;
-                read(&base, &format!("o{}", stream(turn) % OBJECTS)).unwrap();
-            }
-        };
-        set_target(TARGET);
-        run(2000);
-        // What was sampled before is forgotten.
-        for objects in ["0", "2048"] {
-            cluster.ok(&["config", "set", "osd", "osd_tier_advise_objects", objects]);
-            cluster.wait_for("the samplers to be changed", |cluster| {
-                advice(cluster)["hit_rate"].is_null() == (objects == "0") || {
-                    read(&base, "o0").unwrap();
-                    false
-                }
-            });
-        }
-        run(6000);
-        let advice = advice(&cluster);
-        assert_eq!(advice["target_objects"], TARGET, "{advice}");
-        for scale in [1.0, 2.0] {
-            set_target((TARGET as f64 * scale) as u64);
-            run(3000);
-            let (hits_before, misses_before) = hits_and_misses(&cluster);
-            run(5000);
-            let (hits, misses) = hits_and_misses(&cluster);
-            let (hits, misses) = ((hits - hits_before) as f64, (misses - misses_before) as f64);
-            let (predicted, measured) = (predicted(&advice, scale, "recency"), hits / (hits + misses));
-            println!("{name}, {scale}x: predicted {predicted:.3}, measured {measured:.3}");
-            assert!((predicted - measured).abs() <= 0.03, "{name}, {scale}x: {predicted} {measured}");
-        }
-    }
-    let text = cluster.ok(&["tier", "advise", "cache"]);
-    assert!(text.contains("RECENCY 2   FREQUENCY\n") && text.contains("\n 0.25x  "), "{text}");
-    println!("{text}");
+    set_target(TARGET);
+    // Accesses are followed from the agents' first look on. How exact the rates are is tested with the policies alone
+    // (`nacre_tier::advise`): in a cluster the agent's pace counts too.
+    cluster.wait_for("advice", |cluster| {
+        run(0..1000);
+        let advice = advice(cluster);
+        let rates = || [0.25, 1.0, 4.0].map(|scale| predicted(&advice, scale, "recency"));
+        let is_known = advice["target_objects"] == TARGET && !advice["hit_rate"].is_null();
+        is_known && rates().is_sorted() && rates()[0] < rates()[2]
+    });
+    cluster.wait_for("advice as text", |cluster| {
+        let text = cluster.ok(&["tier", "advise", "cache"]);
+        text.contains("RECENCY 2   FREQUENCY\n") && text.contains("\n 0.25x  ")
+    });
 }
 
 #[test]
