@@ -189,3 +189,36 @@ pub(crate) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
     }
     Ok(OpResult::default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_count_that_come_from_the_present_overlay_or_from_no_base() {
+        let copy = |flags: u32, tier_epoch: u32| {
+            let mut context = ObjectContext { exists: true, ..ObjectContext::default() };
+            (context.info.flags, context.info.tier_epoch) = (flags, Epoch(tier_epoch));
+            context
+        };
+        const DIRTY: u32 = object_flag::DIRTY;
+        // Flags, epoch of the copy, epoch of the overlay.
+        for (flags, copied, overlay, counts) in [
+            (0, 7, 7, true),
+            (0, 6, 7, false),
+            (DIRTY, 7, 7, true),
+            // It was changed before the overlay was removed and set again.
+            (DIRTY, 6, 7, false),
+            (DIRTY, 0, 7, true),
+            (0, 0, 7, false),
+            (0, 0, 0, false),
+            (object_flag::OBSOLETE, 7, 7, false),
+            // A watch of a copy that the base changed past has lapsed.
+            (object_flag::OBSOLETE | DIRTY, 7, 7, false),
+        ] {
+            let context = copy(flags, copied);
+            assert_eq!(is_valid(&context, Epoch(overlay)), counts, "{flags:#x} {copied} {overlay}");
+        }
+        assert!(!is_valid(&ObjectContext::default(), Epoch(1)));
+    }
+}

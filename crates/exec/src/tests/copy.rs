@@ -110,3 +110,18 @@ fn copies_that_can_not_be_made_change_nothing() {
     b.fails("absent", vec![Op::CopyGet { cursor: CopyCursor::default(), max_bytes: 9 }], Errno::ENOENT);
     assert_eq!(b.read("target"), "kept");
 }
+
+#[test]
+fn versions_rise_when_an_object_of_a_tier_is_replaced_by_an_older_one() {
+    for is_tiered in [false, true] {
+        let mut b = Bench::new();
+        b.pool.tiering.tier_of = is_tiered.then_some(PoolId(9));
+        b.ok("source", vec![full("source")]);
+        let (copied, _) = fetch(&mut b, "source", 1 << 20);
+        let before = (0..3).map(|_| b.ok("target", vec![full("target")]).user_version).last().unwrap();
+        b.copied = Some(Ok(copied.clone()));
+        let after = b.ok("target", vec![copy_from(0)]).user_version;
+        assert_eq!(after > before, is_tiered, "{before}, {after}");
+        assert!(is_tiered || after == copied.head.user_version);
+    }
+}

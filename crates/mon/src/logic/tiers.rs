@@ -169,7 +169,7 @@ impl MapState {
     }
 
     /// Whether all that a PG of a cache has acknowledged is in the base, even where objects are dirty: they are being flushed, and
-    /// nobody was answered yet.
+    /// their changes are not acknowledged yet.
     pub(crate) fn is_written_through(&self, pg: PgId) -> bool {
         let Some(pool) = self.committed.pools.get(&pg.pool) else { return false };
         pool.has_flag(flag::CACHE_WRITE_THROUGH)

@@ -141,7 +141,7 @@ fn the_data_of_objects_is_in_their_classs_pool_and_goes_from_there() {
     let again: Value = serde_json::from_str(&zone.suite("check")).unwrap();
     assert_eq!(again, wanted);
 
-    // Data in a class that nothing names is found, and goes.
+    // Unreferenced data in a class is found and removed.
     let tail = zone.names("cold.data").swap_remove(0);
     let (bucket, _) = tail.split_once("__shadow_").unwrap();
     let id = stats["id"].as_str().unwrap();

@@ -537,18 +537,16 @@ impl Shard {
             if role.is_older(&op.request) {
                 return self.back_off(*op, self.epoch());
             }
-            if outcome.result >= 0 && self.lost_watch_change(slot, &op) {
+            if outcome.result >= 0 && self.lost_watch_change(slot, &role, &op) {
                 return self.execute_again(slot, op);
             }
         }
         if outcome.result >= 0 {
             self.connect_again(&op);
         }
-        if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
-            match self.hold_answer(slot, op, outcome) {
-                Some((flushed, told)) => (op, outcome) = (flushed, told),
-                None => return,
-            }
+        match self.hold_answer(slot, op, outcome) {
+            Some((flushed, told)) => (op, outcome) = (flushed, told),
+            None => return,
         }
         self.observe_answer(&op, op.wrote, outcome.result);
         self.finish(&op, outcome);

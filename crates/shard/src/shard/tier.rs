@@ -218,7 +218,7 @@ impl Shard {
         if is_hit {
             if writes && role.writes_through {
                 if self.holds_too_many() {
-                    // The object would be dirty without anybody waiting for its flush.
+                    // The object would be dirty, and no operation would wait for its flush.
                     return self.withdraw(token, |shard, op| shard.send_op_back(*op));
                 }
                 if !self.count_unflushed(slot, &object, exec::tier::is_dirty(&context)) {
@@ -459,7 +459,12 @@ impl Shard {
             return Some((op, outcome));
         }
         let object = request.object.clone();
-        let Some(context) = self.context_of(slot, &object).filter(exec::tier::is_dirty) else {
+        // A watch that lapsed on a copy which does not count may go on in the base: its removal is not flushed, and comes again.
+        let copy = match op.conn.is_none() {
+            true => self.context_of(slot, &object),
+            false => self.valid_copy(slot, &role, &object),
+        };
+        let Some(context) = copy.filter(exec::tier::is_dirty) else {
             self.forget_unflushed(slot, &object);
             return Some((op, outcome));
         };
@@ -473,8 +478,15 @@ impl Shard {
         None
     }
 
+    /// The object's state, where it stands for the object.
+    fn valid_copy(&mut self, slot: u32, role: &Role, object: &ObjectId) -> Option<ObjectContext> {
+        let context = self.context_of(slot, object)?;
+        let counts = role.cache.is_none() || exec::tier::is_valid(&context, role.overlay_epoch);
+        (context.exists && counts).then_some(context)
+    }
+
     /// Whether a watch is not as the operation left it: the object was replaced by the base's since, which had not got the change.
-    pub(super) fn lost_watch_change(&mut self, slot: u32, op: &InflightOp) -> bool {
+    pub(super) fn lost_watch_change(&mut self, slot: u32, role: &Role, op: &InflightOp) -> bool {
         let wanted = |op: &OsdOp| match op.op {
             Op::Watch { cookie, .. } => Some((cookie, true)),
             Op::Unwatch { cookie } => Some((cookie, false)),
@@ -483,7 +495,7 @@ impl Shard {
         let [Some((cookie, registers))] = op.request.ops.iter().map(wanted).collect::<Vec<_>>()[..] else {
             return false;
         };
-        let context = self.context_of(slot, &op.request.object).filter(|context| context.exists);
+        let context = self.valid_copy(slot, role, &op.request.object);
         let is_registered = context.is_some_and(|context| {
             context.info.watchers.iter().any(|known| (known.client, known.cookie) == (op.client, cookie))
         });

@@ -184,6 +184,36 @@ fn unwatching_and_removal_end_the_wait() {
 }
 
 #[test]
+fn watches_that_a_replaced_object_lacks_are_lost() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.connect(BOB, 2);
+    b.notify(1, "n");
+    let mut out = Vec::new();
+    b.table.retain(&oid(), &[info(ANN)], &mut out);
+    assert_eq!(text(out), ["lost 2: 10"]);
+    assert_eq!(b.ack(1, ANN, "a").len(), 1, "the notify waits for no other");
+}
+
+#[test]
+fn tables_of_one_osd_number_their_notifies_together() {
+    let counts: Arc<WatchCounts> = Arc::default();
+    let mut tables = [100, 100].map(|first| Table::new(LIMITS, counts.clone(), first));
+    let when = (0, 10 * SECOND);
+    let mut ids = Vec::new();
+    for (tid, table) in tables.iter_mut().enumerate() {
+        let mut out = Vec::new();
+        table.connect((0, &oid()), ANN, 30, 1, 0, &mut out);
+        table.notify((0, &oid()), (reqid(tid as u64), 0), "n", Bytes::new(), when, &mut out).unwrap();
+        ids.extend(out.into_iter().filter_map(|action| match action {
+            Action::Tell(_, message) => Some(message.notify_id),
+            _ => None,
+        }));
+    }
+    assert_eq!(ids, [101, 102]);
+}
+
+#[test]
 fn resends_take_the_notifiers_place() {
     let mut b = Bench::new();
     b.connect(ANN, 1);

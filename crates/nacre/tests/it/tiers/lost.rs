@@ -70,7 +70,7 @@ fn a_cache_that_writes_through_loses_nothing_that_was_acknowledged() {
         accept_loss(&cluster);
     }
     load.expect_progress(40, &cluster);
-    // The last time with nobody who could send a write again.
+    // The last time without a client that could send a write again.
     let written = load.finish(&cluster);
     assert!(written >= 60);
     let base = open(&cluster, "base");

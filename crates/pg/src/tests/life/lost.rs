@@ -21,7 +21,7 @@ fn give_up(c: &mut Cluster, objects: u32) {
 }
 
 #[test]
-fn a_pg_without_copies_serves_nobody_until_that_is_accepted() {
+fn a_pg_without_copies_does_not_serve_until_that_is_accepted() {
     let mut c = cluster(3, 3, 2);
     write_some(&mut c, 4);
     let before = c.mon.membership().unwrap().interval;
