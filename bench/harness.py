@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -163,13 +164,13 @@ SYNC_CALLS = ["fsync", "fdatasync", "sync_file_range", "syncfs"]
 
 
 class Syncs:
-    """Counts the sync calls of processes for some seconds, where perf may."""
+    """Counts the sync calls of processes until it is asked for the count, where perf may."""
 
-    def __init__(self, pids, seconds):
+    def __init__(self, pids):
         try:
             self.perf = subprocess.Popen(
                 ["perf", "stat", "-x,", "-e", ",".join(f"syscalls:sys_enter_{c}" for c in SYNC_CALLS)]
-                + ["-p", ",".join(map(str, pids)), "--", "sleep", str(seconds)],
+                + ["-p", ",".join(map(str, pids))],
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         except FileNotFoundError:
             self.perf = None
@@ -177,11 +178,12 @@ class Syncs:
     def count(self):
         if not self.perf:
             return None
+        self.perf.send_signal(signal.SIGINT)
         counts = [line.split(",")[0] for line in self.perf.communicate()[1].splitlines() if "sys_enter" in line]
         return sum(map(int, counts)) if counts and all(c.isdigit() for c in counts) else None
 
 
-def drive(args, pids, block, seconds, environment=None):
+def drive(args, pids, block, environment=None):
     """Runs bench/load.c; returns the figures of the measured window and, slice by slice, of the whole run."""
     program = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     errors = []
@@ -199,7 +201,7 @@ def drive(args, pids, block, seconds, environment=None):
             before = usage
         elif record["kind"] == "measuring":
             started, steady, warmed_up = usage, record["steady"], record["end_s"]
-            syncs = Syncs(pids, seconds)
+            syncs = Syncs(pids)
         elif record["kind"] == "total":
             total = {**record, **usage.each(started, record["ops"], block), "steady": steady, "warm_up_s": warmed_up}
     program.wait()

@@ -2,10 +2,11 @@
 //! tier.
 //!
 //! A copy is read in pieces of at most [`PIECE_BYTES`], all of the same version, before its request is ordered; what is
-//! in memory is bounded over all copies of the OSD. The session is made with the first copy.
+//! in memory is bounded over all copies of the OSD. Each shard has a session of its own, on its own thread, which is made with its
+//! first request.
 
 use nacre_client::engine::ObjectRequest;
-use nacre_client::{Cluster, OpReply};
+use nacre_client::{Cluster, Network, OpReply};
 use nacre_common::config::Config;
 use nacre_exec::Copied;
 use nacre_shard::copy::{COPIES_BYTES, CopyReader, Fetched};
@@ -14,8 +15,9 @@ use nacre_types::msg::{OsdReply, OsdRequest};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{OsdOp, copy_from_flag, request_flag};
 use nacre_types::tier::TierSender;
-use std::sync::{Arc, OnceLock};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 /// Data and omap of one piece (Ceph's `osd_copyfrom_max_chunk`).
 const PIECE_BYTES: u64 = 8 << 20;
@@ -28,57 +30,66 @@ const ROOM_KIB: u32 = (COPIES_BYTES >> 10) as u32;
 /// See the module's documentation.
 pub(crate) struct Copier {
     config: Config,
-    cluster: OnceCell<Cluster>,
     reads: Arc<Semaphore>,
     room: Arc<Semaphore>,
-    /// Requests of cache tiers, on their way to be sent. Shards bound how many there are.
-    asks: OnceLock<mpsc::UnboundedSender<(Box<OsdRequest>, OnAnswer)>>,
+    /// One for each shard.
+    sessions: Vec<Session>,
 }
 
-/// Gets the answer to a request.
+/// A shard's session with the cluster, on the shard's own thread.
+#[derive(Default)]
+struct Session {
+    cluster: OnceCell<Cluster>,
+    /// While the session is being made for them: requests that come before it, in order. Shards bound how many there are.
+    waiting: Mutex<Option<Vec<Waiting>>>,
+}
+
+/// A request and who gets its answer.
+type Waiting = (Box<OsdRequest>, OnAnswer);
+
+/// Gets the answer to a request, on the shard's thread.
 pub(crate) type OnAnswer = Box<dyn FnOnce(Result<OsdReply, Errno>) + Send>;
 
 impl Copier {
-    /// For an OSD of this configuration.
-    pub(crate) fn new(config: Config) -> Copier {
-        let reads = Arc::new(Semaphore::new(MAX_READS));
+    /// For an OSD of this configuration with so many shards.
+    pub(crate) fn new(config: Config, shards: usize) -> Copier {
         Copier {
             config,
-            cluster: OnceCell::new(),
-            reads,
+            reads: Arc::new(Semaphore::new(MAX_READS)),
             room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
-            asks: OnceLock::new(),
+            sessions: (0..shards).map(|_| Session::default()).collect(),
         }
     }
 
-    /// Ends the session, if there is one.
+    /// Ends the sessions.
     pub(crate) fn close(&self) {
         self.reads.close();
         self.room.close();
-        if let Some(cluster) = self.cluster.get() {
+        for cluster in self.sessions.iter().filter_map(|session| session.cluster.get()) {
             cluster.shut_down();
         }
     }
 
-    /// Reads the source of the request's copy-from op, of at most `max_bytes`.
-    pub(crate) async fn fetch(&self, request: &OsdRequest, max_bytes: u64) -> Fetched {
+    /// Reads the source of the request's copy-from op, of at most `max_bytes`, for the shard on whose thread this is called.
+    pub(crate) async fn fetch(&self, shard: usize, request: &OsdRequest, max_bytes: u64) -> Fetched {
         let Some(mut reader) =
             request.ops.iter().find_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES))
         else {
             return Fetched { copy: Err(Errno::EINVAL), share: None };
         };
         let mut share = None;
-        let copy = self.read(request, &mut reader, &mut share).await;
+        let copy = self.read(shard, request, &mut reader, &mut share).await;
         Fetched { copy: copy.map(Box::new), share }
     }
 
     async fn read(
         &self,
+        shard: usize,
         request: &OsdRequest,
         reader: &mut CopyReader,
         room: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Copied, Errno> {
-        let cluster = self.cluster().await?;
+        let cluster = self.cluster(shard).await?;
         let source = reader.source()?.clone();
         let (mut flags, mut tier) = (0, None);
         if reader.flags & copy_from_flag::IGNORE_OVERLAY != 0 {
@@ -110,67 +121,64 @@ impl Copier {
         }
     }
 
-    /// Sends a request to another pool, in the order of calls; `done` gets the answer.
-    pub(crate) fn ask(self: &Arc<Self>, request: Box<OsdRequest>, done: OnAnswer) {
-        let asks = self.asks.get_or_init(|| {
-            let (asks, asked) = mpsc::unbounded_channel();
-            // The shard's own runtime: its thread is the one that calls this.
-            tokio::spawn(Arc::clone(self).send_all(asked));
-            asks
-        });
-        // Fails where the runtime has ended, and the OSD with it.
-        let _ = asks.send((request, done));
-    }
-
-    async fn send_all(self: Arc<Self>, mut asked: mpsc::UnboundedReceiver<(Box<OsdRequest>, OnAnswer)>) {
-        while let Some((request, done)) = asked.recv().await {
-            let cluster = match self.cluster().await {
-                Ok(cluster) => cluster,
-                Err(errno) => {
-                    done(Err(errno));
-                    continue;
-                }
-            };
-            let OsdRequest {
-                reqid,
-                attempt,
-                epoch,
-                object,
-                ops,
-                flags,
-                mtime_ns,
-                tier,
-                snap,
-                snap_context,
-                ..
-            } = *request;
-            let mtime_ns = (mtime_ns != 0).then_some(mtime_ns);
-            let sent =
-                ObjectRequest { snap, snap_context, ..object_request(object, ops, flags, mtime_ns, tier) };
-            // Started here, in order; awaited elsewhere.
-            let pending = cluster.engine().operate(sent);
-            tokio::spawn(async move {
-                let reply = pending.await.map_err(|error| error.errno());
-                let reply = reply.map(|OpReply { result, version, ops }| OsdReply {
-                    reqid,
-                    attempt,
-                    epoch,
-                    result,
-                    user_version: version,
-                    ops,
-                });
-                done(reply);
-            });
+    /// Sends a request of a shard to another pool, in the order of calls, which come from the shard's thread; `done` gets the answer.
+    pub(crate) fn ask(self: &Arc<Self>, shard: usize, request: Box<OsdRequest>, done: OnAnswer) {
+        let session = &self.sessions[shard];
+        let mut waiting = session.waiting.lock();
+        match (&mut *waiting, session.cluster.get()) {
+            (Some(waiting), _) => waiting.push((request, done)),
+            (None, Some(cluster)) => {
+                drop(waiting);
+                send(cluster, *request, done);
+            }
+            (None, None) => {
+                *waiting = Some(vec![(request, done)]);
+                let copier = Arc::clone(self);
+                tokio::spawn(async move { copier.send_waiting(shard).await });
+            }
         }
     }
 
-    async fn cluster(&self) -> Result<&Cluster, Errno> {
-        let connect = || async { nacre_client::connect(&self.config).await };
-        self.cluster.get_or_try_init(connect).await.map_err(|error| {
+    /// Makes a shard's session and sends what waits for it.
+    async fn send_waiting(&self, shard: usize) {
+        let cluster = self.cluster(shard).await;
+        let waiting = self.sessions[shard].waiting.lock().take();
+        // All on the shard's thread: nothing is sent in between.
+        for (request, done) in waiting.into_iter().flatten() {
+            match &cluster {
+                Ok(cluster) => send(cluster, *request, done),
+                Err(errno) => done(Err(*errno)),
+            }
+        }
+    }
+
+    /// The session of a shard, on whose thread this is called.
+    async fn cluster(&self, shard: usize) -> Result<&Cluster, Errno> {
+        let connect = || async { nacre_client::connect_on(&Network::of_this_thread(), &self.config).await };
+        self.sessions[shard].cluster.get_or_try_init(connect).await.map_err(|error| {
             tracing::error!(%error, "no session for requests to other pools");
             error.errno()
         })
     }
+}
+
+fn send(cluster: &Cluster, request: OsdRequest, done: OnAnswer) {
+    let OsdRequest { reqid, attempt, epoch, object, ops, flags, mtime_ns, tier, snap, snap_context, .. } =
+        request;
+    let mtime_ns = (mtime_ns != 0).then_some(mtime_ns);
+    let sent = ObjectRequest { snap, snap_context, ..object_request(object, ops, flags, mtime_ns, tier) };
+    let on_reply = move |reply: nacre_client::Result<OpReply>| {
+        let answer = |OpReply { result, version, ops }| OsdReply {
+            reqid,
+            attempt,
+            epoch,
+            result,
+            user_version: version,
+            ops,
+        };
+        done(reply.map(answer).map_err(|error| error.errno()));
+    };
+    cluster.engine().submit(sent, Box::new(on_reply));
 }
 
 fn object_request(

@@ -109,7 +109,7 @@ impl World for Outside {
         tokio::spawn(async move {
             let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
             let max_bytes = shared.limits.load().max_object_size_bytes;
-            let fetched = copier.fetch(&arrival.request, max_bytes).await;
+            let fetched = copier.fetch(shard, &arrival.request, max_bytes).await;
             shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
         });
     }
@@ -118,7 +118,7 @@ impl World for Outside {
         let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
         tokio::spawn(async move {
             let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
-            let fetched = copier.fetch(&request, max_bytes).await;
+            let fetched = copier.fetch(shard, &request, max_bytes).await;
             shared.inboxes[shard].post(ShardMessage::ReadOther { ticket, fetched });
         });
     }
@@ -126,6 +126,7 @@ impl World for Outside {
     fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
         let shared = self.shared.get().cloned();
         self.copier.ask(
+            shard,
             request,
             Box::new(move |reply| {
                 let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };

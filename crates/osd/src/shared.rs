@@ -48,18 +48,19 @@ impl Shared {
     pub(crate) fn new(config: &Config, me: Member, uuid: Uuid, store: Arc<dyn ObjectStore>) -> Arc<Shared> {
         let ticket = Arc::default();
         let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));
+        let options = config.snapshot();
         let outside = Arc::new(Outside {
             peers: PeerLinks::new(Arc::clone(&credentials) as Arc<dyn Credentials>),
             pings: PingLinks::new(credentials),
             addr: OnceLock::new(),
             ticket,
-            copier: Arc::new(Copier::new(config.clone())),
+            copier: Arc::new(Copier::new(config.clone(), nacre_shard::shared::shards_of(&options))),
             mon: ArcSwapOption::empty(),
             shared: OnceLock::new(),
         });
         let boot_nonce = Uuid::new_v4().as_u64_pair().0;
         let world = Arc::clone(&outside) as Arc<dyn World>;
-        let settings = ShardSettings::of(&config.snapshot());
+        let settings = ShardSettings::of(&options);
         let core = nacre_shard::shared::Shared::new(config, me, boot_nonce, store, world, &settings);
         outside.shared.get_or_init(|| Arc::downgrade(&core));
         Arc::new(Shared {

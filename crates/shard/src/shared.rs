@@ -323,8 +323,8 @@ impl Shared {
     }
 }
 
-/// `osd_op_num_shards`; half of the cores where it is 0.
-fn shards_of(options: &Options) -> usize {
+/// How many shards an OSD has: `osd_op_num_shards`; half of the cores where it is 0.
+pub fn shards_of(options: &Options) -> usize {
     match options.osd.osd_op_num_shards as usize {
         0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
         given => given,

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub struct Network {
     handle: Handle,
-    /// What keeps the thread; each session's task holds a copy. `None` only while this is dropped.
+    /// What keeps the thread; each session's task holds a copy. `None` while this is dropped, and where the thread is the caller's.
     alive: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,6 +37,14 @@ impl Network {
         };
         let thread = std::thread::Builder::new().name("nacre-client".into()).spawn(run).map_err(system)?;
         Ok(Arc::new(Network { handle, alive: Some(alive), thread: Some(thread) }))
+    }
+
+    /// The calling thread, which runs a single-threaded Tokio runtime and is in it: operations that it starts complete without a
+    /// change of threads. It becomes an engine thread ([`on_engine_thread`]), which never blocks on an operation. When the runtime
+    /// is dropped, its sessions end.
+    pub fn of_this_thread() -> Arc<Network> {
+        mark_engine_thread();
+        Arc::new(Network { handle: Handle::current(), alive: None, thread: None })
     }
 
     /// The thread's runtime.

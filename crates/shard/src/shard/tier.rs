@@ -271,11 +271,8 @@ impl Shard {
             // The base may always be asked, so that nothing waits for the agent.
             Decision::Redirect | Decision::WaitForRoom => (false, false),
         };
-        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
-        if (promotes || afterwards)
-            && let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut())
-        {
-            cache.admitted();
+        if promotes || afterwards {
+            self.admitted(slot);
         }
         if promotes {
             return self.withdraw(token, |shard, op| shard.promote(slot, role, &object, Some(op)));

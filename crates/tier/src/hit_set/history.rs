@@ -175,7 +175,7 @@ pub struct HitSetHistory {
 
 impl HitSetHistory {
     /// The history when the PG becomes active. Accesses since the last archive are lost with the primary before; the
-    /// writes among them are replayed.
+    /// writes among them are for [`HitSetHistory::replay`].
     pub fn activate(pg: PgId, config: HitSetConfig, index: HitSetIndex, now_ns: u64) -> HitSetHistory {
         let mut history = HitSetHistory { pg, config, current: None, sealed: VecDeque::new(), index };
         history.begin(now_ns);

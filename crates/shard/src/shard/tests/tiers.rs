@@ -3,7 +3,7 @@
 use super::*;
 use nacre_exec::Copied;
 use nacre_types::op::{CopyGetReply, copy_from_flag};
-use nacre_types::pool::{CacheMode, flag};
+use nacre_types::pool::{CacheMode, HitSetKind, flag};
 
 const BASE: PoolId = PoolId(2);
 
@@ -103,6 +103,28 @@ fn a_write_is_answered_when_the_base_has_it() {
     bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
     bench.acknowledge();
     assert_eq!((heard.lock().result(1), bench.asked().len()), (Some(0), 0), "it does not write through");
+}
+
+#[test]
+fn a_new_primary_hit_set_has_the_writes_of_the_log() {
+    let mut bench = Bench::cache(false, &[]);
+    let (conn, _) = connect_and_hear();
+    bench.arrive(bench.append(1), &conn, None);
+    bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
+    bench.acknowledge();
+    let mut cache = Pool::clone(&bench.map.pools[&PG.pool]);
+    cache.tiering.hit_set = HitSetKind::ExplicitObject;
+    (cache.tiering.hit_set_count, cache.tiering.hit_set_period_s) = (4, 3600);
+    bench.map.pools.insert(PG.pool, Arc::new(cache));
+    bench.next_interval();
+    let is_recorded = |bench: &Bench| {
+        let x = ObjectId::new(PG.pool, "", "", "x");
+        bench.cell.enter(|shard| {
+            let hosted = shard.slots.iter().flatten().find(|hosted| hosted.pg == PG).unwrap();
+            hosted.cache.as_ref().unwrap().history.is_in_current(&x)
+        })
+    };
+    assert_eq!(is_recorded(&bench), Some(true), "the log has it");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use nacre_tier::promote::{Admission, Request};
 use nacre_tier::temperature::{Candidate, Grades, TemperatureHistogram};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, Epoch, OsdId, PgId};
+use nacre_types::ids::{ClientId, Epoch, OsdId, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::op::{DirtyReply, Op, OpResult, OsdOp, object_flag, user_attr};
 use nacre_types::osdmap::{OsdMap, flag};
@@ -41,7 +41,7 @@ const ARCHIVE_ATTR: &str = "archive";
 
 /// See the module's documentation.
 pub(in super::super) struct CacheState {
-    pub(super) history: HitSetHistory,
+    pub(in super::super) history: HitSetHistory,
     pub(super) mode: AgentMode,
     histogram: TemperatureHistogram,
     rounds: u32,
@@ -68,6 +68,32 @@ pub(in super::super) struct CacheState {
     surplus: u64,
     /// What `tier advise` learns from.
     sampler: Option<Box<Sampler>>,
+}
+
+/// How many PGs of each cache pool an OSD has a copy of, by the map of an epoch.
+#[derive(Default)]
+pub(super) struct PgCopies {
+    epoch: Epoch,
+    pools: BTreeMap<PoolId, BTreeMap<OsdId, u32>>,
+}
+
+impl PgCopies {
+    /// Those of a pool. All of its PGs are counted once for each map.
+    fn of(&mut self, map: &OsdMap, pool: PoolId) -> &BTreeMap<OsdId, u32> {
+        if self.epoch != map.epoch {
+            *self = PgCopies { epoch: map.epoch, pools: BTreeMap::new() };
+        }
+        self.pools.entry(pool).or_insert_with(|| {
+            let mut copies = BTreeMap::new();
+            let pg_num = map.pools.get(&pool).map_or(0, |pool| pool.pg_num);
+            for members in (0..pg_num).filter_map(|seed| map.membership(PgId::new(pool, seed))) {
+                for osd in members.acting() {
+                    *copies.entry(osd).or_default() += 1;
+                }
+            }
+            copies
+        })
+    }
 }
 
 /// What a dirty object stands for.
@@ -174,9 +200,10 @@ impl CacheState {
         }
     }
 
-    /// An object is being promoted.
-    pub(super) fn admitted(&mut self) {
+    /// An object is being promoted. Returns whether there is room for more.
+    fn admitted(&mut self) -> bool {
         self.room = self.room.saturating_sub(1);
+        self.room > 0
     }
 
     /// What lets an object in.
@@ -265,7 +292,8 @@ impl Shard {
         };
         let wall_ns = self.shared.world.wall_ns();
         let config = hit_set_config(&tiering, &self.shared.config.snapshot());
-        let begins = (!has_state).then(|| Box::new(self.load_cache((pg, overlay_epoch), config, wall_ns)));
+        let begins =
+            (!has_state).then(|| Box::new(self.load_cache(slot, (pg, overlay_epoch), config, wall_ns)));
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         if let Some(cache) = hosted.cache.as_mut().filter(|_| has_state) {
             return cache.history.reconfigure(config, wall_ns);
@@ -283,6 +311,7 @@ impl Shard {
     /// The PG's archived hit sets.
     fn load_cache(
         &self,
+        slot: u32,
         (pg, overlay_epoch): (PgId, Epoch),
         config: HitSetConfig,
         wall_ns: u64,
@@ -312,7 +341,19 @@ impl Shard {
                 tracing::warn!(%pg, %error, "an archived hit set can't be read");
             }
         }
+        self.replay_accesses(slot, &mut state.history);
         state
+    }
+
+    /// Records clients' writes since the last archive, as far as the log has them. Reads are forgotten with the primary before.
+    fn replay_accesses(&self, slot: u32, history: &mut HitSetHistory) {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
+        let entries = hosted.machine.log().entries().rev();
+        for entry in entries.take_while(|entry| entry.object.namespace() != ARCHIVE_NAMESPACE) {
+            if entry.reqid.client != ClientId(0) {
+                history.replay(&entry.object);
+            }
+        }
     }
 
     /// When the next agent has to look at its PG.
@@ -351,6 +392,14 @@ impl Shard {
         let is_due = |at: u64| at <= at_ns && at > self.now_ns;
         if !hosted.and_then(|hosted| hosted.cache.as_ref()).is_some_and(|cache| is_due(cache.next_ns)) {
             self.schedule_agent(slot, at_ns);
+        }
+    }
+
+    /// An object is being promoted: where it is the last one that there is room for, the agent looks soon.
+    pub(super) fn admitted(&mut self, slot: u32) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if hosted.and_then(|hosted| hosted.cache.as_mut()).is_some_and(|cache| !cache.admitted()) {
+            self.schedule_agent_by(slot, self.now_ns + BUSY_STEP_NS);
         }
     }
 
@@ -445,7 +494,7 @@ impl Shard {
 
     /// The bytes that the pool may hold, as this PG's members see it.
     fn effective_target(
-        &self,
+        &mut self,
         map: &OsdMap,
         pg: PgId,
         tiering: &Tiering,
@@ -454,17 +503,18 @@ impl Shard {
     ) -> u64 {
         let Some(pool) = map.pools.get(&pg.pool) else { return tiering.target_max_bytes };
         let members = map.membership(pg).map(|members| members.acting()).unwrap_or_default();
-        let holds = |osd: OsdId| {
-            let seeds = (0..pool.pg_num).map(|seed| PgId::new(pg.pool, seed));
-            seeds.filter(|pg| map.membership(*pg).is_some_and(|m| m.acting().contains(&osd))).count()
-        };
+        let copies = self.tiers.copies.of(map, pg.pool);
         let total_bytes = self.shared.total_bytes.load(std::sync::atomic::Ordering::Relaxed);
         let own = self.shared.space_bytes.load(std::sync::atomic::Ordering::Relaxed);
         let osds: Vec<CacheOsd> = members
             .into_iter()
             .filter_map(|osd| {
                 let free_bytes = if osd == self.shared.whoami { Some(own) } else { self.space.left(osd) };
-                Some(CacheOsd { free_bytes: free_bytes?, total_bytes, pgs: holds(osd) as u32 })
+                Some(CacheOsd {
+                    free_bytes: free_bytes?,
+                    total_bytes,
+                    pgs: copies.get(&osd).copied().unwrap_or(0),
+                })
             })
             .collect();
         let stored = pg_bytes.saturating_mul(u64::from(divisor));

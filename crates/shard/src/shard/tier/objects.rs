@@ -1,6 +1,7 @@
 //! Which objects of cache tiers something is under way for, and who waits for them.
 
 use super::super::ops::{InflightOp, Outcome};
+use super::agent::PgCopies;
 use crate::copy::HeldCopy;
 use nacre_exec::tier::Change;
 use nacre_tier::hit_set::history::Recorded;
@@ -161,6 +162,8 @@ pub(in super::super) struct TierObjects {
     pub(super) flushes: BTreeMap<ObjectId, Flush>,
     /// Clients' evictions under way.
     pub(super) evictions: BTreeMap<ObjectId, Box<InflightOp>>,
+    /// How many copies of caches' PGs OSDs have.
+    pub(super) copies: PgCopies,
     /// When agents look at their PGs, by slot.
     pub(super) agents: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) deferred: VecDeque<Deferred>,
