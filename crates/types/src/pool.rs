@@ -55,6 +55,8 @@ pub mod flag {
     pub const BULK: u64 = 1 << 17;
     /// `cache_write_through` is set: what a cache has executed is answered when the base has it. Nacre's own.
     pub const CACHE_WRITE_THROUGH: u64 = 1 << 48;
+    /// `cache_dirty_log` is set: the base has the names of a cache's dirty objects. Nacre's own.
+    pub const CACHE_DIRTY_LOG: u64 = 1 << 49;
 
     /// Flag names in the order in which `osd dump` prints them.
     pub const NAMES: &[(u64, &str)] = &[
@@ -74,6 +76,7 @@ pub mod flag {
         (POOL_SNAPS, "pool_snaps"),
         (BULK, "bulk"),
         (CACHE_WRITE_THROUGH, "cache_write_through"),
+        (CACHE_DIRTY_LOG, "cache_dirty_log"),
     ];
 }
 

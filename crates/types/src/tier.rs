@@ -1,10 +1,30 @@
 //! Requests between the two pools of a cache tier.
 
 use crate::encoding::Versioned;
-use crate::ids::{Epoch, Interval, PgId, ReqId};
+use crate::ids::{Epoch, Interval, PgId, PoolId, ReqId};
+use crate::object::ObjectId;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+
+/// The namespace of objects that OSDs keep for themselves.
+pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
+
+/// Where a PG of a cache with `cache_dirty_log` records the names of its dirty objects: an object of the base pool, whose omap has a key
+/// for each ([`dirty_key`]).
+pub fn dirty_log(base: PoolId, pg: PgId) -> ObjectId {
+    ObjectId::new(base, INTERNAL_NAMESPACE, "", &format!("dirty.{pg}"))
+}
+
+/// The key of an object of the cache in its PG's [`dirty_log`].
+pub fn dirty_key(object: &ObjectId) -> Bytes {
+    postcard::to_allocvec(object).unwrap_or_default().into()
+}
+
+/// The object of a key; `None` where it is not one that [`dirty_key`] made.
+pub fn dirty_object(key: &[u8]) -> Option<ObjectId> {
+    postcard::from_bytes(key).ok()
+}
 
 /// What the primary of a PG says of itself in its requests to the other pool of the tier.
 ///
@@ -51,4 +71,21 @@ pub enum RequestRecord {
 
 impl Versioned for RequestRecord {
     const NAME: &'static str = "RequestRecord";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_a_dirty_log_stand_for_objects() {
+        for (namespace, locator, name) in
+            [("", "", "x"), ("ns", "", "x"), ("", "near", "x"), ("a", "b", "c/\0")]
+        {
+            let object = ObjectId::new(PoolId(3), namespace, locator, name);
+            assert_eq!(dirty_object(&dirty_key(&object)), Some(object));
+        }
+        assert_eq!(dirty_object(b""), None);
+        assert_eq!(dirty_log(PoolId(1), PgId::new(PoolId(3), 26)).name(), "dirty.3.1a");
+    }
 }

@@ -87,10 +87,13 @@ const TIER_VARS: &[&str] = &[
     "hit_set_grade_decay_rate",
     "hit_set_search_last_n",
     WRITE_THROUGH,
+    DIRTY_LOG,
 ];
 
 /// Nacre's own: nothing that a cache executes is answered before the base has it.
 const WRITE_THROUGH: &str = "cache_write_through";
+/// Nacre's own: the base pool has the names of a cache's dirty objects.
+const DIRTY_LOG: &str = "cache_dirty_log";
 
 /// Variables of erasure-coded pools only.
 const EC_VARS: &[&str] = &["erasure_code_profile", "allow_ec_overwrites"];
@@ -227,6 +230,7 @@ impl MapState {
             "hit_set_grade_decay_rate" => number(t.hit_set_grade_decay_rate.into()),
             "hit_set_search_last_n" => number(t.hit_set_search_last_n.into()),
             WRITE_THROUGH => switch(pool.has_flag(flag::CACHE_WRITE_THROUGH)),
+            DIRTY_LOG => switch(pool.has_flag(flag::CACHE_DIRTY_LOG)),
             option => pool.options.get(option).map(|value| (option_json(value), value.clone())),
         }
     }
@@ -340,6 +344,7 @@ impl MapState {
                 text.clone_into(&mut pool.pg_autoscale_mode);
             }
             "bulk" => set_bit(&mut pool, flag::BULK, text)?,
+            DIRTY_LOG => set_bit(&mut pool, flag::CACHE_DIRTY_LOG, text)?,
             WRITE_THROUGH => {
                 let before = self.volatile_cache(&pool);
                 set_bit(&mut pool, flag::CACHE_WRITE_THROUGH, text)?;

@@ -76,7 +76,7 @@ impl MapState {
                 _ => next,
             };
             pool.tiering = Tiering { overlay_epoch: next, mode_epoch, ..left };
-            pool.flags &= !flag::CACHE_WRITE_THROUGH;
+            pool.flags &= !(flag::CACHE_WRITE_THROUGH | flag::CACHE_DIRTY_LOG);
         });
         Ok(Answer::status(done))
     }

@@ -5,6 +5,7 @@
 mod advise;
 mod compact;
 mod daemon;
+mod dirty;
 mod follow;
 mod plan;
 
@@ -74,6 +75,10 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Action::Advise(pool) => {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
             return advise::run(&invocation, &pool, format);
+        }
+        Action::Dirty(pool) => {
+            let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
+            return dirty::run(&invocation, &pool, format);
         }
         Action::Watch { level, channel } => {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();

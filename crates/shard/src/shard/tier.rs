@@ -19,6 +19,7 @@
 
 mod advice;
 mod agent;
+mod dirty_log;
 mod flush;
 mod objects;
 mod role;
@@ -216,6 +217,9 @@ impl Shard {
         let is_hit = valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy);
         let recorded = self.recorded(slot, token, &context, is_hit);
         if is_hit {
+            if writes && !self.is_logged(slot, role, &object) {
+                return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
+            }
             if writes && role.writes_through {
                 if self.holds_too_many() {
                     // The object would be dirty, and no operation would wait for its flush.
@@ -237,6 +241,9 @@ impl Shard {
         if let Some(version) = absent.filter(|_| needs_copy || !passes)
             && !context.exists
         {
+            if writes && !self.is_logged(slot, role, &object) {
+                return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
+            }
             context.info.user_version = context.info.user_version.max(version);
             // It is a copy of what this overlay's base has.
             context.info.tier_epoch = role.overlay_epoch;
@@ -271,6 +278,10 @@ impl Shard {
             // The base may always be asked, so that nothing waits for the agent.
             Decision::Redirect | Decision::WaitForRoom => (false, false),
         };
+        // What it is to become dirty in the cache for is executed when the object is there.
+        if promotes && writes && !self.is_logged(slot, role, &object) {
+            return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
+        }
         if promotes || afterwards {
             self.admitted(slot);
         }
@@ -739,6 +750,7 @@ impl Shard {
             Some(Ask::Flush { slot, interval, object, epoch }) => {
                 self.on_flushed(slot, interval, &object, epoch, reply);
             }
+            Some(Ask::Log { slot, interval, what }) => self.on_log_answered(slot, interval, what, reply),
             Some(Ask::Promotion { .. }) | None => {}
         }
     }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The namespace of archive objects (`osd_hit_set_namespace`).
-pub const ARCHIVE_NAMESPACE: &str = ".ceph-internal";
+pub const ARCHIVE_NAMESPACE: &str = nacre_types::tier::INTERNAL_NAMESPACE;
 
 /// The false positive probability where the pool's comes to nothing.
 const FALLBACK_FPP: f64 = 0.01;

@@ -40,7 +40,8 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
     }
 }
 
-fn check(map: Option<&OsdMap>, pool: &str) -> Result<(), Failure> {
+/// Fails where the pool is not a cache.
+pub(super) fn check(map: Option<&OsdMap>, pool: &str) -> Result<(), Failure> {
     let known = map.and_then(|map| map.pools.values().find(|known| known.name == pool));
     match known {
         None => Err(Failure::command(Errno::ENOENT, &format!("unrecognized pool '{pool}'"))),

@@ -38,6 +38,8 @@ pub(super) enum Action {
     Compact(Compact),
     /// `tier advise`, of this pool.
     Advise(String),
+    /// `tier dirty`, of this pool.
+    Dirty(String),
     /// Show the status, then lines of the cluster log as they come.
     Watch {
         level: String,
@@ -156,7 +158,9 @@ impl Plan {
         } else if words.len() >= 2 && words[..2].join(" ") == COMPACT {
             Action::Compact(compact(&words[2..])?)
         } else if words.len() >= 2 && words[..2].join(" ") == ADVISE {
-            Action::Advise(advised_pool(&words[2..])?)
+            Action::Advise(only_pool(&words[2..], ADVISE_USAGE)?)
+        } else if words.len() >= 2 && words[..2].join(" ") == DIRTY {
+            Action::Dirty(only_pool(&words[2..], DIRTY_USAGE)?)
         } else {
             command(&words, format.as_deref())?
         };
@@ -233,14 +237,15 @@ fn compact(words: &[String]) -> Result<Compact, Problem> {
     }
 }
 
-fn advised_pool(words: &[String]) -> Result<String, Problem> {
+/// The pool that is a command's only argument.
+fn only_pool(words: &[String], usage: &str) -> Result<String, Problem> {
     match words {
         [pool] if !pool.is_empty() => Ok(pool.clone()),
-        [] => Err(Problem::Command(format!("Invalid command: which pool?\n{ADVISE_USAGE}"))),
+        [] => Err(Problem::Command(format!("Invalid command: which pool?\n{usage}"))),
         [_, unused, ..] => {
-            Err(Problem::Command(format!("Invalid command: unused arguments: ['{unused}']\n{ADVISE_USAGE}")))
+            Err(Problem::Command(format!("Invalid command: unused arguments: ['{unused}']\n{usage}")))
         }
-        [_] => Err(Problem::Command(format!("Invalid command: an empty name\n{ADVISE_USAGE}"))),
+        [_] => Err(Problem::Command(format!("Invalid command: an empty name\n{usage}"))),
     }
 }
 
@@ -304,10 +309,12 @@ fn problem(error: &CommandError) -> Problem {
 }
 
 /// Commands that this program makes of several of the daemons'.
-pub(in crate::cmd) const COMPOSED: [&str; 2] = [COMPACT, ADVISE];
+pub(in crate::cmd) const COMPOSED: [&str; 3] = [COMPACT, ADVISE, DIRTY];
 const COMPACT: &str = "osd compact";
 const ADVISE: &str = "tier advise";
 const ADVISE_USAGE: &str = "tier advise <pool>";
+const DIRTY: &str = "tier dirty";
+const DIRTY_USAGE: &str = "tier dirty <pool>";
 const COMPACT_USAGE: &str = "osd compact --all|<osd.N>... [--parallel N]";
 
 /// General usage, then the commands that begin with the words.
@@ -320,6 +327,11 @@ pub(super) fn help_for(words: &[String]) -> String {
     if !words.is_empty() && begins(ADVISE) {
         lines.push_str(&format!(
             "{ADVISE_USAGE}\n    predict the hit rate of a cache pool for other sizes and promotion parameters\n"
+        ));
+    }
+    if !words.is_empty() && begins(DIRTY) {
+        lines.push_str(&format!(
+            "{DIRTY_USAGE}\n    list the objects of a cache pool with cache_dirty_log that its base pool may lack changes of\n"
         ));
     }
     if !words.is_empty() && begins(COMPACT) {
@@ -349,6 +361,7 @@ Commands of daemons: 'tell osd.N COMMAND', 'tell osd.* COMMAND', 'tell mon.a COM
 daemon's machine, whether or not the cluster works: 'daemon osd.N COMMAND', 'daemon PATH COMMAND'; COMMAND 'help'
 lists them. 'osd compact --all|OSD... [--parallel N]' compacts the databases of OSDs while they run, N at a time.
 'tier advise POOL' predicts the hit rate of a cache pool for other sizes and promotion parameters.
+'tier dirty POOL' lists the objects of a cache pool with cache_dirty_log that its base pool may lack changes of.
 
 Monitor commands:
 ";
@@ -413,6 +426,15 @@ mod tests {
             assert!(matches!(plan(wrong), Err(Problem::Command(_))), "{wrong}");
         }
         assert!(help_for(&["tier".into()]).starts_with(ADVISE_USAGE));
+    }
+
+    #[test]
+    fn dirty_objects_are_of_a_pool() {
+        assert_eq!(plan("tier dirty cache").unwrap().action, Action::Dirty("cache".into()));
+        for wrong in ["tier dirty", "tier dirty cache more"] {
+            assert!(matches!(plan(wrong), Err(Problem::Command(_))), "{wrong}");
+        }
+        assert!(help_for(&["tier".into(), "dirty".into()]).starts_with(DIRTY_USAGE));
     }
 
     #[test]

@@ -141,3 +141,48 @@ fn the_base_is_not_served_in_place_of_lost_writes_until_that_is_accepted() {
     assert_eq!(read(&base, "new").unwrap(), b"again");
     cluster.wait_for("health without the loss", |cluster| !health(cluster).contains("lost"));
 }
+
+#[test]
+fn the_base_has_the_names_of_what_a_lost_cache_had() {
+    let mut cluster = cluster();
+    let base = open(&cluster, "base");
+    cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback", "--yes-i-really-mean-it"]);
+    cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
+    write(&base, "before", "the log");
+    let refused = cluster.run(&["tier", "dirty", "cache"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("cache_dirty_log is false"), "{said}");
+    cluster.ok(&["ceph", "osd", "pool", "set", "cache", "cache_dirty_log", "true"]);
+    let dirty = |cluster: &TestCluster| {
+        let listed = cluster.ok(&["tier", "dirty", "cache", "--format", "json"]);
+        let listed: Vec<serde_json::Value> = serde_json::from_str(&listed).unwrap();
+        let mut names: Vec<_> = listed.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect();
+        names.sort_unstable();
+        names
+    };
+    // What was dirty before is recorded by the agents.
+    cluster.wait_for("the object from before", |cluster| dirty(cluster) == ["before"]);
+    for name in ["clean", "new", "removed"] {
+        write(&base, name, "in the cache");
+    }
+    assert_eq!(
+        dirty(&cluster),
+        ["before", "clean", "new", "removed"],
+        "a write is answered after its object is recorded"
+    );
+    cluster.ok(&["rados", "-p", "cache", "cache-flush", "clean"]);
+    block_on(base.remove("removed")).unwrap();
+    let expected = ["before", "new", "removed"];
+    cluster.wait_for("the names of what is dirty", |cluster| dirty(cluster) == expected);
+    // Users don't see where the names are.
+    assert_eq!(cluster.ok(&["rados", "-p", "base", "ls"]).lines().count(), 3);
+    lose_the_cache(&mut cluster);
+    cluster.wait_for("the loss of the cache's PGs", |cluster| lost_pgs(cluster).len() == 8);
+    assert_eq!(dirty(&cluster), expected);
+    let lines = cluster.ok(&["tier", "dirty", "cache"]);
+    assert!(lines.lines().count() == 3 && lines.contains("\t\"removed\"\n"), "{lines}");
+    accept_loss(&cluster);
+    // New primaries clean up.
+    cluster.wait_for("logs without names", |cluster| dirty(cluster).is_empty());
+    assert_eq!(read(&base, "clean").unwrap(), b"in the cache");
+}

@@ -1,9 +1,11 @@
 //! A cache that writes through, whose base is played by the test.
 
 use super::*;
+use bytes::Bytes;
 use nacre_exec::Copied;
 use nacre_types::op::{CopyGetReply, copy_from_flag};
 use nacre_types::pool::{CacheMode, HitSetKind, flag};
+use nacre_types::tier::{dirty_log, dirty_object};
 
 const BASE: PoolId = PoolId(2);
 
@@ -103,6 +105,98 @@ fn a_write_is_answered_when_the_base_has_it() {
     bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
     bench.acknowledge();
     assert_eq!((heard.lock().result(1), bench.asked().len()), (Some(0), 0), "it does not write through");
+}
+
+/// A cache in writeback that records what is dirty, after its agent has looked at the log in the base, which there is none of.
+fn cache_with_log() -> Bench {
+    let mut bench = Bench::cache(false, &[]);
+    let mut cache = Pool::clone(&bench.map.pools[&PG.pool]);
+    cache.flags |= flag::CACHE_DIRTY_LOG;
+    bench.map.pools.insert(PG.pool, Arc::new(cache));
+    bench.next_interval();
+    // The PG's objects are counted.
+    bench.cell.enter(|shard| (0..8).for_each(|_| shard.work())).unwrap();
+    bench.agent(2);
+    let read = bench.asked_to(|op| matches!(op, Op::OmapGetVals { .. }));
+    bench.says(read, Errno::ENOENT.negated());
+    bench
+}
+
+/// The names that a request on a log records, and those that it removes.
+fn recorded(request: &OsdRequest) -> (Vec<String>, Vec<String>) {
+    let name = |key: &Bytes| dirty_object(key).unwrap().name().to_owned();
+    let (mut set, mut removed) = (Vec::new(), Vec::new());
+    for op in &request.ops {
+        match &op.op {
+            Op::OmapSet { entries } => set.extend(entries.iter().map(|(key, _)| name(key))),
+            Op::OmapRmKeys { keys } => removed.extend(keys.iter().map(name)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(request.object, dirty_log(BASE, PG));
+    set.sort_unstable();
+    (set, removed)
+}
+
+#[test]
+fn a_write_waits_until_the_base_has_the_name_of_what_it_makes_dirty() {
+    let bench = cache_with_log();
+    let (conn, heard) = connect_and_hear();
+    bench.arrive(bench.append(1), &conn, None);
+    let asked = bench.asked();
+    assert_eq!((asked.len(), recorded(&asked[0].1)), (1, (vec!["x".to_owned()], vec![])));
+    // Others wait for the answer and go together.
+    for (tid, name) in [(2, "y"), (3, "z")] {
+        let other = OsdRequest { object: ObjectId::new(PG.pool, "", "", name), ..bench.append(tid) };
+        bench.arrive(other, &conn, None);
+    }
+    assert_eq!(bench.asked().len(), 0);
+    bench.says(asked[0].0, 0);
+    let asked = bench.asked();
+    let (promotions, logs): (Vec<_>, Vec<_>) =
+        asked.into_iter().partition(|(_, request)| matches!(request.ops[0].op, Op::CopyFrom { .. }));
+    assert_eq!((promotions.len(), logs.len()), (1, 1));
+    assert_eq!(recorded(&logs[0].1), (vec!["y".to_owned(), "z".to_owned()], vec![]));
+    bench.says_absent(promotions[0].0);
+    bench.acknowledge();
+    assert_eq!((heard.lock().result(1), heard.lock().result(2)), (Some(0), None));
+    // The base refuses: who waits sends again.
+    bench.says(logs[0].0, Errno::ENOSPC.negated());
+    assert_eq!((heard.lock().result(2), bench.asked().len()), (None, 0));
+    // A second write of the first needs no record.
+    bench.arrive(bench.append(4), &conn, None);
+    bench.acknowledge();
+    assert_eq!((heard.lock().result(4), bench.asked().len()), (Some(0), 0));
+}
+
+#[test]
+fn names_of_clean_objects_leave_the_base() {
+    let bench = cache_with_log();
+    let (conn, heard) = connect_and_hear();
+    bench.arrive(bench.append(1), &conn, None);
+    let asked = bench.asked();
+    bench.says(asked[0].0, 0);
+    bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
+    bench.acknowledge();
+    assert_eq!(heard.lock().result(1), Some(0));
+    bench.agent(2);
+    assert_eq!(bench.asked().len(), 0, "it is dirty");
+    bench.arrive(bench.on_x(2, Op::CacheFlush), &conn, None);
+    let flush = bench.asked_to_flush();
+    bench.says(flush, 0);
+    bench.acknowledge();
+    bench.agent(2);
+    let asked = bench.asked();
+    assert_eq!((asked.len(), recorded(&asked[0].1)), (1, (vec![], vec!["x".to_owned()])));
+    // A write that comes now records it again, behind the removal.
+    bench.arrive(bench.append(3), &conn, None);
+    assert_eq!((heard.lock().result(3), bench.asked().len()), (None, 0));
+    bench.says(asked[0].0, 0);
+    let asked = bench.asked();
+    assert_eq!((asked.len(), recorded(&asked[0].1)), (1, (vec!["x".to_owned()], vec![])));
+    bench.says(asked[0].0, 0);
+    bench.acknowledge();
+    assert_eq!(heard.lock().result(3), Some(0));
 }
 
 #[test]

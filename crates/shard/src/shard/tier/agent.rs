@@ -6,6 +6,7 @@
 use super::super::background::Work as Background;
 use super::super::ops::Outcome;
 use super::super::{Shard, Sums};
+use super::dirty_log::DirtyLog;
 use super::objects::{Own, Work};
 use nacre_common::options::{Options, PromoteAdmission};
 use nacre_exec::tier::Change;
@@ -53,6 +54,8 @@ pub(in super::super) struct CacheState {
     dirty: BTreeMap<ObjectId, Dirty>,
     /// Where the pool writes through: writes on objects since they were clean.
     unflushed: BTreeMap<ObjectId, usize>,
+    /// The names in the base.
+    pub(super) dirty_log: DirtyLog,
     /// Where flushing goes on.
     flushed_to: Option<ObjectId>,
     pub(super) next_ns: u64,
@@ -123,6 +126,7 @@ impl CacheState {
             position: None,
             dirty: BTreeMap::new(),
             unflushed: BTreeMap::new(),
+            dirty_log: DirtyLog::default(),
             flushed_to: None,
             next_ns,
             pg_bytes: 0,
@@ -136,7 +140,9 @@ impl CacheState {
 
     /// An object is now so, or was found so.
     pub(in super::super) fn note(&mut self, object: &ObjectId, context: &ObjectContext) {
-        if exec::tier::is_dirty(context) {
+        let is_dirty = exec::tier::is_dirty(context);
+        self.dirty_log.note(object, is_dirty);
+        if is_dirty {
             let now = match exec::tier::is_whiteout(context) {
                 _ if !exec::tier::is_valid(context, self.overlay_epoch) => Dirty::Obsolete,
                 true => Dirty::Whiteout,
@@ -231,6 +237,21 @@ impl CacheState {
         let objects = found.by_ref().take(max);
         let objects = objects.map(|(object, dirty)| (object.clone(), *dirty == Dirty::Whiteout)).collect();
         DirtyReply { objects, next: found.next().map(|(object, _)| object.clone()) }
+    }
+
+    /// Whether the object is dirty, as far as the PG's objects have been counted.
+    pub(super) fn is_dirty(&self, object: &ObjectId) -> bool {
+        self.dirty.contains_key(object)
+    }
+
+    /// How many objects are.
+    pub(super) fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Those objects.
+    pub(super) fn dirty_objects(&self) -> impl Iterator<Item = &ObjectId> {
+        self.dirty.keys()
     }
 
     /// Up to `count` dirty objects, those after the last ones first.
@@ -419,6 +440,7 @@ impl Shard {
             _ => mode,
         };
         self.release_room(slot);
+        self.tend_dirty_log(slot, &role);
         if map.has_flag(flag::NOTIERAGENT) {
             return IDLE_STEP_NS;
         }

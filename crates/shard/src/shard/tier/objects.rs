@@ -2,6 +2,7 @@
 
 use super::super::ops::{InflightOp, Outcome};
 use super::agent::PgCopies;
+use super::dirty_log::LogRequest;
 use crate::copy::HeldCopy;
 use nacre_exec::tier::Change;
 use nacre_tier::hit_set::history::Recorded;
@@ -69,6 +70,8 @@ pub(super) enum Work {
     Own,
     /// Writes wait for room in the cache.
     Room,
+    /// Its name is on its way to the base, which has the names of what is dirty.
+    Log,
     /// Its changes are on their way to the base, and operations wait for that: those that come now are executed after it, so that
     /// the next flush has the changes of all of them.
     Flush,
@@ -96,6 +99,7 @@ pub(super) enum Ask {
     Query { slot: u32, interval: Interval, op: Box<InflightOp> },
     Confirm { op: Box<InflightOp>, outcome: Outcome },
     Flush { slot: u32, interval: Interval, object: ObjectId, epoch: Epoch },
+    Log { slot: u32, interval: Interval, what: LogRequest },
 }
 
 /// An object whose changes are on their way to the base.
@@ -192,6 +196,11 @@ impl TierObjects {
     /// Likewise, but for writes that wait for the agent.
     pub(super) fn is_at_work(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| busy.work != Work::Room)
+    }
+
+    /// Whether operations on the object wait until the base has its name.
+    pub(super) fn is_logging(&self, object: &ObjectId) -> bool {
+        self.busy.get(object).is_some_and(|busy| busy.work == Work::Log)
     }
 
     /// Whether operations on the object wait for its flush.

@@ -23,13 +23,15 @@ pub(in super::super) struct Role {
     pub(in super::super) serves: bool,
     /// Whether what is executed here is answered only when the base has it.
     pub(in super::super) writes_through: bool,
+    /// Whether the base has the names of what is dirty here. Where it has the objects themselves, it need not.
+    pub(super) logs_dirty: bool,
 }
 
 impl Role {
     /// The part of `pool`, if it has one.
     pub(in super::super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
         let tiering = &map.pools.get(&pool)?.tiering;
-        let writes_through = map.pools.get(&pool)?.has_flag(flag::CACHE_WRITE_THROUGH);
+        let has_flag = |flag: u64| map.pools.get(&pool).is_some_and(|pool| pool.has_flag(flag));
         let overlay_epoch = tiering.overlay_epoch;
         let known = |id: &PoolId| map.pools.contains_key(id);
         if let Some(base) = tiering.tier_of.filter(known) {
@@ -42,14 +44,17 @@ impl Role {
             };
             let cache = Some(tiering.clone());
             // Without an overlay the base changes by itself: nothing is flushed then.
-            let writes_through = writes_through && is_overlay;
-            let serves = is_overlay;
-            return Some(Arc::new(Role { overlay_epoch, other: base, cache, mode, serves, writes_through }));
+            let writes_through = has_flag(flag::CACHE_WRITE_THROUGH) && is_overlay;
+            let logs_dirty = has_flag(flag::CACHE_DIRTY_LOG) && is_overlay && !writes_through;
+            let (serves, other) = (is_overlay, base);
+            let role = Role { overlay_epoch, other, cache, mode, serves, writes_through, logs_dirty };
+            return Some(Arc::new(role));
         }
         let other = tiering.tiers.iter().copied().find(known)?;
         let serves = tiering.read_tier.is_none() && tiering.write_tier.is_none();
         let (cache, mode) = (None, None);
-        Some(Arc::new(Role { overlay_epoch, other, cache, mode, serves, writes_through: false }))
+        let (writes_through, logs_dirty) = (false, false);
+        Some(Arc::new(Role { overlay_epoch, other, cache, mode, serves, writes_through, logs_dirty }))
     }
 
     /// Whether removed objects leave whiteouts.

@@ -7,6 +7,7 @@ use nacre_types::msg::{OsdBoot, OsdMarkMeDown};
 
 const FORCE_CREATE: &str = "osd force-create-pg";
 const THROUGH: &str = "cache_write_through";
+const LOG: &str = "cache_dirty_log";
 
 fn through(val: &str) -> Value {
     json!({ "pool": "cache", "var": THROUGH, "val": val })
@@ -87,6 +88,22 @@ fn a_cache_that_writes_through_may_be_in_memory() {
     desk.ok(REMOVE_OVERLAY, of("base"));
     desk.ok(REMOVE, tier("base", "cache"));
     assert!(!desk.pool("cache").1.has_flag(nacre_types::pool::flag::CACHE_WRITE_THROUGH));
+}
+
+#[test]
+fn the_log_of_what_is_dirty_is_switched_for_caches() {
+    let set = |value: &str| json!({ "pool": "cache", "var": LOG, "val": value });
+    let get = json!({ "pool": "cache", "var": LOG });
+    let mut desk = pools();
+    desk.fails("osd pool set", set("true"), Errno::EACCES, "(13) Permission denied");
+    desk.ok(ADD, tier("base", "cache"));
+    assert_eq!(desk.text("osd pool get", get.clone()), "cache_dirty_log: false\n");
+    desk.fails("osd pool set", set("perhaps"), Errno::EINVAL, "expecting value 'true', 'false', '0', or '1'");
+    desk.ok("osd pool set", set("true"));
+    assert_eq!(desk.text("osd pool get", get), "cache_dirty_log: true\n");
+    assert!(desk.text("osd pool ls", json!({ "detail": "detail" })).contains("cache_dirty_log"));
+    desk.ok(REMOVE, tier("base", "cache"));
+    assert!(!desk.pool("cache").1.has_flag(nacre_types::pool::flag::CACHE_DIRTY_LOG));
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! Names of dirty objects, recorded in the base pool (`cache_dirty_log`): they tell what is lost with all copies of a cache's PG.
+//!
+//! Each PG of the cache has an object in the base pool, whose omap has the name of every object that clients made dirty, and maybe
+//! of some that are clean. A write on an object whose name is not recorded yet waits for that. At most one request is on its way for
+//! each PG; names that come meanwhile go into the next one together.
+
+use super::super::Shard;
+use super::super::ops::InflightOp;
+use super::objects::{Ask, Work};
+use super::role::Role;
+use bytes::Bytes;
+use nacre_types::encoding::decode;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Interval, PoolId};
+use nacre_types::msg::OsdReply;
+use nacre_types::object::ObjectId;
+use nacre_types::op::{OmapValsReply, Op, OsdOp};
+use nacre_types::tier::{dirty_key, dirty_log, dirty_object};
+use std::collections::BTreeSet;
+
+/// Names that one request records, removes or reads.
+const MAX_NAMES: usize = 256;
+
+/// What a primary knows of its PG's log.
+#[derive(Default)]
+pub(super) struct DirtyLog {
+    /// Names that the log has.
+    names: BTreeSet<ObjectId>,
+    /// Those whose objects may be clean.
+    to_check: BTreeSet<ObjectId>,
+    /// Names for the next request.
+    to_record: BTreeSet<ObjectId>,
+    /// Names on their way.
+    on_way: Vec<ObjectId>,
+    /// Whether a request is on its way.
+    is_asking: bool,
+    /// Where reading what earlier primaries recorded goes on.
+    reads_from: Option<Bytes>,
+    /// Whether all of that was read.
+    is_read: bool,
+}
+
+impl DirtyLog {
+    /// An object became dirty, or clean.
+    pub(super) fn note(&mut self, object: &ObjectId, is_dirty: bool) {
+        if is_dirty {
+            self.to_check.remove(object);
+        } else if self.names.contains(object) {
+            self.to_check.insert(object.clone());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.to_record.is_empty() && self.on_way.is_empty()
+    }
+}
+
+/// What a request on a log does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogRequest {
+    /// Records and removes names.
+    Change,
+    /// Reads names.
+    Read,
+    /// Removes the log.
+    Remove,
+}
+
+impl Shard {
+    /// Whether the base has the object's name, or need not have it.
+    pub(super) fn is_logged(&self, slot: u32, role: &Role, object: &ObjectId) -> bool {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let cache = hosted.and_then(|hosted| hosted.cache.as_ref());
+        !role.logs_dirty || cache.is_none_or(|cache| cache.dirty_log.names.contains(object))
+    }
+
+    /// Records the object's name in the base; `op` waits for that.
+    pub(super) fn log_dirty(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>) {
+        self.begin(slot, object, Work::Log, Some(op));
+        if let Some(log) = self.log_of(slot) {
+            log.to_record.insert(object.clone());
+        }
+        self.send_log_changes(slot, role.other, Vec::new());
+    }
+
+    fn log_of(&mut self, slot: u32) -> Option<&mut DirtyLog> {
+        let hosted = self.slots.get_mut(slot as usize)?.as_mut()?;
+        Some(&mut hosted.cache.as_mut()?.dirty_log)
+    }
+
+    /// The agent's part: reads what earlier primaries recorded, removes names of clean objects, records those of objects that became
+    /// dirty before the pool had a log, and removes the log of a pool that has none any more.
+    pub(super) fn tend_dirty_log(&mut self, slot: u32, role: &Role) {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return };
+        let log = &cache.dirty_log;
+        if log.is_asking {
+            return;
+        }
+        if !role.logs_dirty {
+            if log.is_read || !log.is_empty() {
+                self.ask_log(slot, role.other, LogRequest::Remove, vec![OsdOp::from(Op::Remove)]);
+            }
+            return;
+        }
+        if !log.is_read {
+            let start_after = log.reads_from.clone().unwrap_or_default();
+            let read = Op::OmapGetVals { start_after, filter_prefix: Bytes::new(), max: MAX_NAMES as u64 };
+            return self.ask_log(slot, role.other, LogRequest::Read, vec![OsdOp::from(read)]);
+        }
+        // Names that are not to be removed now, and those that are.
+        let (mut dirty, mut clean) = (Vec::new(), Vec::new());
+        for object in log.to_check.iter().take(MAX_NAMES) {
+            if cache.is_dirty(object) {
+                dirty.push(object.clone());
+            } else if !self.tiers.is_busy(object) && !self.tiers.flushes.contains_key(object) {
+                clean.push(object.clone());
+            }
+        }
+        let known = log.names.len().saturating_sub(log.to_check.len()) + dirty.len();
+        let unknown: Vec<_> = match cache.dirty_count() > known {
+            true => {
+                let unknown = cache.dirty_objects().filter(|object| !log.names.contains(*object));
+                unknown.take(MAX_NAMES).cloned().collect()
+            }
+            false => Vec::new(),
+        };
+        if let Some(log) = self.log_of(slot) {
+            log.to_record.extend(unknown);
+            dirty.iter().for_each(|object| _ = log.to_check.remove(object));
+        }
+        self.send_log_changes(slot, role.other, clean);
+    }
+
+    /// Sends what is to be recorded, with names to remove, unless a request is on its way.
+    fn send_log_changes(&mut self, slot: u32, base: PoolId, remove: Vec<ObjectId>) {
+        let Some(log) = self.log_of(slot) else { return };
+        if log.is_asking || remove.is_empty() && log.to_record.is_empty() {
+            return;
+        }
+        while log.on_way.len() < MAX_NAMES
+            && let Some(object) = log.to_record.pop_first()
+        {
+            log.on_way.push(object);
+        }
+        let mut ops = Vec::new();
+        if !remove.is_empty() {
+            // A write that comes from now on records the name again, behind this request.
+            for object in &remove {
+                log.names.remove(object);
+                log.to_check.remove(object);
+            }
+            ops.push(OsdOp::from(Op::OmapRmKeys { keys: remove.iter().map(dirty_key).collect() }));
+        }
+        if !log.on_way.is_empty() {
+            let entries = log.on_way.iter().map(|object| (dirty_key(object), Bytes::new())).collect();
+            ops.push(OsdOp::from(Op::OmapSet { entries }));
+        }
+        self.ask_log(slot, base, LogRequest::Change, ops);
+    }
+
+    fn ask_log(&mut self, slot: u32, base: PoolId, what: LogRequest, ops: Vec<OsdOp>) {
+        let Some(pg) = self.slots.get(slot as usize).and_then(Option::as_ref).map(|hosted| hosted.pg) else {
+            return;
+        };
+        let Some(request) = self.request_to_other(slot, base, &dirty_log(base, pg), ops, None) else {
+            // The map does not show this interval yet: what waits is sent back, as is everything that comes before it does.
+            return self.log_failed(slot);
+        };
+        let interval = request.interval;
+        if let Some(log) = self.log_of(slot) {
+            log.is_asking = true;
+        }
+        let ticket = self.tiers.ask(Ask::Log { slot, interval, what });
+        self.shared.world.ask_other(self.index, ticket, request);
+    }
+
+    /// The base's answer to a request on the log.
+    pub(super) fn on_log_answered(
+        &mut self,
+        slot: u32,
+        interval: Interval,
+        what: LogRequest,
+        reply: Result<OsdReply, Errno>,
+    ) {
+        if !self.is_in(slot, interval) {
+            return;
+        }
+        let Some(log) = self.log_of(slot) else { return };
+        log.is_asking = false;
+        let result = reply.as_ref().map_or_else(|errno| errno.negated(), |reply| reply.result);
+        match what {
+            LogRequest::Change if result >= 0 => {
+                let recorded = std::mem::take(&mut log.on_way);
+                // Clean until the write that waits is executed.
+                log.to_check.extend(recorded.iter().cloned());
+                log.names.extend(recorded.iter().cloned());
+                for object in recorded {
+                    if self.tiers.is_logging(&object) {
+                        self.release(&object, |_| {});
+                    }
+                }
+            }
+            LogRequest::Change => self.log_failed(slot),
+            LogRequest::Read => {
+                let output = reply.ok().and_then(|reply| reply.ops.into_iter().next()).map(|op| op.output);
+                let read = output.and_then(|output| decode::<OmapValsReply>(&output).ok());
+                match read {
+                    Some(read) if result >= 0 => self.on_log_read(slot, read),
+                    _ if result == Errno::ENOENT.negated() => log.is_read = true,
+                    // The agent tries again.
+                    _ => {}
+                }
+            }
+            LogRequest::Remove if result >= 0 || result == Errno::ENOENT.negated() => {
+                *log = DirtyLog { to_record: std::mem::take(&mut log.to_record), ..DirtyLog::default() };
+            }
+            LogRequest::Remove => {}
+        }
+        if let Some(role) = self.role_of(slot) {
+            self.send_log_changes(slot, role.other, Vec::new());
+        }
+    }
+
+    fn on_log_read(&mut self, slot: u32, read: OmapValsReply) {
+        let Some(log) = self.log_of(slot) else { return };
+        log.reads_from = read.entries.last().map(|(key, _)| key.clone());
+        log.is_read = !read.more;
+        let found: Vec<_> = read.entries.iter().filter_map(|(key, _)| dirty_object(key)).collect();
+        // Those that are dirty are taken out when the agent looks.
+        log.to_check.extend(found.iter().cloned());
+        log.names.extend(found);
+    }
+
+    /// Names could not be recorded: the writes that wait are sent back.
+    fn log_failed(&mut self, slot: u32) {
+        let Some(log) = self.log_of(slot) else { return };
+        let mut failed = std::mem::take(&mut log.on_way);
+        failed.extend(std::mem::take(&mut log.to_record));
+        for object in failed {
+            if self.tiers.is_logging(&object) {
+                self.send_waiting_back(&object);
+            }
+        }
+    }
+}
