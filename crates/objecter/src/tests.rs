@@ -430,6 +430,29 @@ fn watches_are_taken_up_again_while_writes_wait() {
     }
 }
 
+#[test]
+fn a_watch_is_lost_by_word_of_the_osd_at_which_it_is_registered() {
+    let mut world = World::new();
+    let mut watches = Watches::default();
+    let (cookie, effect) = watches.register(ObjectId::new(BASE, "", "", "name"), 0, 30, (), 0);
+    let Effect::Send { attempt, .. } = effect else { panic!("{effect:?}") };
+    assert!(watches.on_lost(OsdId(0), cookie).is_none(), "the answer to its registration tells");
+    world.write();
+    let target = world.objecter.ops.values().find_map(|op| op.sent).unwrap();
+    let reply = OsdReply {
+        reqid: ReqId { client: ClientId(7), tid: 1 },
+        attempt: 0,
+        epoch: Epoch(1),
+        result: 0,
+        user_version: 0,
+        ops: Vec::new(),
+    };
+    assert!(watches.on_step(attempt, &Ok(Answer { reply, target }), None, 1).is_empty());
+    // It was registered there before an overlay came or went.
+    assert!(watches.on_lost(OsdId(1), cookie).is_none() && watches.age_ms(cookie, 2).is_ok());
+    assert!(matches!(watches.on_lost(OsdId(0), cookie), Some(Effect::Lost { .. })));
+}
+
 fn pool_flag_full() -> u64 {
     nacre_types::pool::flag::FULL
 }

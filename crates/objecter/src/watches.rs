@@ -316,9 +316,14 @@ impl<W: Clone> Watches<W> {
         effects
     }
 
-    /// An OSD tells that a watch has lapsed.
-    pub fn on_lost(&mut self, cookie: u64) -> Option<Effect<W>> {
-        self.watches.get_mut(&cookie)?.lose(cookie, Errno::ENOTCONN.into())
+    /// `osd` tells that a watch has lapsed.
+    ///
+    /// That counts only where the watch is registered: a primary that has not heard of a change of the overlay misses the signs of
+    /// life of watches that have moved to the other pool. What becomes of a watch that is being taken up again is told by the answer.
+    pub fn on_lost(&mut self, osd: OsdId, cookie: u64) -> Option<Effect<W>> {
+        let watch = self.watches.get_mut(&cookie)?;
+        let is_there = matches!(watch.phase, Phase::Connected(target) if target.osd == osd);
+        if is_there { watch.lose(cookie, Errno::ENOTCONN.into()) } else { None }
     }
 
     /// The session is another one, or shut out: none of its watches stand.

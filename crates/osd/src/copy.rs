@@ -9,7 +9,7 @@ use nacre_client::engine::ObjectRequest;
 use nacre_client::{Cluster, Network, OpReply};
 use nacre_common::config::Config;
 use nacre_exec::Copied;
-use nacre_shard::copy::{COPIES_BYTES, CopyReader, Fetched};
+use nacre_shard::copy::{COPIES_BYTES, CopyReader, Fetched, TIER_COPIES_BYTES};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdReply, OsdRequest};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
@@ -17,23 +17,44 @@ use nacre_types::op::{OsdOp, copy_from_flag, request_flag};
 use nacre_types::tier::TierSender;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Data and omap of one piece (Ceph's `osd_copyfrom_max_chunk`).
 const PIECE_BYTES: u64 = 8 << 20;
 /// Pieces that are read at a time. A copy holds one for which no room was asked; how many copies there are is bounded by the
 /// shards.
 const MAX_READS: usize = 16;
-/// Room for what follows the first pieces, in KiB.
-const ROOM_KIB: u32 = (COPIES_BYTES >> 10) as u32;
 
 /// See the module's documentation.
 pub(crate) struct Copier {
     config: Config,
-    reads: Arc<Semaphore>,
-    room: Arc<Semaphore>,
+    /// What copies for clients may take.
+    copies: Lane,
+    /// What promotions and flushes may take, for which sources of copies wait.
+    tiers: Lane,
     /// One for each shard.
     sessions: Vec<Session>,
+}
+
+/// What copies may take while they are read.
+struct Lane {
+    /// Pieces at a time.
+    reads: Semaphore,
+    /// Room for what follows the first pieces, in KiB.
+    room: Arc<Semaphore>,
+    room_kib: u32,
+}
+
+impl Lane {
+    fn new(room_bytes: u64) -> Lane {
+        let room_kib = u32::try_from(room_bytes >> 10).unwrap_or(u32::MAX);
+        Lane { reads: Semaphore::new(MAX_READS), room: Arc::new(Semaphore::new(room_kib as usize)), room_kib }
+    }
+
+    fn close(&self) {
+        self.reads.close();
+        self.room.close();
+    }
 }
 
 /// A shard's session with the cluster, on the shard's own thread.
@@ -55,16 +76,16 @@ impl Copier {
     pub(crate) fn new(config: Config, shards: usize) -> Copier {
         Copier {
             config,
-            reads: Arc::new(Semaphore::new(MAX_READS)),
-            room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
+            copies: Lane::new(COPIES_BYTES),
+            tiers: Lane::new(TIER_COPIES_BYTES),
             sessions: (0..shards).map(|_| Session::default()).collect(),
         }
     }
 
     /// Ends the sessions.
     pub(crate) fn close(&self) {
-        self.reads.close();
-        self.room.close();
+        self.copies.close();
+        self.tiers.close();
         for cluster in self.sessions.iter().filter_map(|session| session.cluster.get()) {
             cluster.shut_down();
         }
@@ -95,18 +116,25 @@ impl Copier {
         if reader.flags & copy_from_flag::IGNORE_OVERLAY != 0 {
             flags |= request_flag::IGNORE_OVERLAY;
         }
+        let mut lane = &self.copies;
         // Between the pools of a tier, which have the same names.
         if reader.flags & copy_from_flag::IGNORE_CACHE != 0 && source.name() == request.object.name() {
             flags |= request_flag::IGNORE_CACHE;
             tier.clone_from(&request.tier);
+            if request.is_of_tier() {
+                lane = &self.tiers;
+            }
         }
         loop {
             let ops: Vec<OsdOp> = reader.request().into_iter().map(OsdOp::from).collect();
             let last = ops.len() - 1;
             let read = object_request(source.clone(), ops, flags, None, tier.clone());
             // Not held while the copy waits for room: who has room must be able to read on.
-            let turn = self.reads.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
-            let reply = cluster.engine().operate(read).await;
+            let turn = lane.reads.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
+            let (answered, reply) = oneshot::channel();
+            // Not held up by the session's other requests, which may wait for this one.
+            cluster.engine().submit(read, Box::new(move |reply| _ = answered.send(reply)));
+            let reply = reply.await.map_err(|_| Errno::ESHUTDOWN)?;
             drop(turn);
             let piece = reply.and_then(|reply| reply.success()?.output(last)).map_err(|e| e.errno());
             if let Some(copied) = reader.on_piece(piece) {
@@ -114,8 +142,8 @@ impl Copier {
             }
             let left = reader.left();
             if left > 0 && room.is_none() {
-                let kib = u32::try_from(left.div_ceil(1024)).unwrap_or(ROOM_KIB).min(ROOM_KIB);
-                let acquired = self.room.clone().acquire_many_owned(kib).await;
+                let kib = u32::try_from(left.div_ceil(1024)).unwrap_or(lane.room_kib).min(lane.room_kib);
+                let acquired = lane.room.clone().acquire_many_owned(kib).await;
                 *room = Some(acquired.map_err(|_| Errno::ESHUTDOWN)?);
             }
         }

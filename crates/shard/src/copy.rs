@@ -6,8 +6,9 @@ use nacre_exec::Copied;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
 use nacre_types::ids::Eversion;
+use nacre_types::msg::OsdRequest;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
-use nacre_types::op::{CopyCursor, CopyGetReply, Op};
+use nacre_types::op::{CopyCursor, CopyGetReply, Op, OsdOp};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// How often a copy starts over because its source changed, where no version was asked for.
@@ -15,6 +16,29 @@ const MAX_RESTARTS: usize = 4;
 
 /// Memory for copies, in bytes: this much for those that are being read, and as much again for those that PGs have.
 pub const COPIES_BYTES: u64 = 256 << 20;
+/// The same for what goes between the pools of cache tiers: other copies wait for that, so that it must not wait for them.
+pub const TIER_COPIES_BYTES: u64 = 128 << 20;
+
+/// What requests that copy may take.
+pub(crate) struct CopyRoom {
+    /// Requests that copy, or wait for a copy of their object.
+    pub(crate) requests: Throttle,
+    /// Bytes of copies that PGs have.
+    pub(crate) bytes: Throttle,
+}
+
+impl CopyRoom {
+    /// For so many requests and bytes.
+    pub(crate) fn new(requests: u64, bytes: u64) -> CopyRoom {
+        CopyRoom { requests: Throttle::new(u64::MAX, requests), bytes: Throttle::new(bytes, 0) }
+    }
+}
+
+/// Whether a request reads the source of a copy. Such a read waits for no copy and for no request that may be one: what reads the
+/// sources of copies is in no order with what else comes by the same session.
+pub(crate) fn is_copy_read(request: &OsdRequest) -> bool {
+    matches!(request.ops.last(), Some(OsdOp { op: Op::CopyGet { .. }, .. })) && !request.may_write()
+}
 
 /// The source of a request's copy-from op, with its share of the memory for copies that are being read.
 pub struct Fetched {

@@ -1,5 +1,6 @@
 //! Clients as an OSD sees them: what their connection may do, and requests on their way to a PG.
 
+use crate::copy::is_copy_read;
 use nacre_common::auth::Peer;
 use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::caps::osd::OsdCaps;
@@ -164,6 +165,12 @@ impl Session {
         names(Some(client), addr).iter().any(|name| map.is_blocklisted(name))
             || map.is_range_blocklisted(addr.ip())
     }
+}
+
+/// Whether a request has a place among those of its session. What OSDs ask each other for tiers has none, nor have reads of the
+/// sources of copies: requests that were sent back may wait for just these, and come again without end.
+pub(crate) fn is_ordered(request: &OsdRequest) -> bool {
+    !request.is_of_tier() && !is_copy_read(request)
 }
 
 /// A client's names on the blocklist: see [`Session::names`].

@@ -1,7 +1,7 @@
 //! What the shards of one OSD and its control share.
 
 use crate::control::shows_up;
-use crate::copy::COPIES_BYTES;
+use crate::copy::{COPIES_BYTES, CopyRoom, TIER_COPIES_BYTES};
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
@@ -96,10 +96,10 @@ pub struct Shared {
     pub recoveries: Mutex<Reserver<PgId>>,
     /// What requests that wait for a map may take of the client throttle.
     pub(crate) early: Throttle,
-    /// Requests that copy, or wait for a copy of their object: as many as one inactive PG may have waiting.
-    pub(crate) copying: Throttle,
-    /// Bytes of copies that PGs have.
-    pub(crate) copies: Throttle,
+    /// What requests that copy may take, with those that wait for them: as many as one inactive PG may have waiting.
+    pub(crate) copies: CopyRoom,
+    /// The same for flushes of cache tiers, for which sources of copies wait.
+    pub(crate) flushes: CopyRoom,
     /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
     /// The options changed since the map authority was told of them.
@@ -142,8 +142,8 @@ impl Shared {
                 boot_nonce,
                 store,
                 world,
-                copying: Throttle::new(u64::MAX, settings.pg.max_waiting_inactive as u64),
-                copies: Throttle::new(COPIES_BYTES, 0),
+                copies: CopyRoom::new(settings.pg.max_waiting_inactive as u64, COPIES_BYTES),
+                flushes: CopyRoom::new(settings.pg.max_waiting_inactive as u64, TIER_COPIES_BYTES),
                 early: early_throttle(&options, settings.pg.max_waiting_inactive),
                 settings: Arc::new(settings.pg.clone()),
                 limits: ArcSwap::from_pointee(limits_of(&options)),

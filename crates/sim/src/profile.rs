@@ -35,7 +35,9 @@ macro_rules! profiles {
 
 profiles! {
     /// Any scenario of [`Scenario::of`].
-    Common = "common", 61, 0;
+    Common = "common", 55, 0;
+    /// Clients use a pool through a cache tier, whose mode and overlay change.
+    Tier = "tier", 6, 6;
     /// Few kinds of fault for a short time.
     Quick = "quick", 24, 0;
     /// Many requests on very few objects, with small logs and few dup records.
@@ -43,15 +45,13 @@ profiles! {
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
     /// Trouble for minutes.
-    Long = "long", 0, 32;
+    Long = "long", 0, 28;
     /// Many objects in many pieces, on a slow network.
-    Large = "large", 0, 20;
+    Large = "large", 0, 18;
     /// Objects, omaps or pools of real sizes, under production's bounds.
     Huge = "huge", 0, 9;
     /// Processes with striped objects ([`crate::program::striper`]).
     Striper = "striper", 0, 9;
-    /// Clients use a pool through a cache tier, whose mode and overlay change. Where it is asked for.
-    Tier = "tier", 0, 0;
     /// Processes of whoever runs the scenario, as gateways are: requests of usual sizes. Alone the simulator has none.
     Gateway = "gateway", 0, 0;
 }

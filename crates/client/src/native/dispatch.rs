@@ -35,7 +35,7 @@ impl Dispatcher for Dispatch {
             OsdReply::KIND => frame.decode().map(|reply| shared.on_reply(reply)),
             OsdBackoff::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
             WatchNotify::KIND => frame.decode().map(|message| shared.on_watch_notify(message)),
-            WatchLost::KIND => frame.decode().map(|message| shared.on_watch_lost(message)),
+            WatchLost::KIND => frame.decode().map(|message| shared.on_watch_lost(conn, message)),
             MapPublish::KIND => frame.decode().map(|maps| shared.on_maps(conn, &maps)),
             MonCommandReply::KIND => frame.decode().map(|reply| shared.on_mon_reply(reply)),
             DaemonCommandReply::KIND => frame.decode().map(|reply| shared.on_daemon_reply(reply)),

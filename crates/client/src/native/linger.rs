@@ -8,6 +8,7 @@ use super::state::{Batch, Done, State, Token};
 use crate::throttle::Share;
 use nacre_engine::{Error, Notification, OnDone, Result, WatchHandler};
 use nacre_objecter::{Answer, Attempt, Effect, Step, Submission};
+use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{WatchLost, WatchNotify};
 use nacre_types::object::SNAP_HEAD;
@@ -157,8 +158,11 @@ impl Shared {
     }
 
     /// An OSD tells that a watch has lapsed.
-    pub(super) fn on_watch_lost(self: &Arc<Self>, message: WatchLost) {
-        self.with_watches(|state, _| state.watches.on_lost(message.cookie).into_iter().collect());
+    pub(super) fn on_watch_lost(self: &Arc<Self>, conn: &Conn, message: WatchLost) {
+        self.with_watches(|state, _| {
+            let osd = state.osd_at(conn);
+            osd.and_then(|osd| state.watches.on_lost(osd, message.cookie)).into_iter().collect()
+        });
     }
 }
 

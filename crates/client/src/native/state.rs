@@ -163,8 +163,13 @@ impl State {
     /// A connection is over. Where it led to an OSD and still was the one in use, the OSD's requests wait to be sent
     /// again and its commands fail; returns the OSD. All of it is one step: a request that another thread starts in
     /// between would open the next connection and overtake those that it follows.
+    /// The OSD at the other end of a connection that is in use.
+    pub(super) fn osd_at(&self, conn: &Conn) -> Option<OsdId> {
+        self.osds.iter().find(|(_, held)| *held == conn).map(|(osd, _)| *osd)
+    }
+
     pub(super) fn on_reset(&mut self, conn: &Conn, now_ms: u64, batch: &mut Batch) -> Option<OsdId> {
-        let osd = self.osds.iter().find(|(_, held)| *held == conn).map(|(osd, _)| *osd)?;
+        let osd = self.osd_at(conn)?;
         self.osds.remove(&osd);
         self.objecter.on_reset(osd, now_ms);
         lose_commands(&mut self.osd_commands, osd, batch);

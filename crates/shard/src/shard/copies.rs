@@ -1,21 +1,23 @@
 //! Requests with a copy-from op: its source is read before they are ordered, and what follows on the same object
 //! waits.
 //!
-//! How long that takes is up to the source's PG, so the requests in hand are bounded for the whole OSD (`Shared::copying`);
+//! How long that takes is up to the source's PG, so the requests in hand are bounded for the whole OSD (`Shared::copies`);
 //! others are sent back. Sources are read only for PGs that execute operations. What was read holds its share of the memory
 //! for reading until the PG has the request, so that copies that can't be carried out do not keep others from being read; then
-//! it holds a share of as much memory again (`Shared::copies`) until the request is answered. Requests that find no room there
-//! are sent back.
+//! it holds a share of as much memory again until the request is answered. Requests that find no room there are sent back.
+//!
+//! The source may be in a cache that has to flush it first, and the flush may come here: flushes have room of their own
+//! (`Shared::flushes`). Nor do reads of sources wait until requests that were sent back come again (`session::is_ordered`).
 
 use super::Shard;
 use super::ops::{Admission, Outcome, Passed, answer, send_back};
-use crate::copy::{Fetched, HeldCopy};
+use crate::copy::{CopyRoom, Fetched, HeldCopy, is_copy_read};
 use crate::session::Arrival;
 use crate::world::Observation;
 use nacre_common::throttle::Permit;
 use nacre_types::errno::Errno;
+use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
-use nacre_types::op::Op;
 use std::collections::BTreeMap;
 
 /// A copy on its way.
@@ -46,12 +48,12 @@ impl Shard {
     ) -> Option<Arrival> {
         let object = &arrival.request.object;
         // Copies of a copied object read what it was: two that copy each other would wait for ever.
-        let reads_copy = || arrival.request.ops.iter().any(|op| matches!(op.op, Op::CopyGet { .. }));
         let is_copying = self.copies.0.contains_key(object);
-        if is_copying && reads_copy() || !is_copying && !copies {
+        if is_copying && is_copy_read(&arrival.request) || !is_copying && !copies {
             return Some(arrival);
         }
-        let Some(share) = self.shared.copying.try_take(0) else {
+        let room = self.copy_room(&arrival.request, copies);
+        let Some(share) = room.requests.try_take(0) else {
             self.shared.world.observe(Observation::SentBack);
             self.send_back_copy(&arrival);
             return None;
@@ -73,7 +75,8 @@ impl Shard {
         if let Some(map) = self.map.clone() {
             match self.admit(&map, &arrival.request, &arrival.conn) {
                 Admission::Pass { passed, .. } if self.executes(passed.slot) => {
-                    match HeldCopy::new(fetched.copy, &self.shared.copies) {
+                    let room = self.copy_room(&arrival.request, true);
+                    match HeldCopy::new(fetched.copy, &room.bytes) {
                         Some(copy) => self.start(arrival, passed, Some(copy)),
                         None => {
                             self.shared.world.observe(Observation::SentBack);
@@ -89,6 +92,11 @@ impl Shard {
             drop(share);
             self.on_request(arrival);
         }
+    }
+
+    /// The room of a request that `copies`, or waits for a copy of its object.
+    fn copy_room(&self, request: &OsdRequest, copies: bool) -> &CopyRoom {
+        if copies && request.is_of_tier() { &self.shared.flushes } else { &self.shared.copies }
     }
 
     fn executes(&self, slot: u32) -> bool {

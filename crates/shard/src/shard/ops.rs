@@ -5,7 +5,7 @@ use super::tier::{Gate, Own, TierState};
 use super::{Hosted, Shard};
 use crate::access;
 use crate::copy::HeldCopy;
-use crate::session::{Arrival, Session};
+use crate::session::{Arrival, Session, is_ordered};
 use crate::tracker::{OpHandle, Stage};
 use crate::world::Observation;
 use bytes::Bytes;
@@ -103,6 +103,11 @@ impl InflightOp {
 }
 
 impl InflightOp {
+    /// Gives back the room of the copy that it came with: it is not executed here, or was.
+    pub(super) fn drop_copy(&mut self) {
+        self.copy = None;
+    }
+
     /// The copy that its object becomes.
     fn copied(&self) -> Option<&HeldCopy> {
         match &self.tier.own {
@@ -173,9 +178,7 @@ impl Shard {
             return;
         };
         let Arrival { request, conn, .. } = &arrival;
-        // What OSDs ask each other for tiers has no order: clients' requests that were sent back may wait for it.
-        let is_ordered = !request.is_of_tier();
-        if is_ordered && conn.context::<Session>().is_some_and(|session| session.overtakes(request)) {
+        if is_ordered(request) && conn.context::<Session>().is_some_and(|s| s.overtakes(request)) {
             self.metrics.op_backoffs.inc();
             return backoff(conn, request, map.epoch);
         }
@@ -793,7 +796,7 @@ pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
 
 /// As [`backoff`]; what the client sent after it to the PG must not overtake it.
 pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
-    let session = conn.context::<Session>().filter(|_| !request.is_of_tier());
+    let session = conn.context::<Session>().filter(|_| is_ordered(request));
     if session.is_some_and(|session| !session.note_sent_back(request)) {
         tracing::warn!(peer = %conn.peer_addr(), "requests of too many PGs were sent back: the connection ends");
         return conn.abort();

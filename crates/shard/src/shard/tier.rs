@@ -32,7 +32,7 @@ pub(super) use role::Role;
 
 use super::Shard;
 use super::ops::{Admission, InflightOp, Outcome, answer, backoff, send_back};
-use crate::copy::{Fetched, HeldCopy};
+use crate::copy::{Fetched, HeldCopy, is_copy_read};
 use nacre_exec::tier::Change;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::{ClientOp, Executed, Mutation, log};
@@ -46,7 +46,7 @@ use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
 use nacre_types::pool::CacheMode;
 use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
 use objects::{Ask, Busy, Deferred, Work};
-use role::{is_about_copy, is_cache_op, is_copy_read, needs_copy, passes};
+use role::{is_about_copy, is_cache_op, needs_copy, passes};
 use std::sync::Arc;
 
 /// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
@@ -360,6 +360,7 @@ impl Shard {
         if copy || valid || !self.tiers.is_proxying(object) {
             return false;
         }
+        // The copy may be an operation that is proxied and waited for: its source is read beside.
         if is_copy_read(&op.request) {
             return true;
         }
@@ -481,6 +482,8 @@ impl Shard {
             self.send_op_back(*op);
             return None;
         }
+        // The store has it, and its flush needs the room.
+        op.drop_copy();
         op.tier.after_flush = Some((outcome, context.info.version));
         self.flush(slot, &object, &context, Some((op, false)));
         None
@@ -651,7 +654,7 @@ impl Shard {
                 let version = copied.head.user_version;
                 self.release(&object, |state| state.absent = Some(version));
             }
-            Ok(copied) => match HeldCopy::new(Ok(copied), &self.shared.copies) {
+            Ok(copied) => match HeldCopy::new(Ok(copied), &self.shared.copies.bytes) {
                 Some(copy) => {
                     self.shared.promotions.lock().copied(copy.bytes());
                     self.change_tier_object(slot, &object, Own::Promote { copy, epoch });
@@ -689,7 +692,16 @@ impl Shard {
     }
 
     /// Has a client's operation executed by the base.
-    fn proxy(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>, promotes_then: bool) {
+    fn proxy(
+        &mut self,
+        slot: u32,
+        role: &Role,
+        object: &ObjectId,
+        mut op: Box<InflightOp>,
+        promotes_then: bool,
+    ) {
+        // The base reads the source of a copy itself, and may be this OSD: it needs the room.
+        op.drop_copy();
         let Some(conn) = &op.conn else { return };
         let request = &op.request;
         let client = ProxiedClient {

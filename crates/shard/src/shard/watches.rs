@@ -349,9 +349,12 @@ impl Shard {
             let heartbeats = self.shared.heartbeats.lock();
             let leases = heartbeats.view(self.now_ns);
             let slots = &self.slots;
+            // By a newer map that another shard has already, clients may go to the other pool of a tier there.
+            let newest = self.shared.map.load().as_ref().map(|map| map.epoch);
+            let is_behind = newest > self.map.as_ref().map(|map| map.epoch);
             let answers = |slot: u32| {
                 let hosted = slots.get(slot as usize).and_then(Option::as_ref);
-                hosted.is_some_and(|hosted| hosted.machine.answers(&leases))
+                !is_behind && hosted.is_some_and(|hosted| hosted.machine.answers(&leases))
             };
             self.watches.on_time(self.now_ns, answers, &mut out);
             drop(heartbeats);

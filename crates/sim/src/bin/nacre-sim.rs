@@ -148,7 +148,7 @@ impl Arguments {
     /// What a sweep of so many seeds must come to, and did not.
     fn missing(&self, totals: &Totals) -> Option<String> {
         let struck = |fault: &&Fault| totals.struck.get(fault).copied().unwrap_or_default() > 0;
-        let fault = Fault::USUAL.iter().find(|fault| !struck(fault));
+        let fault = Fault::ALL.iter().find(|fault| !struck(fault));
         let drawn =
             |profile: &&Profile| totals.profiles.contains_key(profile) || !profile.is_drawn(self.long);
         let profile = Profile::ALL.iter().find(|profile| !drawn(profile));

@@ -187,7 +187,9 @@ impl Client {
         out: &mut Vec<ClientOut>,
     ) {
         if self.connection(osd) == Some(conn) {
-            self.apply(now, history, out, |watches, _| watches.on_lost(message.cookie).into_iter().collect());
+            let lost =
+                |watches: &mut Watches<_>, _| watches.on_lost(osd, message.cookie).into_iter().collect();
+            self.apply(now, history, out, lost);
         }
     }
 }

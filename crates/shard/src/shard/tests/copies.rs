@@ -3,7 +3,8 @@
 use super::*;
 use crate::copy::COPIES_BYTES;
 use nacre_exec::Copied;
-use nacre_types::op::CopyGetReply;
+use nacre_types::op::{CopyCursor, CopyGetReply, copy_from_flag};
+use nacre_types::tier::TierSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const CAP: &[(&str, &str)] = &[("osd_client_message_cap", "64")];
@@ -77,6 +78,47 @@ fn what_waits_for_copies_is_bounded() {
     (1..=MOST).for_each(|tid| assert_eq!(heard.lock().result(tid), Some(0)));
     bench.arrive(OsdRequest { attempt: 1, ..bench.copy(20) }, &other, None);
     assert!(bench.has_copies() && heard_by_other.lock().backoffs.len() == 1);
+}
+
+#[test]
+fn reads_of_sources_do_not_wait_for_copies_that_were_sent_back() {
+    let bench = Bench::with(CAP);
+    let (conn, heard) = connect_and_hear();
+    bench.gain_lease();
+    let after = |tid, op| OsdRequest { oldest_tid: 1, ..bench.request(tid, op) };
+    (1..=MOST + 1).for_each(|tid| bench.arrive(OsdRequest { oldest_tid: 1, ..bench.copy(tid) }, &conn, None));
+    bench.arrive(after(20, Op::Stat), &conn, None);
+    assert_eq!(heard.lock().backoffs, [MOST + 1, 20], "it would overtake the copy");
+    bench.arrive(after(21, Op::CopyGet { cursor: CopyCursor::default(), max_bytes: 1 }), &conn, None);
+    assert_eq!(heard.lock().result(21), Some(Errno::ENOENT.negated()), "a copy may wait for it");
+}
+
+#[test]
+fn flushes_have_room_beside_copies() {
+    const CACHE: PoolId = PoolId(2);
+    let mut bench = Bench::with(CAP);
+    let mut base = Pool::replicated("p", 2, 2, 0, 1, Epoch(1));
+    base.tiering.tiers = vec![CACHE];
+    let mut cache = Pool::replicated("cache", 2, 2, 0, 1, Epoch(1));
+    cache.tiering.tier_of = Some(PG.pool);
+    bench.map.pools.insert(PG.pool, Arc::new(base));
+    bench.map.pools.insert(CACHE, Arc::new(cache));
+    let membership = bench.map.membership(PG).cloned();
+    bench.map.pgs.insert(CACHE, Arc::new(vec![membership]));
+    bench.next_interval();
+    let (conn, heard) = connect_and_hear();
+    bench.gain_lease();
+    (1..=MOST).for_each(|tid| bench.arrive(OsdRequest { oldest_tid: 1, ..bench.copy(tid) }, &conn, None));
+    let (peer, heard_by_peer) = connect_as(EntityName::osd(OTHER));
+    let pg = PgId::new(CACHE, 0);
+    let (interval, epoch) = (bench.map.interval(pg), bench.map.epoch);
+    let sender = TierSender { pg, interval, epoch, client: None, user_version: 0 };
+    let source = ObjectId::new(CACHE, "", "", "o20");
+    let flush = Op::CopyFrom { source, version: 1, flags: copy_from_flag::FLUSH, truncate: (0, 0) };
+    let flush = OsdRequest { tier: Some(Box::new(sender)), ..bench.request(20, flush) };
+    bench.arrive(flush, &peer, None);
+    bench.arrive(OsdRequest { oldest_tid: 1, ..bench.copy(21) }, &conn, None);
+    assert_eq!((&heard_by_peer.lock().backoffs[..], &heard.lock().backoffs[..]), (&[][..], &[21][..]));
 }
 
 #[test]

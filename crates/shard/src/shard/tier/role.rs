@@ -99,12 +99,6 @@ pub(super) fn passes(mode: CacheMode) -> bool {
     matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward)
 }
 
-/// Whether an OSD reads the object as the source of a copy. The copy may be an operation that this cache proxied and waits for:
-/// such a read waits for no other operation that is proxied.
-pub(super) fn is_copy_read(request: &OsdRequest) -> bool {
-    matches!(request.ops.last(), Some(OsdOp { op: Op::CopyGet { .. }, .. }))
-}
-
 /// Whether the request manages the cache.
 pub(super) fn is_cache_op(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| matches!(op.op, Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict))
