@@ -29,6 +29,7 @@ mod watch;
 pub use context::{ContextCache, ObjectContext, load_context};
 pub use copy::{Copied, MAX_COPIED_REQUESTS};
 pub use limits::{ClassList, Limits};
+pub use nacre_types::tier::INTERNAL_NAMESPACE;
 pub(crate) use ops::set_xattr;
 pub(crate) use pending::Pending;
 pub use watch::Effect;
@@ -458,9 +459,6 @@ impl std::ops::AddAssign for SumsDelta {
         self.dirty_bytes += other.dirty_bytes;
     }
 }
-
-/// The namespace of objects that only the cluster itself uses; listings hide it (`osd_hit_set_namespace`).
-pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
 /// Whether listings show the object: heads that are not the cluster's own.
 pub(crate) fn is_listed(object: &ObjectId) -> bool {

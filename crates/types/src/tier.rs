@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// The namespace of objects that OSDs keep for themselves.
+/// The namespace of objects that OSDs keep for themselves; listings hide it, and sums leave it out (`osd_hit_set_namespace`).
 pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
 /// Where a PG of a cache with `cache_dirty_log` records the names of its dirty objects: an object of the base pool, whose omap has a key

@@ -69,7 +69,7 @@ fn names(cluster: &Cluster, log: &ObjectId) -> nacre_client::Result<Vec<ObjectId
             mtime_ns: None,
             tier: None,
         };
-        let reply = match cluster.engine().operate(request).wait().and_then(|reply| reply.success()) {
+        let mut reply = match cluster.engine().operate(request).wait().and_then(|reply| reply.success()) {
             Ok(reply) => reply,
             // Nothing was ever dirty in this PG.
             Err(error) if error.errno() == Errno::ENOENT => return Ok(found),
