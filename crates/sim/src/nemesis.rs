@@ -587,11 +587,13 @@ impl World {
             return false;
         };
         let Some(base) = pool.tiering.tier_of else { return false };
-        let has_overlay = map.pools.get(&base).is_some_and(|pool| pool.tiering.read_tier.is_some());
         let modes = [CacheMode::Writeback, CacheMode::Readproxy, CacheMode::Proxy, CacheMode::Proxy];
         let mode = random.pick(&modes).copied().unwrap_or_default();
         self.operate(move |state, _| {
             let next = state.next_epoch();
+            // What is decided already counts, whether it is durable or not.
+            let mut has_overlay = false;
+            state.change_pool(base, |pool| has_overlay = pool.tiering.read_tier.is_some());
             if !has_overlay {
                 state.change_pool(base, |pool| {
                     (pool.tiering.read_tier, pool.tiering.write_tier) = (Some(cache), Some(cache));
