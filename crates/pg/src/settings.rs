@@ -96,6 +96,8 @@ pub enum Mutation {
     DropParked,
     /// Tiers: requests are not known in the other pool.
     LoseRequestIds,
+    /// Tiers: a PG of a cache that lost all its copies is made again without anybody's consent.
+    ServeLost,
 }
 
 #[cfg(feature = "mutations")]

@@ -136,6 +136,8 @@ mutations! {
     DropParked = "drop-parked", "tiers", ["the cluster does not become whole again"];
     /// The other pool of a tier does not know requests that this one executed.
     LoseRequestIds = "lose-request-ids", "tiers", ["a resend was answered differently", "write applied twice", "not linearizable"];
+    /// A PG of a cache that lost all its copies is made again at once: the base's objects are served instead of newer ones.
+    ServeLost = "serve-lost", "tiers", ["stale read", "not linearizable", "lost write"];
 }
 
 impl FromStr for Mutation {
@@ -202,6 +204,7 @@ impl Mutation {
             Mutation::FlushOutOfOrder => Pg::FlushOutOfOrder,
             Mutation::DropParked => Pg::DropParked,
             Mutation::LoseRequestIds => Pg::LoseRequestIds,
+            Mutation::ServeLost => Pg::ServeLost,
         }
     }
 
@@ -218,8 +221,8 @@ impl Mutation {
     /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
-            Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition, OneWay,
-            OutIn, Partition, Reset, Restart, Restore, SlowCas, SlowDisk, Stall, Tier, Wipe,
+            Blackout, CacheLoss, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition,
+            OneWay, OutIn, Partition, Reset, Restart, Restore, SlowCas, SlowDisk, Stall, Tier, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -264,6 +267,7 @@ impl Mutation {
             | Mutation::FlushOutOfOrder
             | Mutation::DropParked => &[Tier, Delay],
             Mutation::LoseRequestIds => &[Tier, Reset, Crash],
+            Mutation::ServeLost => &[CacheLoss, Delay],
         };
         let scenario = if self.rule() == "tiers" { Profile::Tier.shape(scenario) } else { scenario };
         let mut shaped = scenario.with_only(faults);
@@ -281,6 +285,9 @@ impl Mutation {
             _ => (3, 1),
         };
         shaped.pools = vec![PoolSpec { size, min_size, pg_num: 2 }];
+        if self == Mutation::ServeLost {
+            shaped.cache = Some(PoolSpec { size: 1, min_size: 1, pg_num: 2 });
+        }
         if self == Mutation::WildClocks {
             shaped.drift_ppm = 200_000;
         }

@@ -2,8 +2,9 @@
 //!
 //! Each kind of fault has its own random stream, which decides when the next one comes, whom it hits and for how long.
 //! Most faults are two blows: one that breaks and one that mends. Faults never destroy the last intact copy of a PG's
-//! in-sync set (losing data then would be nobody's bug) and leave at least one client.
+//! in-sync set (losing data then would be nobody's bug), but for a cache's (`losses.rs`), and leave at least one client.
 
+mod losses;
 mod processes;
 mod stalls;
 
@@ -15,6 +16,7 @@ use crate::scenario::{Fault, PoolSpec, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
+use nacre_pg::Settings;
 use nacre_types::osdmap::{PgMembership, WEIGHT_ONE};
 use nacre_types::pool::{CacheMode, Pool};
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
@@ -63,6 +65,8 @@ pub enum FaultEvent {
     Watchdog(u32, u32),
     /// Maps reach these again.
     MapsAgain(BTreeSet<Node>),
+    /// A PG that lost all its copies is made again.
+    MakeAgain(PgId),
 }
 
 /// An object is not damaged again on an OSD before.
@@ -92,11 +96,13 @@ pub struct Nemesis {
     last_full: Option<Nanos>,
     calm: bool,
     struck: BTreeMap<Fault, u64>,
+    /// Tell which rule is broken on purpose.
+    settings: Settings,
 }
 
 impl Nemesis {
-    /// The trouble of a scenario.
-    pub fn new(scenario: &Scenario) -> Nemesis {
+    /// The trouble of a scenario, for OSDs with these settings.
+    pub fn new(scenario: &Scenario, settings: Settings) -> Nemesis {
         let stream = |fault: Fault| Random::new(scenario.seed, Stream::Fault(fault as u8));
         Nemesis {
             random: scenario.faults.iter().map(|fault| (*fault, stream(*fault))).collect(),
@@ -119,6 +125,7 @@ impl Nemesis {
             last_full: None,
             calm: false,
             struck: BTreeMap::new(),
+            settings,
         }
     }
 
@@ -224,6 +231,7 @@ impl World {
             FaultEvent::Stop { osd, life, deadline, wait } => self.go_down(osd, life, deadline, wait),
             FaultEvent::Watchdog(osd, life) => self.end_by_watchdog(osd, life),
             FaultEvent::MapsAgain(nodes) => self.send_maps_again(&nodes),
+            FaultEvent::MakeAgain(pg) => self.make_again(pg),
             FaultEvent::TimeOut(link) => {
                 if self.partitioned.contains(&link) {
                     self.lose(link.from, link.to);
@@ -287,7 +295,7 @@ impl World {
             }
             Fault::Restart => return self.begin_to_stop(osd, random),
             Fault::Wipe | Fault::Replace => {
-                if self.is_last_copy(osd) {
+                if !self.last_copies(osd).is_empty() {
                     return false;
                 }
                 self.kill(osd, random);
@@ -382,6 +390,7 @@ impl World {
                 return false;
             }
             Fault::WallJump => self.jump(random),
+            Fault::CacheLoss => return self.lose_cache(random),
             Fault::StuckDisk => return self.hang_disk(osd, random),
             Fault::Full => {
                 let mut disk = self.osds[osd as usize].disk();
@@ -587,11 +596,13 @@ impl World {
             return false;
         };
         let Some(base) = pool.tiering.tier_of else { return false };
-        let has_overlay = map.pools.get(&base).is_some_and(|pool| pool.tiering.read_tier.is_some());
         let modes = [CacheMode::Writeback, CacheMode::Readproxy, CacheMode::Proxy, CacheMode::Proxy];
         let mode = random.pick(&modes).copied().unwrap_or_default();
         self.operate(move |state, _| {
             let next = state.next_epoch();
+            // What is decided already counts, whether it is durable or not.
+            let mut has_overlay = false;
+            state.change_pool(base, |pool| has_overlay = pool.tiering.read_tier.is_some());
             if !has_overlay {
                 state.change_pool(base, |pool| {
                     (pool.tiering.read_tier, pool.tiering.write_tier) = (Some(cache), Some(cache));
@@ -691,11 +702,11 @@ impl World {
         published.chain(known).chain(proposed).collect()
     }
 
-    /// Whether some PG's in-sync set has no other intact copy than this OSD's, for any of [`World::last_memberships`]. In the
-    /// interval in which a PG is created there is nothing to lose.
-    fn is_last_copy(&self, osd: u32) -> bool {
+    /// PGs whose in-sync set has no other intact copy than this OSD's, for any of [`World::last_memberships`]. In the interval in
+    /// which a PG is created there is nothing to lose.
+    fn last_copies(&self, osd: u32) -> BTreeSet<PgId> {
         let damages = self.scenario.faults.contains(&Fault::Damage);
-        self.last_memberships(Some(osd)).into_iter().any(|(pg, membership)| {
+        let is_last = |pg: PgId, membership: &PgMembership| {
             let holds = |o: &Osd| o.has_copy(pg);
             let intact = |o: &Osd| if damages { o.has_whole_copy(pg) } else { holds(o) };
             let mine =
@@ -705,7 +716,9 @@ impl World {
                 && mine
                 && holds(&self.osds[osd as usize])
                 && !others().any(|m| self.osds.iter().any(|o| o.member() == *m && intact(o)))
-        })
+        };
+        let last = self.last_memberships(Some(osd)).into_iter();
+        last.filter(|(pg, membership)| is_last(*pg, membership)).map(|(pg, _)| pg).collect()
     }
 
     fn crash_monitor(&mut self, random: &mut Random) {
@@ -749,6 +762,7 @@ impl World {
     /// Everything is mended.
     pub(crate) fn mend(&mut self) {
         self.nemesis.calm = true;
+        self.accept_losses();
         self.nemesis.slow_disks.clear();
         self.nemesis.hung_disks.clear();
         self.nemesis.stop_orders.clear();

@@ -273,6 +273,9 @@ fn tier(scenario: &mut Scenario, random: &mut Random) {
     let min_size = if size == 1 { 1 } else { random.range(1, u64::from(size) + 1) as u32 };
     scenario.cache = Some(PoolSpec { size, min_size, pg_num: 1 << random.range(0, 3) });
     scenario.objects = random.range(2, 12) as u32;
+    if size == 1 && random.chance(400) {
+        scenario.faults.insert(Fault::CacheLoss);
+    }
 }
 
 fn gateway(scenario: &mut Scenario, random: &mut Random) {

@@ -124,6 +124,8 @@ faults! {
     Stall = "stall", 500 * MILLI;
     /// The mode of a cache tier changes, its overlay is removed or set.
     Tier = "tier", 8 * SECOND;
+    /// A cache loses all copies of PGs; the operator accepts that at last.
+    CacheLoss = "cache-loss", 20 * SECOND;
 }
 
 impl Fault {

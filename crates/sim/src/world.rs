@@ -202,7 +202,7 @@ impl World {
             monitor,
             osds,
             clients,
-            nemesis: Nemesis::new(scenario),
+            nemesis: Nemesis::new(scenario, scenario.settings(OsdId(0), mutation).shards.pg),
             disk_random: Random::new(seed, Stream::Disk),
             clock_random,
             invariants: Invariants::default(),
