@@ -59,7 +59,7 @@ mutations! {
     /// Clocks drift beyond the stated bound.
     WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
     /// A lease is judged by a time from before the store was read.
-    JudgeBeforeRead = "judge-before-read", "R4", [];
+    JudgeBeforeRead = "judge-before-read", "R4", ["a watch is lost before its time"];
     /// Leases and deadlines are judged by the time at which the turn began, however long its calls took.
     JudgeByTurn = "judge-by-turn", "R4",
         ["not linearizable", "a watch is lost before its time", "a notify completes without a watcher"];
@@ -78,7 +78,7 @@ mutations! {
     /// The old replica is dropped before the target is filled.
     DropBeforeFilled = "drop-before-filled", "R8", [];
     /// Writes past the backfill cursor are applied.
-    ApplyPastCursor = "apply-past-cursor", "R8", [];
+    ApplyPastCursor = "apply-past-cursor", "R8", ["one version, two contents", "an in-sync disk lacks an acknowledged content"];
     /// A member enters the set before its missing objects have arrived.
     JoinWithMissing = "join-with-missing", "R8", ["not linearizable", "the cluster does not become whole again", "an in-sync disk lacks an acknowledged content"];
     /// Nothing is fetched or sent for a damaged object.

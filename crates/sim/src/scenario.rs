@@ -245,6 +245,8 @@ const LATER: Fault = Fault::MapGap;
 const LATER_SHARE: u32 = 250;
 /// Bytes that may wait for a peer where the queue is not meant to fill.
 const WIDE_QUEUE: usize = 1 << 20;
+/// Bytes that an entry of a log takes in a message, at most, where requests' answers are short.
+const LOG_ENTRY: usize = 64;
 /// The longest frames between OSDs.
 const LIMITS: FrameLimits = FrameLimits { meta_bytes: 1 << 20, data_bytes: 1 << 20 };
 /// The same as production has it (`ms_max_frame_meta_bytes`, `ms_max_frame_data_bytes`).
@@ -355,6 +357,7 @@ impl Scenario {
                 ..pg
             };
         }
+        let pg_log_bytes = pg.max_log_entries * LOG_ENTRY;
         let shards = ShardSettings {
             pg,
             heartbeat: HeartbeatSettings {
@@ -365,7 +368,8 @@ impl Scenario {
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
         };
         let sessions = SessionSettings {
-            queue_bytes: self.peer_queue_bytes,
+            // As in production, a whole log fits: it goes in one message, and who can't send it never fills the member.
+            queue_bytes: self.peer_queue_bytes.max(pg_log_bytes),
             limits: if self.real_bounds { REAL_LIMITS } else { LIMITS },
             full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
@@ -528,6 +532,22 @@ mod tests {
         assert!(count(&|scenario| scenario.token_bytes > TOKEN_BYTES) > 40);
         assert!(count(&|scenario| scenario.batches > 0) > 40);
         assert!(count(&|scenario| scenario.objects > 1_000) > 40);
+    }
+
+    #[test]
+    fn a_log_fits_into_a_queue() {
+        let mut filled_easily = 0;
+        for scenario in (0..500).map(Scenario::of) {
+            let settings = scenario.settings(OsdId(0), None);
+            let (log, queue) = (settings.shards.pg.max_log_entries, settings.sessions.queue_bytes);
+            assert!(
+                queue >= log * LOG_ENTRY,
+                "seed {}: {log} entries, a queue of {queue} bytes",
+                scenario.seed
+            );
+            filled_easily += usize::from(queue <= 16 << 10);
+        }
+        assert!(filled_easily > 100);
     }
 
     #[test]
