@@ -147,7 +147,8 @@ impl World {
 
     /// PGs that are not active and clean on a primary, with what they say.
     fn unclean(&self) -> Vec<(PgId, String)> {
-        let map = &self.monitor.view().map;
+        let view = self.monitor.view();
+        let map = &view.map;
         let lost = self.lost_pgs();
         let mut unclean = Vec::new();
         for pg in map.pg_ids().filter(|pg| !lost.contains(pg)) {
@@ -164,7 +165,16 @@ impl World {
             let primary = primary.and_then(|osd| self.osds.get(osd.0 as usize));
             let (state, is_settled) =
                 primary.and_then(|osd| osd.with_machine(pg, look)).unwrap_or((0, false));
-            let wanted = pg_state::ACTIVE | pg_state::CLEAN;
+            // CRUSH may find fewer OSDs than the pool's size, where their weights differ much: more members there can't be.
+            let up = view.up.get(&pg).map_or(&[][..], Vec::as_slice);
+            let has_all = map
+                .membership(pg)
+                .is_some_and(|m| up.iter().all(|osd| m.in_sync.iter().any(|m| m.osd == *osd)));
+            let is_short = map.pools.get(&pg.pool).is_some_and(|pool| up.len() < pool.size as usize);
+            let wanted = match has_all && is_short && !up.is_empty() {
+                true => pg_state::ACTIVE,
+                false => pg_state::ACTIVE | pg_state::CLEAN,
+            };
             if is_settled {
                 continue;
             }

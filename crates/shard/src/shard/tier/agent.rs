@@ -305,6 +305,7 @@ impl Shard {
             if known.is_some() {
                 self.release_room(slot);
                 self.drop_retries(slot);
+                self.log_failed(slot);
             }
             if let Some(hosted) = self.slots[slot as usize].as_mut() {
                 hosted.cache = None;
@@ -313,11 +314,14 @@ impl Shard {
         };
         let wall_ns = self.shared.world.wall_ns();
         let config = hit_set_config(&tiering, &self.shared.config.snapshot());
-        let begins =
+        let mut begins =
             (!has_state).then(|| Box::new(self.load_cache(slot, (pg, overlay_epoch), config, wall_ns)));
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         if let Some(cache) = hosted.cache.as_mut().filter(|_| has_state) {
             return cache.history.reconfigure(config, wall_ns);
+        }
+        if let (Some(begins), Some(before)) = (&mut begins, &mut hosted.cache) {
+            begins.dirty_log = std::mem::take(&mut before.dirty_log).of_another_overlay();
         }
         hosted.cache = begins;
         // What is dirty shows while the objects are counted: from the first one on.

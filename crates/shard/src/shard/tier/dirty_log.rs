@@ -50,6 +50,12 @@ impl DirtyLog {
         }
     }
 
+    /// The overlay changed, but not the PG's interval: what was recorded and who waits stays, while what is dirty is found out again.
+    pub(super) fn of_another_overlay(mut self) -> DirtyLog {
+        self.to_check = self.names.clone();
+        self
+    }
+
     fn is_empty(&self) -> bool {
         self.names.is_empty() && self.to_record.is_empty() && self.on_way.is_empty()
     }
@@ -232,8 +238,8 @@ impl Shard {
         log.names.extend(found);
     }
 
-    /// Names could not be recorded: the writes that wait are sent back.
-    fn log_failed(&mut self, slot: u32) {
+    /// Names could not be recorded, or the PG has no cache any more: the writes that wait are sent back.
+    pub(super) fn log_failed(&mut self, slot: u32) {
         let Some(log) = self.log_of(slot) else { return };
         let mut failed = std::mem::take(&mut log.on_way);
         failed.extend(std::mem::take(&mut log.to_record));
