@@ -282,8 +282,11 @@ impl Shard {
         if promotes && writes && !self.is_logged(slot, role, &object) {
             return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
         }
-        if promotes || afterwards {
-            self.admitted(slot);
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if (promotes || afterwards)
+            && let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut())
+        {
+            cache.admitted();
         }
         if promotes {
             return self.withdraw(token, |shard, op| shard.promote(slot, role, &object, Some(op)));
