@@ -59,7 +59,7 @@ mutations! {
     /// Clocks drift beyond the stated bound.
     WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
     /// A lease is judged by a time from before the store was read.
-    JudgeBeforeRead = "judge-before-read", "R4", ["a watch is lost before its time"];
+    JudgeBeforeRead = "judge-before-read", "R4", [];
     /// Leases and deadlines are judged by the time at which the turn began, however long its calls took.
     JudgeByTurn = "judge-by-turn", "R4",
         ["not linearizable", "a watch is lost before its time", "a notify completes without a watcher"];
