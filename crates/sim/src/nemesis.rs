@@ -2,7 +2,7 @@
 //!
 //! Each kind of fault has its own random stream, which decides when the next one comes, whom it hits and for how long.
 //! Most faults are two blows: one that breaks and one that mends. Faults never destroy the last intact copy of a PG's
-//! in-sync set (losing data then would be nobody's bug), but for a cache's (`losses.rs`), and leave at least one client.
+//! in-sync set (losing data then would not be a defect), but for a cache's (`losses.rs`), and leave at least one client.
 
 mod losses;
 mod processes;

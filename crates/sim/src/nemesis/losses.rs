@@ -63,7 +63,7 @@ impl World {
             "yes_i_really_mean_it": true,
         });
         let request = CommandRequest {
-            // No connection has this number: nobody waits for the answer.
+            // No connection has this number: the answer is not waited for.
             origin: Origin(0),
             entity: EntityName::client("admin"),
             peer: Ipv4Addr::LOCALHOST.into(),
