@@ -47,6 +47,7 @@ use nacre_types::pool::CacheMode;
 use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
 use objects::{Ask, Busy, Deferred, Work};
 use role::{is_about_copy, is_cache_op, needs_copy, passes};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
@@ -282,11 +283,8 @@ impl Shard {
         if promotes && writes && !self.is_logged(slot, role, &object) {
             return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
         }
-        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
-        if (promotes || afterwards)
-            && let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut())
-        {
-            cache.admitted();
+        if promotes || afterwards {
+            self.admitted(slot);
         }
         if promotes {
             return self.withdraw(token, |shard, op| shard.promote(slot, role, &object, Some(op)));
@@ -530,7 +528,10 @@ impl Shard {
     pub(super) fn run_deferred(&mut self) {
         while let Some(deferred) = self.tiers.deferred.pop_front() {
             match deferred {
-                Deferred::Resume(op) => self.resume_now(op),
+                Deferred::Resume(object) if self.tiers.is_resuming(&object) => {
+                    self.tiers.end(&object).into_iter().for_each(|op| self.resume_now(op));
+                }
+                Deferred::Resume(_) => {}
                 Deferred::Tell { slot, op, outcome } => self.tell_now(slot, op, outcome),
                 Deferred::Repeat { slot, op } => self.repeat_now(slot, *op),
                 Deferred::Change { slot, object, own } => self.change_now(slot, &object, own),
@@ -538,11 +539,14 @@ impl Shard {
         }
     }
 
-    /// Hands an operation to its PG again.
-    fn resume(&mut self, op: Box<InflightOp>) {
-        self.tiers.deferred.push_back(Deferred::Resume(op));
+    /// Operations that waited for the object go on, in order and before those that came since.
+    fn resume(&mut self, object: &ObjectId, ops: VecDeque<Box<InflightOp>>) {
+        if self.tiers.resume(object, ops) {
+            self.tiers.deferred.push_back(Deferred::Resume(object.clone()));
+        }
     }
 
+    /// Hands an operation to its PG again.
     fn resume_now(&mut self, op: Box<InflightOp>) {
         let Some(map) = self.map.clone() else { return };
         let Some(conn) = op.conn.clone() else { return };
@@ -575,10 +579,8 @@ impl Shard {
         if !waiting.is_empty() && self.shared.settings.breaks(Mutation::DropParked) {
             waiting.pop_back();
         }
-        for mut op in waiting {
-            change(&mut op.tier);
-            self.resume(op);
-        }
+        waiting.iter_mut().for_each(|op| change(&mut op.tier));
+        self.resume(object, waiting);
     }
 
     /// A request to the other pool of the tier, about the same object.
@@ -792,10 +794,7 @@ impl Shard {
         }
         if is_here && let Some(promotes) = self.tiers.end_proxy(&object) {
             self.release(&object, |_| {});
-            if promotes
-                && !self.tiers.is_busy(&object)
-                && let Some(role) = self.role_of(slot)
-            {
+            if promotes && let Some(role) = self.role_of(slot) {
                 self.promote(slot, &role, &object, None);
             }
         }
@@ -817,11 +816,11 @@ impl Shard {
             0 => nacre_types::encoding::decode::<RequestRecord>(&output(&reply)).ok(),
             _ => None,
         });
-        let waiting = self.tiers.end(&object);
+        let mut waiting = self.tiers.end(&object);
         match record {
             Ok(Some(RequestRecord::Unknown)) => {
                 op.tier.is_checked = true;
-                self.resume(op);
+                waiting.push_front(op);
             }
             Ok(Some(RequestRecord::Executed(result))) => {
                 let outcome = Outcome::recorded(&op.request.reqid, &result);
@@ -833,9 +832,7 @@ impl Shard {
             Ok(None) => self.back_off(*op, self.epoch().next()),
             Err(_) => self.send_op_back(*op),
         }
-        for op in waiting {
-            self.resume(op);
-        }
+        self.resume(&object, waiting);
     }
 
     /// A change of a cache's object on the OSD's own account.

@@ -206,9 +206,10 @@ impl CacheState {
         }
     }
 
-    /// An object is being promoted.
-    pub(super) fn admitted(&mut self) {
+    /// An object is being promoted. Returns whether there is room for more.
+    fn admitted(&mut self) -> bool {
         self.room = self.room.saturating_sub(1);
+        self.room > 0
     }
 
     /// What lets an object in.
@@ -416,6 +417,14 @@ impl Shard {
         let is_due = |at: u64| at <= at_ns && at > self.now_ns;
         if !hosted.and_then(|hosted| hosted.cache.as_ref()).is_some_and(|cache| is_due(cache.next_ns)) {
             self.schedule_agent(slot, at_ns);
+        }
+    }
+
+    /// An object is being promoted: where it is the last one that there is room for, the agent looks soon.
+    pub(super) fn admitted(&mut self, slot: u32) {
+        let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        if hosted.and_then(|hosted| hosted.cache.as_mut()).is_some_and(|cache| !cache.admitted()) {
+            self.schedule_agent_by(slot, self.now_ns + BUSY_STEP_NS);
         }
     }
 

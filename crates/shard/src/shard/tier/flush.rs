@@ -13,6 +13,7 @@ use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::msg::OsdReply;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
+use std::collections::VecDeque;
 
 /// How often a flush starts over because its object was changed, before its client is told so.
 const MAX_RESTARTS: u32 = 8;
@@ -98,7 +99,7 @@ impl Shard {
     /// Lets operations on the object wait for its flush where answers do.
     fn hold_object(&mut self, slot: u32, object: &ObjectId) {
         let holds = self.tiers.flushes.get(object).is_some_and(Flush::holds_answers);
-        if holds && !self.tiers.is_busy(object) {
+        if holds && (!self.tiers.is_busy(object) || self.tiers.is_resuming(object)) {
             self.begin(slot, object, Work::Flush, None);
         }
     }
@@ -253,6 +254,7 @@ impl Shard {
             // The agent has room for the next one.
             self.schedule_agent(flush.slot, self.now_ns);
         }
+        let mut going_on = VecDeque::new();
         for (mut op, _) in flush.waiting {
             if result != 0 && op.conn.is_none() {
                 self.lapse_again(&op, true);
@@ -267,7 +269,7 @@ impl Shard {
             } else if is_cache_op(&op.request) {
                 self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
             } else if result == 0 {
-                self.resume(op);
+                going_on.push_back(op);
             } else {
                 self.send_op_back(*op);
             }
@@ -277,6 +279,8 @@ impl Shard {
             true => self.send_waiting_back(object),
             false => {}
         }
+        // They came before what waited for the object.
+        self.resume(object, going_on);
     }
 
     /// Drops a copy that does not stand for its object.

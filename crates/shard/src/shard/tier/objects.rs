@@ -72,6 +72,9 @@ pub(super) enum Work {
     Room,
     /// Its name is on its way to the base, which has the names of what is dirty.
     Log,
+    /// Nothing: what waited goes on once no machine waits for an execution. Operations that waited in the PG's machine meanwhile
+    /// come after it.
+    Resume,
     /// Its changes are on their way to the base, and operations wait for that: those that come now are executed after it, so that
     /// the next flush has the changes of all of them.
     Flush,
@@ -148,8 +151,8 @@ impl Flush {
 
 /// Something to be done once no machine waits for an execution.
 pub(super) enum Deferred {
-    /// An operation goes on.
-    Resume(Box<InflightOp>),
+    /// What waited for an object goes on.
+    Resume(ObjectId),
     /// An operation is answered.
     Tell { slot: u32, op: Box<InflightOp>, outcome: Outcome },
     /// An operation is executed although it was before.
@@ -218,15 +221,25 @@ impl TierObjects {
         self.busy.get(object).is_some_and(|busy| busy.work == Work::Promote)
     }
 
+    /// Whether what waited for the object is about to go on, and nothing else is under way.
+    pub(super) fn is_resuming(&self, object: &ObjectId) -> bool {
+        self.busy.get(object).is_some_and(|busy| busy.work == Work::Resume)
+    }
+
     /// Operations of clients that are kept here.
     pub(in super::super) fn held(&self) -> usize {
         let flushes: usize = self.flushes.values().map(|flush| flush.waiting.len()).sum();
         self.parked + self.asked + flushes + self.evictions.len()
     }
 
-    pub(super) fn begin(&mut self, object: &ObjectId, busy: Busy) {
-        let before = self.busy.insert(object.clone(), busy);
-        debug_assert!(before.is_none(), "{object} is busy");
+    /// Marks an object as busy. What is about to go on waits again.
+    pub(super) fn begin(&mut self, object: &ObjectId, mut busy: Busy) {
+        if let Some(before) = self.busy.remove(object) {
+            debug_assert!(before.work == Work::Resume, "{object} is busy: {:?}", before.work);
+            busy.waiting = before.waiting;
+            busy.waiting.iter_mut().for_each(|op| op.tier.absent = None);
+        }
+        self.busy.insert(object.clone(), busy);
     }
 
     pub(super) fn begin_proxy(&mut self, object: &ObjectId, slot: u32, promotes_then: bool) {
@@ -268,6 +281,23 @@ impl TierObjects {
             }
             None => Err(op),
         }
+    }
+
+    /// Operations that waited go on, before all others that wait for the object: where it is busy, after that. Returns whether they
+    /// are to go on now.
+    pub(super) fn resume(&mut self, object: &ObjectId, ops: VecDeque<Box<InflightOp>>) -> bool {
+        let Some(slot) = ops.front().map(|op| op.slot) else { return false };
+        self.parked += ops.len();
+        if let Some(busy) = self.busy.get_mut(object) {
+            for mut op in ops.into_iter().rev() {
+                op.tier.absent = None;
+                busy.waiting.push_front(op);
+            }
+            return false;
+        }
+        let busy = Busy { waiting: ops, ..Busy::new(slot, Work::Resume) };
+        self.busy.insert(object.clone(), busy);
+        true
     }
 
     /// The object is busy no more. Returns who waited, in order.
