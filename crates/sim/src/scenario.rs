@@ -475,6 +475,9 @@ impl Scenario {
         if random.chance(400) {
             pool.flags |= flag::CACHE_WRITE_THROUGH;
         }
+        if random.chance(400) {
+            pool.flags |= flag::CACHE_DIRTY_LOG;
+        }
         map.pgs.insert(cache, Arc::new(vec![None; spec.pg_num as usize]));
         map.pools.insert(cache, Arc::new(pool));
         map.pool_max = cache;
