@@ -129,7 +129,7 @@ mutations! {
     /// Dirty objects are evicted from a cache.
     EvictDirty = "evict-dirty", "tiers", ["the cluster does not become whole again", "stale read", "not linearizable", "lost write"];
     /// Objects that are removed in a cache leave no whiteouts.
-    ForgetWhiteout = "forget-whiteout", "tiers", ["stale read", "not linearizable", "lost write"];
+    ForgetWhiteout = "forget-whiteout", "tiers", ["stale read", "a notify completes without a watcher", "not linearizable", "lost write"];
     /// An object counts as clean although it was changed while it was flushed.
     FlushOutOfOrder = "flush-out-of-order", "tiers", ["stale read", "not linearizable", "lost write"];
     /// Of the operations that wait for an object of a cache the last one is dropped.
@@ -137,7 +137,7 @@ mutations! {
     /// The other pool of a tier does not know requests that this one executed.
     LoseRequestIds = "lose-request-ids", "tiers", ["a resend was answered differently", "write applied twice", "not linearizable"];
     /// A PG of a cache that lost all its copies is made again at once: the base's objects are served instead of newer ones.
-    ServeLost = "serve-lost", "tiers", ["stale read", "not linearizable", "lost write"];
+    ServeLost = "serve-lost", "tiers", ["stale read", "a watch is lost before its time", "not linearizable", "lost write"];
 }
 
 impl FromStr for Mutation {
