@@ -30,6 +30,7 @@ SECTIONS = {
     "tiers": "A cache tier under the gateway",
     "tiers-bluestore": "The same, in front of BlueStore",
     "tier-works": "A cache tier beside its pools",
+    "tier-steady": "A cache tier that is written to for minutes",
     "s3-memory": "Memory of a gateway under many uploads",
     "restart": "A BlueStore that starts again",
     "stores": "The three stores",

@@ -197,7 +197,13 @@ impl Control {
             }
         });
         let shared = Arc::downgrade(&self.shared);
-        let names = ["osd_max_backfills", "osd_recovery_max_active", "osd_recovery_max_active_ssd"];
+        let names = [
+            "osd_max_backfills",
+            "osd_recovery_max_active",
+            "osd_recovery_max_active_ssd",
+            "osd_tier_promote_max_objects_sec",
+            "osd_tier_promote_max_bytes_sec",
+        ];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
                 shared.set_slots(options);

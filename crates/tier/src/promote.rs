@@ -30,7 +30,7 @@
 //!
 //! - A promotion of a write happens after the base has acknowledged the write, never beside it.
 //! - In readonly mode reads are proxied while the cache is full. Ceph promotes them.
-//! - [`Admission::Frequency`] can take the place of recency (see [`sketch`]).
+//! - [`Admission::Frequency`] can take the place of recency (see [`sketch`]). Writes are then executed in the cache while it has room.
 
 pub mod sketch;
 pub mod throttle;
@@ -111,7 +111,8 @@ pub enum Admission<'a> {
         /// `min_write_recency_for_promote`.
         min_write: u32,
     },
-    /// Frequency: more accesses than the objects had that are being evicted.
+    /// Frequency: more accesses than the objects had that are being evicted. While the cache has room, what changes an object is
+    /// executed in the cache, so that it takes bursts of writes.
     Frequency {
         /// The filter, which recorded this access already.
         filter: &'a FrequencyFilter,
@@ -192,7 +193,12 @@ pub fn decide(
             }
         }
         CacheMode::Writeback => {
-            if request.must_promote || (matches!(admission, Admission::Always) && !request.skip_promote) {
+            let is_free = match admission {
+                Admission::Always => true,
+                Admission::Recency { .. } => false,
+                Admission::Frequency { has_room, .. } => has_room && changes,
+            };
+            if request.must_promote || is_free && !request.skip_promote {
                 return Decision::Promote;
             }
             let promote = !request.skip_promote && admission.admits(object, changes) && throttle();

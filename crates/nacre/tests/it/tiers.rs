@@ -223,6 +223,33 @@ fn advice_says_what_is_and_what_more_would_bring() {
 }
 
 #[test]
+fn limits_of_promotions_are_followed_while_osds_run() {
+    const OBJECTS: u64 = 300;
+    let conf = format!("{}osd_tier_promote_max_objects_sec = 1\n", conf());
+    let cluster = TestCluster::start_with(3, "memstore", &conf);
+    for pool in ["base", "cache"] {
+        cluster.create_pool(pool, 4, 2, 1);
+    }
+    cluster.wait_healthy();
+    let base = open(&cluster, "base");
+    (0..OBJECTS).for_each(|number| write(&base, &format!("o{number}"), "contents"));
+    cluster.ok(&["ceph", "osd", "tier", "add", "base", "cache"]);
+    cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback", "--yes-i-really-mean-it"]);
+    cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
+    let read_all = || {
+        let read = |number| _ = read(&base, &format!("o{number}")).unwrap();
+        (0..OBJECTS).for_each(read);
+    };
+    read_all();
+    assert!(names(&cluster, "cache").len() < OBJECTS as usize / 2, "a second each is a minute and a half");
+    cluster.ok(&["ceph", "config", "set", "osd", "osd_tier_promote_max_objects_sec", "100000"]);
+    cluster.wait_for("all objects to be promoted", |cluster| {
+        read_all();
+        names(cluster, "cache").len() == OBJECTS as usize
+    });
+}
+
+#[test]
 fn a_scan_does_not_empty_a_cache_that_admits_by_frequency() {
     const HOT: u64 = 60;
     const SCANNED: u64 = 600;

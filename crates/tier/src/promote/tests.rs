@@ -153,6 +153,22 @@ fn each_mode_treats_reads_writes_and_what_must_be_promoted_as_ceph_does() {
 }
 
 #[test]
+fn by_frequency_writes_are_executed_in_a_cache_that_has_room() {
+    let filter = FrequencyFilter::new(100);
+    let removal = Request { skip_promote: true, ..WRITE };
+    let decisions = |has_room| {
+        [READ, WRITE, removal].map(|request| {
+            let admission = Admission::Frequency { filter: &filter, has_room };
+            decide(CacheMode::Writeback, &object(), &request, false, admission, || true)
+        })
+    };
+    let proxied = Decision::ProxyWrite { promote: false };
+    assert_eq!(decisions(true), [Decision::ProxyRead { promote: true }, Decision::Promote, proxied]);
+    // Nothing is evicted for what was never seen.
+    assert_eq!(decisions(false), [Decision::ProxyRead { promote: false }, proxied, proxied]);
+}
+
+#[test]
 fn traits_follow_from_the_operations() {
     let of = |ops: &[(Op, u32)]| {
         let ops: Vec<OsdOp> = ops.iter().map(|(op, flags)| OsdOp { op: op.clone(), flags: *flags }).collect();

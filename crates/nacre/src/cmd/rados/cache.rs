@@ -7,6 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use nacre_client::{Error, IoCtx, ReadOp, block_on};
 use nacre_types::ObjectId;
+use nacre_types::errno::Errno;
 use nacre_types::op::{Op, request_flag};
 
 /// Objects that are flushed and evicted at once.
@@ -89,13 +90,17 @@ fn all(context: &Context<'_>, flush: Op, verb: &str) -> Result<(), Failure> {
     }
 }
 
-/// What failed, as it is told.
+/// What failed, as it is told. The cluster evicts objects meanwhile: one that the cache lacks by now is as it should be.
 async fn flush_and_evict(pool: &IoCtx, object: ObjectId, flush: Op) -> Result<(), String> {
     let pool = pool.with_namespace(object.namespace()).with_locator(object.locator());
     let told = |doing: &str, error: &Error| {
         format!("failed to {doing} {}/{}: {}", object.namespace(), object.name(), reason(error))
     };
-    let flushed = run(&pool, object.name(), flush).await;
-    flushed.map_err(|error| told("flush", &error))?;
-    run(&pool, object.name(), Op::CacheEvict).await.map_err(|error| told("evict", &error))
+    for (doing, op) in [("flush", flush), ("evict", Op::CacheEvict)] {
+        match run(&pool, object.name(), op).await {
+            Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
+            outcome => outcome.map_err(|error| told(doing, &error))?,
+        }
+    }
+    Ok(())
 }
