@@ -186,6 +186,9 @@ impl Shard {
             self.hold_for_map(arrival);
             return;
         }
+        if request.tier.is_none() && request.flags & request_flag::IGNORE_CACHE == 0 {
+            self.tiers.client_ns = self.now_ns;
+        }
         let admission = self.admit(&map, request, conn);
         if matches!(admission, Admission::Pass { .. }) {
             self.note_pings(request, conn);

@@ -35,6 +35,12 @@ use std::collections::BTreeMap;
 
 /// Objects in one answer to a listing.
 const MAX_LISTED: u64 = 1024;
+/// After so long without a request of a client the agent flushes [`IDLE_FLUSHES`] objects at a time.
+const CLIENTS_IDLE_NS: u64 = 100_000_000;
+/// Objects that the agent of a shard flushes at a time while no client asks, where its options do not allow more.
+const IDLE_FLUSHES: u64 = 16;
+/// Flushing at low speed beside clients rests so many times as long as it takes.
+const REST_FACTOR: u64 = 3;
 /// The share of an OSD's space, in millionths, that caches leave free.
 const RESERVE_MICRO: u32 = 100_000;
 /// The attribute of an archived hit set that holds its times.
@@ -587,6 +593,24 @@ impl Shard {
         }
     }
 
+    /// Whether a client asked lately.
+    fn serves_clients(&self) -> bool {
+        self.now_ns.saturating_sub(self.tiers.client_ns) < CLIENTS_IDLE_NS
+    }
+
+    /// A flush took so long. The agent goes on with the next one; at low speed beside clients it rests before, for longer than flushing
+    /// takes, so that flushing has a small share of processors and disks.
+    pub(super) fn rest_from_flush(&mut self, slot: u32, took_ns: u64) {
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return };
+        let rest_ns = match cache.mode.flush {
+            FlushMode::Low if self.serves_clients() => took_ns.saturating_mul(REST_FACTOR),
+            _ => 0,
+        };
+        self.tiers.flush_rests_until_ns = self.now_ns + rest_ns.min(IDLE_STEP_NS);
+        self.schedule_agent_by(slot, self.tiers.flush_rests_until_ns);
+    }
+
     fn flush_some(&mut self, slot: u32, mode: &AgentMode, tiering: &Tiering, options: &Options) -> bool {
         let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
         let most = match mode.flush {
@@ -594,6 +618,13 @@ impl Shard {
             FlushMode::Idle => return false,
             FlushMode::Low => options.osd.osd_agent_max_low_ops,
             FlushMode::High => options.osd.osd_agent_max_ops,
+        };
+        let most = match self.serves_clients() {
+            true if mode.flush == FlushMode::Low && self.now_ns < self.tiers.flush_rests_until_ns => {
+                return true;
+            }
+            true => most,
+            false => most.max(IDLE_FLUSHES),
         };
         // What clients wait for is bounded with them.
         let own = self.tiers.flushes.values().filter(|flush| !flush.holds_answers()).count();

@@ -90,7 +90,16 @@ impl Shard {
         let version = context.info.version;
         let is_whiteout = exec::tier::is_whiteout(context);
         let waiting = waiting.into_iter().collect();
-        let flush = Flush { slot, version, is_whiteout, waiting, restarts: 0, refusals: 0, retry_ns: None };
+        let flush = Flush {
+            slot,
+            began_ns: self.now_ns,
+            version,
+            is_whiteout,
+            waiting,
+            restarts: 0,
+            refusals: 0,
+            retry_ns: None,
+        };
         self.tiers.flushes.insert(object.clone(), flush);
         self.hold_object(slot, object);
         self.send_flush(slot, object, context);
@@ -252,7 +261,7 @@ impl Shard {
                 self.tell(flush.slot, op, outcome);
             }
             // The agent has room for the next one.
-            self.schedule_agent(flush.slot, self.now_ns);
+            self.rest_from_flush(flush.slot, self.now_ns.saturating_sub(flush.began_ns));
         }
         let mut going_on = VecDeque::new();
         for (mut op, _) in flush.waiting {

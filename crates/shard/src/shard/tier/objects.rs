@@ -108,6 +108,8 @@ pub(super) enum Ask {
 /// An object whose changes are on their way to the base.
 pub(super) struct Flush {
     pub(super) slot: u32,
+    /// When it began.
+    pub(super) began_ns: u64,
     /// The version that is flushed.
     pub(super) version: Eversion,
     pub(super) is_whiteout: bool,
@@ -174,6 +176,10 @@ pub(in super::super) struct TierObjects {
     /// When agents look at their PGs, by slot.
     pub(super) agents: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) deferred: VecDeque<Deferred>,
+    /// When a client's request came last.
+    pub(in super::super) client_ns: u64,
+    /// Until when flushing at low speed rests beside clients.
+    pub(super) flush_rests_until_ns: u64,
     last_ticket: u64,
     parked: usize,
     asked: usize,
