@@ -52,6 +52,8 @@ pub struct ClientOp {
     pub listing: bool,
     /// The host finds out elsewhere whether it was executed, should this PG have forgotten its client.
     pub vouched: bool,
+    /// The host had it before and withdrew it ([`Executed::Withdrawn`]): it goes on before what waits for the same object here.
+    pub resumed: bool,
 }
 
 /// What executing an operation brought ([`Event::Executed`]).

@@ -269,6 +269,13 @@ impl Primary {
     }
 }
 
+/// Lets an operation wait behind all others; one that the host had before goes on before those on its object that came since.
+pub(crate) fn enqueue(waiting: &mut VecDeque<ClientOp>, op: ClientOp) {
+    let came_later = |other: &ClientOp| !other.resumed && other.object == op.object;
+    let at = if op.resumed { waiting.iter().position(came_later) } else { None };
+    waiting.insert(at.unwrap_or(waiting.len()), op);
+}
+
 impl Pg {
     // Admission.
 
@@ -292,10 +299,10 @@ impl Pg {
         let may_start = is_first && !(is_stalled && is_full);
         if may_start && !self.waits_for_copy(&op) && self.can_order(&op) {
             self.start(leases, op, out);
-        } else if is_full {
+        } else if is_full && !op.resumed {
             out.push(Command::Drop { token: op.token, reason: DropReason::Full });
         } else if let Some(primary) = &mut self.primary {
-            primary.waiting.push_back(op);
+            enqueue(&mut primary.waiting, op);
             if is_first {
                 self.resume_waiting(leases, out);
             }
@@ -390,7 +397,7 @@ impl Pg {
             let serves = || self.primary.as_ref().is_some_and(|primary| self.serves(primary));
             if self.waits_for_copy(&op) && serves() {
                 if let Some(primary) = &mut self.primary {
-                    primary.wait_copy.entry(op.object.clone()).or_default().push_back(op);
+                    enqueue(primary.wait_copy.entry(op.object.clone()).or_default(), op);
                 }
                 continue;
             }

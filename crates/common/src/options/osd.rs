@@ -91,9 +91,9 @@ option_group! {
         [services(&[Osd]), nacre()];
     osd_tier_advise_objects: Uint = "2048", "Objects of each PG of a cache tier whose accesses `tier advise` learns from, at 240 bytes each; 0 for none"
         [range("0", "65536"), services(&[Osd]), nacre()];
-    osd_agent_max_ops: Uint = "4", "Objects that the tier agent of one shard flushes at a time at high speed"
+    osd_agent_max_ops: Uint = "4", "Objects that the tier agent of one shard flushes at a time at high speed, where clients are served: while they are idle it is 16 or more"
         [min("1"), services(&[Osd]), see(&["osd_agent_max_low_ops"])];
-    osd_agent_max_low_ops: Uint = "2", "Objects that the tier agent of one shard flushes at a time at low speed"
+    osd_agent_max_low_ops: Uint = "2", "Objects that the tier agent of one shard flushes at a time at low speed, where clients are served: it rests between them then"
         [min("1"), services(&[Osd]), see(&["osd_agent_max_ops"])];
     osd_agent_min_evict_effort: Float = "0.1", "Least share of the objects that a tier agent evicts"
         [range("0", "0.99"), services(&[Osd])];

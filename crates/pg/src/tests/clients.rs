@@ -126,6 +126,7 @@ impl Clients {
             ),
             listing: operation.request == Request::List,
             vouched: false,
+            resumed: false,
         };
         operation.attempt += 1;
         let queue = self.queues.entry(membership.primary).or_default();

@@ -299,6 +299,7 @@ impl Shard {
             write: writes,
             listing,
             vouched,
+            resumed: false,
         };
         let client = reqid.client;
         let mut in_hand = InflightOp::new(request, Some(conn), client, slot, track, arrived_ns, writes);

@@ -165,6 +165,7 @@ impl Bench {
             write: false,
             listing: false,
             vouched: false,
+            resumed: false,
         };
         self.cell
             .enter(|shard| {

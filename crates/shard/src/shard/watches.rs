@@ -255,6 +255,7 @@ impl Shard {
             write: true,
             listing: false,
             vouched: false,
+            resumed: false,
         };
         let track = self.tracker.start(&request, None, self.now_ns, self.now_ns);
         let mut in_hand = InflightOp::new(request, None, client, slot, track, self.now_ns, true);

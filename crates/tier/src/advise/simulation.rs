@@ -6,7 +6,7 @@
 //! [`effort`](crate::effort) and [`temperature`](crate::temperature), as an OSD does.
 //!
 //! The first half of a trace warms the caches up, the second half counts. An object whose first access in the trace was a
-//! hit is in the cache from the beginning, and objects with several accesses, or such a hit, are in the hit sets from
+//! hit is in the cache from the beginning, as far as it has room, and objects with several accesses, or such a hit, are in the hit sets from
 //! before the trace.
 //!
 //! # What is left out
@@ -31,6 +31,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const MOST_SEALED: u32 = 16;
 /// Steps of an agent between two accesses; after that its cache counts as settled.
 const MOST_STEPS: u32 = 1024;
+/// Steps of an agent before the trace begins.
+const MOST_SETTLING: u32 = 1 << 16;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// What lets objects in.
@@ -291,7 +293,20 @@ impl PgCache {
         }
         cache.base_ns = u64::from(sealed.saturating_sub(1)) * period_ns;
         cache.next_step_ns += cache.base_ns;
+        cache.settle();
         cache
+    }
+
+    /// Evicts what a cache with other targets held and this one has no room for: how long that takes is not what is asked.
+    fn settle(&mut self) {
+        let now_ns = self.next_step_ns;
+        self.choose();
+        for _ in 0..MOST_SETTLING {
+            if !self.evict_some(now_ns) {
+                break;
+            }
+            self.choose();
+        }
     }
 
     /// An empty cache of objects of about that size, of which `rate` are followed.
@@ -379,6 +394,9 @@ impl PgCache {
         if promotes && fits(bytes, targets.pg_bytes(), targets.full_ratio_micro) {
             self.charge(throttle, asked, bytes);
             self.room -= 1.0;
+            if self.room <= 0.0 {
+                self.next_step_ns = self.next_step_ns.min(now_ns + effort::BUSY_STEP_NS);
+            }
             self.promotions.add(now_ns, 1.0 / self.rate);
             self.hold(access.key, Held { changed_ns: now_ns, is_dirty: becomes_dirty });
         }

@@ -1,11 +1,13 @@
 //! `tier advise`: asks the OSDs of a cache pool for measured and predicted hits, and adds them up.
 
-use super::{Failure, command_failed, every_osd, exit_code, print, printed, session};
+use super::{Failure, command_failed, every_osd, print, printed, session};
 use crate::cmd::output::Format;
 use nacre_client::engine::CommandTarget;
 use nacre_common::config::Invocation;
 use nacre_types::errno::Errno;
+use nacre_types::ids::PoolId;
 use nacre_types::osdmap::OsdMap;
+use nacre_types::pool::Pool;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -15,7 +17,7 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
     let cluster = session::connect(invocation)
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
     let map = cluster.osdmap();
-    let asked = check(map.as_deref(), pool).and_then(|()| {
+    let asked = cache_pool(map.as_deref(), pool).and_then(|_| {
         let command = json!({ "prefix": "dump_tier_advice", "pool": pool }).to_string();
         let ask =
             |target: CommandTarget| cluster.engine().command(target, command.clone(), Vec::new().into());
@@ -40,16 +42,18 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
     }
 }
 
-/// Fails where the pool is not a cache.
-pub(super) fn check(map: Option<&OsdMap>, pool: &str) -> Result<(), Failure> {
-    let known = map.and_then(|map| map.pools.values().find(|known| known.name == pool));
-    match known {
-        None => Err(Failure::command(Errno::ENOENT, &format!("unrecognized pool '{pool}'"))),
-        Some(known) if known.tiering.tier_of.is_none() => Err(Failure::new(
-            format!("Error EINVAL: pool '{pool}' is not a cache tier"),
-            exit_code(Errno::EINVAL),
-        )),
-        Some(_) => Ok(()),
+/// A cache pool, by its name, and its base.
+pub(super) fn cache_pool<'a>(
+    map: Option<&'a OsdMap>,
+    pool: &str,
+) -> Result<(PoolId, &'a Pool, PoolId), Failure> {
+    let known = map.and_then(|map| map.pools.iter().find(|(_, known)| known.name == pool));
+    let Some((id, known)) = known else {
+        return Err(Failure::command(Errno::ENOENT, &format!("unrecognized pool '{pool}'")));
+    };
+    match known.tiering.tier_of {
+        Some(base) => Ok((*id, known, base)),
+        None => Err(Failure::command(Errno::EINVAL, &format!("pool '{pool}' is not a cache tier"))),
     }
 }
 

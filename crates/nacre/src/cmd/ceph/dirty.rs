@@ -37,19 +37,14 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
 
 fn find(cluster: &Cluster, pool: &str) -> Result<Vec<(PgId, ObjectId)>, Failure> {
     let map = cluster.osdmap();
-    advise::check(map.as_deref(), pool)?;
-    let pools = map.iter().flat_map(|map| &map.pools);
-    let Some((id, cache)) = pools.into_iter().find(|(_, known)| known.name == pool) else {
-        return Ok(Vec::new());
-    };
-    let Some(base) = cache.tiering.tier_of else { return Ok(Vec::new()) };
+    let (id, cache, base) = advise::cache_pool(map.as_deref(), pool)?;
     if !cache.has_flag(flag::CACHE_DIRTY_LOG) {
         let text = format!("pool '{pool}' does not record what is dirty: cache_dirty_log is false");
         return Err(Failure::command(Errno::EINVAL, &text));
     }
     let mut found = Vec::new();
     for seed in 0..cache.pg_num {
-        let pg = PgId::new(*id, seed);
+        let pg = PgId::new(id, seed);
         let objects = names(cluster, &dirty_log(base, pg)).map_err(|error| command_failed(&error))?;
         found.extend(objects.into_iter().map(|object| (pg, object)));
     }

@@ -3,7 +3,11 @@
 use super::super::cluster::{Cluster, osd, test_settings};
 use super::super::host::{MS, Request, TERM};
 use super::{cluster, set, write_some};
+use crate::api::ClientOp;
 use crate::settings::Settings;
+use nacre_types::ids::{ClientId, Interval, PoolId, ReqId};
+use nacre_types::object::ObjectId;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[test]
@@ -136,4 +140,29 @@ fn a_pool_whose_min_size_falls_is_served_again() {
     c.run_until("an answer", |c| c.clients.answer(op).is_some());
     c.boot(osd(2));
     c.run_clean();
+}
+
+#[test]
+fn operations_that_the_host_had_before_go_on_before_what_came_since() {
+    let mut waiting = VecDeque::new();
+    let mut enqueue = |tid, object: &str, resumed| {
+        let op = ClientOp {
+            token: tid,
+            reqid: ReqId { client: ClientId(1), tid },
+            oldest_tid: 1,
+            attempt: 0,
+            interval: Interval(1),
+            object: ObjectId::new(PoolId(1), "", "", object),
+            write: true,
+            listing: false,
+            vouched: false,
+            resumed,
+        };
+        crate::primary::enqueue(&mut waiting, op);
+    };
+    [(1, "x"), (2, "y"), (3, "x")].into_iter().for_each(|(tid, object)| enqueue(tid, object, false));
+    [(4, "x"), (5, "x"), (6, "z")].into_iter().for_each(|(tid, object)| enqueue(tid, object, true));
+    enqueue(7, "x", false);
+    let order: Vec<u64> = waiting.iter().map(|op| op.reqid.tid).collect();
+    assert_eq!(order, [4, 5, 1, 2, 3, 6, 7]);
 }

@@ -3,7 +3,7 @@
 use super::*;
 use bytes::Bytes;
 use nacre_exec::Copied;
-use nacre_types::op::{CopyGetReply, copy_from_flag};
+use nacre_types::op::{CopyGetReply, copy_from_flag, request_flag};
 use nacre_types::pool::{CacheMode, HitSetKind, flag};
 use nacre_types::tier::{dirty_log, dirty_object};
 
@@ -105,6 +105,30 @@ fn a_write_is_answered_when_the_base_has_it() {
     bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
     bench.acknowledge();
     assert_eq!((heard.lock().result(1), bench.asked().len()), (Some(0), 0), "it does not write through");
+}
+
+#[test]
+fn what_waited_for_an_object_is_executed_before_what_came_later() {
+    let bench = Bench::cache(false, &[]);
+    let (conn, heard) = connect_and_hear();
+    bench.arrive(bench.append(1), &conn, None);
+    let ticket = bench.asked_to(|op| matches!(op, Op::CopyFrom { .. }));
+    // With the promotion as many writes are on their way as may be.
+    let (others, _) = connect_and_hear();
+    for tid in 10..1033 {
+        let object = ObjectId::new(PG.pool, "", "", &format!("o{tid}"));
+        let flags = request_flag::IGNORE_CACHE;
+        bench.arrive(OsdRequest { object, flags, ..bench.append(tid) }, &others, None);
+    }
+    let head = CopyGetReply { user_version: 7, ..CopyGetReply::default() };
+    let copy = Ok(Box::new(Copied { head, ..Copied::default() }));
+    let fetched = crate::copy::Fetched { copy, share: None };
+    bench.cell.enter(|shard| shard.on_read_other(ticket, fetched)).unwrap();
+    // These wait in the PG's machine, the first one for the promotion.
+    bench.arrive(bench.append(2), &conn, None);
+    bench.arrive(bench.append(3), &conn, None);
+    (0..4).for_each(|_| bench.acknowledge());
+    assert_eq!(heard.lock().results, [(1, 0), (2, 0), (3, 0)]);
 }
 
 /// A cache in writeback that records what is dirty, after its agent has looked at the log in the base, which there is none of.

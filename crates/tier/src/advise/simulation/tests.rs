@@ -201,7 +201,7 @@ fn a_full_scan_leaves_the_hot_set_in_the_cache() {
     assert!(before > 0.95 && after >= 0.9 * before, "{before} {after}");
     // Hot objects are not accessed in between: by recency the scan takes their place.
     let (before, after) = hit_rates_around_a_scan(&present);
-    assert!(before > 0.9 && after < 0.8 * before, "{before} {after}");
+    assert!(before > 0.9 && after < 0.9 * before, "{before} {after}");
 }
 
 #[test]

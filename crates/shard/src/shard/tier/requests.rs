@@ -1,0 +1,279 @@
+//! Requests between the pools of a tier: what a cache reads of its base and has it execute, and questions about clients' requests.
+//!
+//! Each names its sender ([`TierSender`]), so that the other pool refuses it where the sender is deposed.
+
+use super::super::Shard;
+use super::super::ops::{InflightOp, Outcome};
+use super::DEPOSED;
+use super::objects::{Ask, Own, Work};
+use super::role::Role;
+use crate::copy::{Fetched, HeldCopy};
+use nacre_pg::{Mutation, log};
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Interval, PoolId, ReqId};
+use nacre_types::msg::{OsdReply, OsdRequest};
+use nacre_types::object::{ObjectId, SNAP_HEAD};
+use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
+use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
+
+impl Shard {
+    /// Who asks, for requests of the PG in `slot`; `None` while the map does not show its interval.
+    fn sender(&self, slot: u32, client: Option<ProxiedClient>) -> Option<Box<TierSender>> {
+        let hosted = self.slots.get(slot as usize)?.as_ref()?;
+        let shows_interval = hosted.machine.interval() == hosted.interval;
+        let (pg, interval, epoch) = (hosted.pg, hosted.interval, self.epoch());
+        shows_interval.then(|| Box::new(TierSender { pg, interval, epoch, client, user_version: 0 }))
+    }
+
+    /// A request between the pools of a tier is refused where its sender is deposed.
+    pub(super) fn is_deposed(&self, sender: &TierSender, slot: u32) -> bool {
+        let Some(map) = &self.map else { return false };
+        let is_over = map.membership(sender.pg).is_none_or(|now| now.interval > sender.interval);
+        is_over || self.role_of(slot).is_none_or(|role| sender.epoch < role.overlay_epoch)
+    }
+
+    /// What the PG knows of a client's request, for the other pool of its tier.
+    pub(super) fn known(&self, slot: u32, reqid: ReqId, attempt: u32) -> Outcome {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
+            return Outcome { result: DEPOSED.negated(), ..Outcome::default() };
+        };
+        let forgets = self.shared.settings.breaks(Mutation::LoseRequestIds);
+        let record = match hosted.machine.admit(reqid, attempt) {
+            _ if forgets => RequestRecord::Unknown,
+            log::Admission::Execute => RequestRecord::Unknown,
+            log::Admission::Duplicate(dup) => RequestRecord::Executed(dup.result),
+            log::Admission::Refused => RequestRecord::Forgotten,
+        };
+        Outcome { ops: vec![OpResult::output(nacre_types::encoding::encode(&record))], ..Outcome::default() }
+    }
+
+    /// A request to the other pool of the tier, about the same object.
+    pub(super) fn request_to_other(
+        &self,
+        slot: u32,
+        other: PoolId,
+        object: &ObjectId,
+        ops: Vec<OsdOp>,
+        client: Option<ProxiedClient>,
+    ) -> Option<Box<OsdRequest>> {
+        let sender = self.sender(slot, client)?;
+        Some(Box::new(OsdRequest {
+            reqid: Self::INTERNAL,
+            oldest_tid: 0,
+            attempt: 0,
+            epoch: sender.epoch,
+            pg: sender.pg,
+            interval: sender.interval,
+            object: object.with_pool(other),
+            mtime_ns: 0,
+            flags: request_flag::IGNORE_OVERLAY,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            ops,
+            tier: Some(sender),
+        }))
+    }
+
+    /// Fetches an object into the cache; `op` waits for it.
+    pub(super) fn promote(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Option<Box<InflightOp>>) {
+        let get = Op::CopyFrom {
+            source: object.with_pool(role.other),
+            version: 0,
+            flags: copy_from_flag::IGNORE_OVERLAY | copy_from_flag::IGNORE_CACHE,
+            truncate: (0, 0),
+        };
+        let Some(request) = self.request_to_other(slot, role.other, object, vec![OsdOp::from(get)], None)
+        else {
+            return op.map_or((), |op| self.back_off(*op, self.epoch()));
+        };
+        let epoch = request.epoch;
+        let ticket = self.tiers.ask(Ask::Promotion {
+            slot,
+            object: object.clone(),
+            interval: request.interval,
+            epoch,
+        });
+        self.begin(slot, object, Work::Promote, op);
+        let most_bytes = self.most_promoted(slot, role);
+        self.shared.world.read_other(self.index, ticket, request, most_bytes);
+    }
+
+    /// The largest object that is promoted, in bytes: others would displace everything else.
+    fn most_promoted(&self, slot: u32, role: &Role) -> u64 {
+        let most = self.shared.limits.load().max_object_size_bytes;
+        let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let pg_bytes = hosted.and_then(|hosted| hosted.cache.as_ref()).map_or(0, |cache| cache.pg_bytes);
+        let ratio = role.tiering().map_or(0, |tiering| tiering.full_ratio_micro);
+        match pg_bytes {
+            0 => most,
+            share => most.min((u128::from(share) * u128::from(ratio) / 1_000_000) as u64),
+        }
+    }
+
+    /// The object that is to be promoted is read, or can't be.
+    pub(in super::super) fn on_read_other(&mut self, ticket: u64, fetched: Fetched) {
+        let Some(Ask::Promotion { slot, object, interval, epoch }) = self.tiers.answered(ticket) else {
+            return;
+        };
+        if !self.is_in(slot, interval) || !self.tiers.is_promoting(&object) {
+            return;
+        }
+        match fetched.copy {
+            Ok(copied) if copied.head.is_absent && !self.has_copy(slot, &object) => {
+                let version = copied.head.user_version;
+                self.release(&object, |state| state.absent = Some(version));
+            }
+            Ok(copied) => match HeldCopy::new(Ok(copied), &self.shared.copies.bytes) {
+                Some(copy) => {
+                    self.shared.promotions.lock().copied(copy.bytes());
+                    self.change_tier_object(slot, &object, Own::Promote { copy, epoch });
+                }
+                None => self.send_waiting_back(&object),
+            },
+            Err(DEPOSED | Errno::ESHUTDOWN | Errno::ETIMEDOUT | Errno::ERANGE) => {
+                self.send_waiting_back(&object)
+            }
+            // The base itself tells what is wrong with it, or it does not fit the cache.
+            Err(_) => self.release(&object, |state| state.goes_past = true),
+        }
+    }
+
+    /// Has a client's operation executed by the base.
+    pub(super) fn proxy(
+        &mut self,
+        slot: u32,
+        role: &Role,
+        object: &ObjectId,
+        mut op: Box<InflightOp>,
+        promotes_then: bool,
+    ) {
+        // The base reads the source of a copy itself, and may be this OSD: it needs the room.
+        op.drop_copy();
+        let Some(conn) = &op.conn else { return };
+        let request = &op.request;
+        let client = ProxiedClient {
+            reqid: request.reqid,
+            attempt: request.attempt,
+            oldest_tid: request.oldest_tid,
+            addr: conn.peer_addr(),
+        };
+        let asked = self.request_to_other(slot, role.other, object, request.ops.clone(), Some(client));
+        let Some(mut asked) = asked else { return self.back_off(*op, self.epoch()) };
+        if !self.may_hold(&op) {
+            return self.send_op_back(*op);
+        }
+        asked.flags |= request.flags;
+        asked.mtime_ns = request.mtime_ns;
+        (asked.snap, asked.snap_context) = (request.snap, request.snap_context.clone());
+        let interval = asked.interval;
+        self.metrics.tier_proxied.inc();
+        self.tiers.begin_proxy(object, slot, promotes_then);
+        let ticket = self.tiers.ask(Ask::Proxied { slot, interval, op });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
+    /// Asks the other pool whether it executed a client's operation before.
+    pub(super) fn query_other(&mut self, slot: u32, role: &Role, object: ObjectId, op: Box<InflightOp>) {
+        let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
+        let Some(asked) = self.request_to_other(slot, role.other, &object, vec![OsdOp::from(query)], None)
+        else {
+            return self.back_off(*op, self.epoch());
+        };
+        let interval = asked.interval;
+        self.begin(slot, &object, Work::Query, None);
+        let ticket = self.tiers.ask(Ask::Query { slot, interval, op });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
+    /// Answers a notify that is over, once the base has said that its clients are sent here by the newest map that it knows:
+    /// elsewhere there may be watches that this pool does not have.
+    pub(in super::super) fn confirm_notify(&mut self, role: &Role, op: Box<InflightOp>, outcome: Outcome) {
+        let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
+        let object = op.request.object.clone();
+        let asked = self.request_to_other(op.slot, role.other, &object, vec![OsdOp::from(query)], None);
+        let Some(asked) = asked else { return self.back_off(*op, self.epoch()) };
+        let ticket = self.tiers.ask(Ask::Confirm { op, outcome });
+        self.shared.world.ask_other(self.index, ticket, asked);
+    }
+
+    /// The other pool's answer.
+    pub(in super::super) fn on_answered(&mut self, ticket: u64, reply: Result<OsdReply, Errno>) {
+        match self.tiers.answered(ticket) {
+            Some(Ask::Proxied { slot, interval, op }) => self.on_proxied(slot, interval, op, reply),
+            Some(Ask::Query { slot, interval, op }) => self.on_queried(slot, interval, op, reply),
+            Some(Ask::Confirm { op, outcome }) => match reply {
+                Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
+                Ok(_) => self.answer_notifier(&op, outcome),
+                Err(_) => self.send_op_back(*op),
+            },
+            Some(Ask::Flush { slot, interval, object, epoch }) => {
+                self.on_flushed(slot, interval, &object, epoch, reply);
+            }
+            Some(Ask::Log { slot, interval, what }) => self.on_log_answered(slot, interval, what, reply),
+            Some(Ask::Promotion { .. }) | None => {}
+        }
+    }
+
+    fn on_proxied(
+        &mut self,
+        slot: u32,
+        interval: Interval,
+        op: Box<InflightOp>,
+        reply: Result<OsdReply, Errno>,
+    ) {
+        let object = op.request.object.clone();
+        let is_here = self.is_in(slot, interval);
+        match reply {
+            _ if !is_here => self.back_off(*op, self.epoch()),
+            // It knows a newer map.
+            Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
+            Ok(reply) => {
+                let outcome =
+                    Outcome { result: reply.result, user_version: reply.user_version, ops: reply.ops };
+                self.tell(slot, op, outcome);
+            }
+            Err(_) => self.send_op_back(*op),
+        }
+        if is_here && let Some(promotes) = self.tiers.end_proxy(&object) {
+            self.release(&object, |_| {});
+            if promotes && let Some(role) = self.role_of(slot) {
+                self.promote(slot, &role, &object, None);
+            }
+        }
+    }
+
+    fn on_queried(
+        &mut self,
+        slot: u32,
+        interval: Interval,
+        mut op: Box<InflightOp>,
+        reply: Result<OsdReply, Errno>,
+    ) {
+        let object = op.request.object.clone();
+        if !self.is_in(slot, interval) {
+            return self.back_off(*op, self.epoch());
+        }
+        let output = |reply: &OsdReply| reply.ops.first().map(|op| op.output.clone()).unwrap_or_default();
+        let record = reply.map(|reply| match reply.result {
+            0 => nacre_types::encoding::decode::<RequestRecord>(&output(&reply)).ok(),
+            _ => None,
+        });
+        let mut waiting = self.tiers.end(&object);
+        match record {
+            Ok(Some(RequestRecord::Unknown)) => {
+                op.tier.is_checked = true;
+                waiting.push_front(op);
+            }
+            Ok(Some(RequestRecord::Executed(result))) => {
+                let outcome = Outcome::recorded(&op.request.reqid, &result);
+                self.tell(slot, op, outcome);
+            }
+            Ok(Some(RequestRecord::Forgotten)) => {
+                self.tell(slot, op, Outcome { result: Errno::ESTALE.negated(), ..Outcome::default() });
+            }
+            Ok(None) => self.back_off(*op, self.epoch().next()),
+            Err(_) => self.send_op_back(*op),
+        }
+        self.resume(&object, waiting);
+    }
+}
