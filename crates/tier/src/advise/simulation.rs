@@ -7,7 +7,7 @@
 //!
 //! The first half of a trace warms the caches up, the second half counts. An object whose first access in the trace was a
 //! hit is in the cache from the beginning, as far as it has room, and objects with several accesses, or such a hit, are in the hit sets from
-//! before the trace.
+//! before the trace. Frequencies are those of the trace from the beginning.
 //!
 //! # What is left out
 //!
@@ -281,6 +281,10 @@ impl PgCache {
             }
             if !is_first || access.is_hit {
                 known.insert(access.key);
+            }
+            // Frequencies were about the same before the trace.
+            if let (Some(filter), Some(object)) = (&mut cache.filter, cache.objects.get(&access.key)) {
+                filter.record(&object.id);
             }
         }
         for turn in 0..sealed {
