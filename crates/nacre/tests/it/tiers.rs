@@ -225,8 +225,11 @@ fn advice_says_what_is_and_what_more_would_bring() {
 #[test]
 fn limits_of_promotions_are_followed_while_osds_run() {
     const OBJECTS: u64 = 300;
-    let conf = format!("{}osd_tier_promote_max_objects_sec = 1\n", conf());
-    let cluster = TestCluster::start_with(3, "memstore", &conf);
+    let cluster = TestCluster::start_with(3, "memstore", conf());
+    let limit = |objects: &str| {
+        cluster.ok(&["ceph", "config", "set", "osd", "osd_tier_promote_max_objects_sec", objects]);
+    };
+    limit("1");
     for pool in ["base", "cache"] {
         cluster.create_pool(pool, 4, 2, 1);
     }
@@ -235,6 +238,16 @@ fn limits_of_promotions_are_followed_while_osds_run() {
     (0..OBJECTS).for_each(|number| write(&base, &format!("o{number}"), "contents"));
     cluster.ok(&["ceph", "osd", "tier", "add", "base", "cache"]);
     cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback", "--yes-i-really-mean-it"]);
+    // Without hit sets promotions are not limited.
+    let variables = [
+        ("hit_set_type", "bloom"),
+        ("hit_set_count", "1"),
+        ("hit_set_period", "3600"),
+        ("min_read_recency_for_promote", "0"),
+    ];
+    for (variable, value) in variables {
+        cluster.ok(&["ceph", "osd", "pool", "set", "cache", variable, value]);
+    }
     cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
     let read_all = || {
         let read = |number| _ = read(&base, &format!("o{number}")).unwrap();
@@ -242,7 +255,7 @@ fn limits_of_promotions_are_followed_while_osds_run() {
     };
     read_all();
     assert!(names(&cluster, "cache").len() < OBJECTS as usize / 2, "a second each is a minute and a half");
-    cluster.ok(&["ceph", "config", "set", "osd", "osd_tier_promote_max_objects_sec", "100000"]);
+    limit("100000");
     cluster.wait_for("all objects to be promoted", |cluster| {
         read_all();
         names(cluster, "cache").len() == OBJECTS as usize
