@@ -681,8 +681,8 @@ fn pg_json(view: &PgView) -> Value {
     put("log_size", s.log_size.into());
     put("ondisk_log_size", s.log_size.into());
     put("stats_invalid", (!view.reported).into());
+    put("dirty_stats_invalid", (!view.reported || !s.sums_complete).into());
     for name in [
-        "dirty_stats_invalid",
         "omap_stats_invalid",
         "hitset_stats_invalid",
         "hitset_bytes_stats_invalid",

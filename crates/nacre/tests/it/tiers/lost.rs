@@ -106,7 +106,10 @@ fn the_base_is_not_served_in_place_of_lost_writes_until_that_is_accepted() {
     // A removal alone may go past the cache.
     write(&base, "removed", "in the cache");
     block_on(base.remove("removed")).unwrap();
-    cluster.wait_for("a report of what is dirty", |cluster| health(cluster).contains("has 3 dirty objects"));
+    cluster.wait_for("reports of what is dirty", |cluster| {
+        let dump = cluster.ok(&["ceph", "pg", "dump", "pgs", "--format", "json"]);
+        health(cluster).contains("has 3 dirty objects") && !dump.contains("\"dirty_stats_invalid\":true")
+    });
     lose_the_cache(&mut cluster);
     cluster.wait_for("the loss of the cache's PGs", |cluster| lost_pgs(cluster).len() == 8);
     let said = health(&cluster);
