@@ -6,8 +6,8 @@
 //! [`effort`](crate::effort) and [`temperature`](crate::temperature), as an OSD does.
 //!
 //! The first half of a trace warms the caches up, the second half counts. An object whose first access in the trace was a
-//! hit is in the cache from the beginning, as far as it has room, and objects with several accesses, or such a hit, are in the hit sets from
-//! before the trace. Frequencies are those of the trace from the beginning.
+//! hit is in the cache from the beginning, as far as it has room. Objects with several accesses, or such a hit, are in the
+//! hit sets from before the trace, and frequencies are those of the whole trace from the beginning.
 //!
 //! # What is left out
 //!
@@ -306,6 +306,8 @@ impl PgCache {
         let now_ns = self.next_step_ns;
         self.choose();
         for _ in 0..MOST_SETTLING {
+            // A whole object a step, however many each followed one stands for.
+            (self.checks, self.evictions) = (1.0, 1.0);
             if !self.evict_some(now_ns) {
                 break;
             }

@@ -131,6 +131,39 @@ fn what_waited_for_an_object_is_executed_before_what_came_later() {
     assert_eq!(heard.lock().results, [(1, 0), (2, 0), (3, 0)]);
 }
 
+#[test]
+fn the_agent_flushes_more_at_a_time_while_clients_are_idle() {
+    for (is_client_there, expected) in [(true, 2), (false, 16)] {
+        let mut bench = Bench::cache(false, &[]);
+        let mut cache = Pool::clone(&bench.map.pools[&PG.pool]);
+        // Low speed: all of 20 objects are above the first ratio, and below the second.
+        cache.tiering.target_max_objects = 100;
+        (cache.tiering.dirty_ratio_micro, cache.tiering.dirty_high_ratio_micro) = (0, 900_000);
+        bench.map.pools.insert(PG.pool, Arc::new(cache));
+        bench.next_interval();
+        let (conn, _) = connect_and_hear();
+        for tid in 1..=20 {
+            let object = ObjectId::new(PG.pool, "", "", &format!("o{tid}"));
+            bench.arrive(OsdRequest { object, ..bench.append(tid) }, &conn, None);
+            bench.says_absent(bench.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
+            bench.acknowledge();
+        }
+        // The PG's objects are counted.
+        bench.cell.enter(|shard| (0..8).for_each(|_| shard.work())).unwrap();
+        bench.asked();
+        bench
+            .cell
+            .enter(|shard| {
+                shard.now_ns += 2 * SECOND;
+                shard.shared.heartbeats.lock().hold_lease(OTHER, shard.now_ns);
+                shard.tiers.client_ns = if is_client_there { shard.now_ns } else { 0 };
+                shard.due_agents();
+            })
+            .unwrap();
+        assert_eq!(bench.asked().len(), expected, "a client is there: {is_client_there}");
+    }
+}
+
 /// A cache in writeback that records what is dirty, after its agent has looked at the log in the base, which there is none of.
 fn cache_with_log() -> Bench {
     let mut bench = Bench::cache(false, &[]);
