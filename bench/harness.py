@@ -18,6 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
 RESULTS = os.path.join(HERE, "RESULTS.md")
 TICK_US = 1_000_000 / os.sysconf("SC_CLK_TCK")
+# The daemons that a benchmark started end with it, also where it is told to end.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 # The sections of RESULTS.md in order: the name in the markers, the heading.
 SECTIONS = {
     "bluestore": "Nacre beside Ceph: BlueStore",

@@ -17,7 +17,7 @@ use crate::error::{Result, StoreError};
 use crate::{CommitSink, Completion, PoolUsage};
 use bytes::Bytes;
 use nacre_types::ids::{PgId, PoolId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -246,8 +246,13 @@ impl Queue {
     /// says that no work came for as long as `wait` says. `None` when the thread is to end.
     fn take(&self, wait: Wait) -> Option<(Vec<Queued>, u64, bool)> {
         let mut state = self.state.lock();
-        let mut waited = false;
+        let (mut waited, mut yielded) = (false, false);
         loop {
+            if !state.transactions.is_empty() && !yielded {
+                // Where processors are scarce, those that are about to submit come first: one flush then serves more of them.
+                MutexGuard::unlocked(&mut state, std::thread::yield_now);
+                yielded = true;
+            }
             let empty = state.transactions.is_empty();
             if state.end == End::Abandoned || (state.end == End::Drained && empty && !state.deferred) {
                 return None;

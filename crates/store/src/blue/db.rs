@@ -493,6 +493,10 @@ const DELETIONS_TRIGGER: usize = 16_384;
 /// A memtable in which one step of a scan skips so many entries is flushed, and so gets to that compaction.
 const SCAN_FLUSH_TRIGGER: &str = "8192";
 
+/// Has the memtables of the PG logs remember for each PG where they inserted last: its next entry goes there, and is not looked
+/// for from the top. The prefix is that of a collection (`keys::COLLECTION_BYTES`).
+const LOG_INSERT_HINT: &str = "memtable_insert_with_hint_prefix_extractor=fixed:12";
+
 /// Opens the database itself.
 pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let cache = Cache::new_lru_cache(config.cache_bytes);
@@ -559,7 +563,13 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
     if family != Family::PgLog {
         table.set_bloom_filter(10.0, false);
     }
-    let mut options = Options::default();
+    let mut options = match family {
+        // This option is in the library's interface as text alone.
+        Family::PgLog => Options::default()
+            .get_options_from_string(LOG_INSERT_HINT)
+            .expect("invariant: RocksDB knows the option"),
+        _ => Options::default(),
+    };
     options.add_compact_on_deletion_collector_factory(DELETIONS_WINDOW, DELETIONS_TRIGGER, 0.0);
     if family == Family::FreeList {
         options.set_merge_operator_associative("xor", |_, existing, operands| {
