@@ -29,6 +29,7 @@ SECTIONS = {
     "striper": "Striped objects beside Ceph's libradosstriper",
     "s3": "S3 beside radosgw",
     "notifications": "Bucket notifications beside radosgw",
+    "notifications-nacre": "Bucket notifications on Nacre alone",
     "tiers": "A cache tier under the gateway",
     "tiers-bluestore": "The same, in front of BlueStore",
     "tier-works": "A cache tier beside its pools",
