@@ -223,8 +223,8 @@ impl Daemon {
             }
             Daemon::Osd(osd) => osd.failed().await,
             Daemon::Gateway(server, ..) => {
-                server.gateway().shut_out().await;
-                "the cluster took the gateway for gone and has shut it out".to_owned()
+                server.gateway().wait_blocklisted().await;
+                "the cluster considered the gateway dead and has blocklisted it".to_owned()
             }
         }
     }

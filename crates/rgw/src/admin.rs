@@ -6,7 +6,7 @@ use crate::bucket::{Bucket, OwnBucket, QUOTA, Versioning, list_of};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::object::Data;
-use crate::quota::{Quota, QuotaChange, Sums};
+use crate::quota::{Quota, QuotaChange, QuotaUsage};
 use crate::record;
 use crate::user::User;
 use crate::zone::STORAGE_CLASS;
@@ -50,7 +50,7 @@ pub fn epoch_of(text: &str) -> Option<u64> {
 }
 
 /// Objects and bytes in radosgw's fields. What data takes on disk beside its bytes is not known here.
-fn describe_sums(sums: Sums) -> Value {
+fn describe_usage(sums: QuotaUsage) -> Value {
     let kb = sums.bytes.div_ceil(1024);
     json!({
         "size": sums.bytes, "size_actual": sums.bytes, "size_utilized": sums.bytes, "size_kb": kb, "size_kb_actual": kb,
@@ -61,7 +61,7 @@ fn describe_sums(sums: Sums) -> Value {
 /// What all of a user's buckets hold.
 #[derive(Clone, Copy, Debug)]
 pub struct UserStats {
-    sums: Sums,
+    sums: QuotaUsage,
     at_ns: u64,
 }
 
@@ -69,7 +69,7 @@ impl UserStats {
     /// What `radosgw-admin user stats` prints.
     pub fn describe(&self) -> Value {
         json!({
-            "stats": describe_sums(self.sums),
+            "stats": describe_usage(self.sums),
             "last_stats_sync": time(self.at_ns),
             "last_stats_update": time(self.at_ns),
         })
@@ -77,12 +77,12 @@ impl UserStats {
 
     /// As `GET /admin/user?stats` has it among the user's own fields.
     pub(crate) fn bare(&self) -> Value {
-        describe_sums(self.sums)
+        describe_usage(self.sums)
     }
 }
 
 /// What `radosgw-admin bucket stats` prints.
-pub(crate) fn describe_bucket(bucket: &Bucket, sums: Sums) -> Value {
+pub(crate) fn describe_bucket(bucket: &Bucket, sums: QuotaUsage) -> Value {
     let versioning = match bucket.versioning {
         Versioning::Off => "off",
         Versioning::Enabled => "enabled",
@@ -91,8 +91,8 @@ pub(crate) fn describe_bucket(bucket: &Bucket, sums: Sums) -> Value {
     let tags: serde_json::Map<String, Value> =
         bucket.tags.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     let mut usage = json!({});
-    if sums != Sums::default() {
-        usage["rgw.main"] = describe_sums(sums);
+    if sums != QuotaUsage::default() {
+        usage["rgw.main"] = describe_usage(sums);
     }
     json!({
         "bucket": bucket.name, "num_shards": bucket.shards, "tenant": "", "versioning": versioning,
@@ -145,13 +145,13 @@ impl Gateway {
     pub async fn bucket_stats(&self, name: &str) -> Result<Value> {
         let bucket = self.bucket(name).await?;
         let (objects, bytes) = self.bucket_usage(&bucket).await?;
-        Ok(describe_bucket(&bucket, Sums { objects, bytes }))
+        Ok(describe_bucket(&bucket, QuotaUsage { objects, bytes }))
     }
 
     /// What all of a user's buckets hold, read now.
     pub async fn user_stats(&self, id: &str) -> Result<UserStats> {
         self.user(id).await?;
-        Ok(UserStats { sums: self.user_sums(id).await?, at_ns: crate::gateway::now_ns() })
+        Ok(UserStats { sums: self.user_usage(id).await?, at_ns: crate::gateway::now_ns() })
     }
 
     /// Changes the quota of a user, or with `bucket` the one that each of its buckets has that has none of its own.
@@ -334,7 +334,7 @@ impl Gateway {
                         "linked": own.iter().any(|(own, _)| *own == bucket.name).to_string(), "has_bucket_info": "false",
                     })
                 } else {
-                    let mut info = describe_bucket(&bucket, Sums::default());
+                    let mut info = describe_bucket(&bucket, QuotaUsage::default());
                     info["bucket"] = named;
                     json!({ "bucket_info": info, "attrs": describe_acl(&bucket.acl, &bucket.owner) })
                 };

@@ -225,8 +225,8 @@ pub struct Gateway {
     /// When it was last asked whether the cluster answers, and whether it did.
     answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
     session: String,
-    /// Whether the cluster has shut it out.
-    shut_out: watch::Sender<bool>,
+    /// Whether the cluster has blocklisted it.
+    blocklisted: watch::Sender<bool>,
     /// The first half of tags; the second is counted.
     instance: u64,
     counted: AtomicU64,
@@ -314,7 +314,7 @@ impl Gateway {
             secret: OnceCell::new(),
             answered: tokio::sync::Mutex::new(None),
             session,
-            shut_out: watch::Sender::new(false),
+            blocklisted: watch::Sender::new(false),
             instance: u64::from_be_bytes(instance),
             counted: AtomicU64::new(0),
             cluster,
@@ -379,11 +379,11 @@ impl Gateway {
         }
     }
 
-    /// Waits until the cluster has shut this gateway out, which it took for gone: it can do nothing any more, and has to be
-    /// restarted.
-    pub async fn shut_out(&self) {
+    /// Waits until the cluster has blocklisted this gateway, because it was considered dead: all its operations fail, and it has to
+    /// be restarted.
+    pub async fn wait_blocklisted(&self) {
         // The sender is this gateway's.
-        _ = self.shut_out.subscribe().wait_for(|is_out| *is_out).await;
+        _ = self.blocklisted.subscribe().wait_for(|is_out| *is_out).await;
     }
 
     /// Whether the cluster answers within two seconds. It is asked once in a second at most, however many want to know.
@@ -769,7 +769,7 @@ async fn keep_watching(gateway: Weak<Gateway>) {
             Err(error @ nacre_client::Error::Blocklisted) => {
                 tracing::error!(%error, "rgw: the cluster has shut this gateway out: restart it");
                 if let Some(gateway) = gateway.upgrade() {
-                    gateway.shut_out.send_replace(true);
+                    gateway.blocklisted.send_replace(true);
                 }
                 return;
             }

@@ -61,7 +61,7 @@ pub use index::{IndexFormat, MAX_SHARDS, ReshardEntry};
 pub use lifecycle::{Expired, LifecycleEntry, LifecycleStatus};
 pub use metrics::Metrics;
 pub use notifications::{DeadLetterAction, DeadLetters, Delivery, EndpointRules};
-pub use quota::{Ages, Quota, QuotaChange, Sums};
+pub use quota::{Ages, Quota, QuotaChange, QuotaUsage};
 pub use ratelimit::RateLimit;
 pub use usage::UsageFilter;
 pub use user::{AccessKey, DEFAULT_MAX_BUCKETS, User};

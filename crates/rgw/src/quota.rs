@@ -1,8 +1,8 @@
 //! Quotas: how many objects and bytes a bucket, or all buckets of a user, may hold.
 //!
-//! They are judged from sums that a gateway remembers for a bounded time (`rgw_bucket_quota_ttl`), as radosgw does, and not
-//! from the index at each write. Between two readings the sums follow what this gateway's own changes did to the index
-//! ([`Quotas::finished`]) and count what is on its way into RADOS ([`Held`]); of other gateways' changes they learn by the
+//! They are judged from usage that a gateway remembers for a bounded time (`rgw_bucket_quota_ttl`), as radosgw does, and not
+//! from the index at each write. Between two readings the usage follows what this gateway's own changes did to the index
+//! ([`Quotas::finished`]) and count what is on its way into RADOS ([`QuotaReservation`]); of other gateways' changes they learn by the
 //! next reading. So a quota may be exceeded by what the others write in that time, and by nothing else. Where no quota is
 //! enabled nothing is counted and nothing read.
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sums remembered, and writes held in each, at most; past it what is oldest is forgotten and read again.
+/// Scopes whose usage is remembered, and reservations in each, at most; beyond that the oldest are forgotten and read again.
 const REMEMBERED: usize = 10_000;
 /// Buckets of a user that are read at the same time.
 const BUCKETS: usize = 8;
@@ -78,38 +78,38 @@ impl Quota {
     }
 
     /// Whether so much fits.
-    fn has_room(&self, sums: Sums) -> bool {
+    fn has_room(&self, usage: QuotaUsage) -> bool {
         let below = |sum: u64, max: i64| u64::try_from(max).map_or(true, |max| sum <= max);
-        !self.enabled || (below(sums.objects, self.max_objects) && below(sums.bytes, self.max_size))
+        !self.enabled || (below(usage.objects, self.max_objects) && below(usage.bytes, self.max_size))
     }
 }
 
 /// Objects and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct QuotaUsage {
     /// Objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl std::ops::Add for Sums {
-    type Output = Sums;
+impl std::ops::Add for QuotaUsage {
+    type Output = QuotaUsage;
 
-    fn add(self, other: Sums) -> Sums {
+    fn add(self, other: QuotaUsage) -> QuotaUsage {
         let objects = self.objects.saturating_add(other.objects);
-        Sums { objects, bytes: self.bytes.saturating_add(other.bytes) }
+        QuotaUsage { objects, bytes: self.bytes.saturating_add(other.bytes) }
     }
 }
 
-/// How a change of an index changed its sums.
+/// How a change of an index changed its usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delta {
     pub(crate) objects: i64,
     pub(crate) bytes: i64,
 }
 
-/// How old remembered sums may be.
+/// How old remembered usage may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Ages {
     /// `rgw_bucket_quota_ttl`: of a bucket; also how long parts count that no upload was completed with.
@@ -125,30 +125,30 @@ enum Scope {
     User(String),
 }
 
-/// Remembered sums.
+/// Remembered usage.
 #[derive(Debug)]
 struct Known {
-    sums: Sums,
+    usage: QuotaUsage,
     read: Instant,
     /// A reading is under way.
     renewed: bool,
     /// What is on its way into RADOS, by the tag of the write.
-    held: HashMap<String, HeldSums>,
+    reserved: HashMap<String, Reserved>,
 }
 
 #[derive(Debug)]
-struct HeldSums {
-    sums: Sums,
+struct Reserved {
+    usage: QuotaUsage,
     since: Instant,
     /// The upload that a part belongs to; empty for an object.
     upload: String,
 }
 
-/// The remembered sums of a gateway.
+/// The remembered usage of a gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     known: Mutex<HashMap<Scope, Known>>,
-    /// Whose the buckets with remembered sums are, by id.
+    /// The owners of buckets with remembered usage, by id.
     owners: Mutex<HashMap<String, String>>,
     /// Whether there are any: most gateways have none, and their writes look no further.
     any: AtomicBool,
@@ -165,9 +165,9 @@ pub(crate) enum Purpose<'a> {
     Completion(&'a str),
 }
 
-/// Room taken for a write that is under way. Dropped, it is given back; [`Held::keep`] leaves it until the write is
+/// Room taken for a write that is under way. Dropped, it is given back; [`QuotaReservation::keep`] leaves it until the write is
 /// finished in the index.
-pub(crate) struct Held {
+pub(crate) struct QuotaReservation {
     gateway: Arc<Gateway>,
     scopes: Vec<(Scope, Quota)>,
     tag: String,
@@ -176,16 +176,21 @@ pub(crate) struct Held {
 
 impl Known {
     /// All but what a write holds itself, and what it takes the place of.
-    fn total(&self, but: &str, completed: &str) -> Sums {
-        let is_own =
-            |tag: &str, held: &HeldSums| tag == but || (!completed.is_empty() && held.upload == completed);
-        let held = self.held.iter().filter(|(tag, held)| !is_own(tag, held)).map(|(_, held)| held.sums);
-        held.fold(self.sums, |total, sums| total + sums)
+    fn total(&self, but: &str, completed: &str) -> QuotaUsage {
+        let is_own = |tag: &str, reserved: &Reserved| {
+            tag == but || (!completed.is_empty() && reserved.upload == completed)
+        };
+        let reserved = self
+            .reserved
+            .iter()
+            .filter(|(tag, reserved)| !is_own(tag, reserved))
+            .map(|(_, reserved)| reserved.usage);
+        reserved.fold(self.usage, |total, usage| total + usage)
     }
 }
 
 impl Quotas {
-    /// Notes that changes of the index of the bucket `id` are finished, and what they did to its sums.
+    /// Notes that changes of the index of the bucket `id` are finished, and what they did to its usage.
     pub(crate) fn finished<'a>(&self, id: &str, tags: impl Iterator<Item = &'a str> + Clone, delta: Delta) {
         if !self.any.load(Ordering::Relaxed) {
             return;
@@ -195,10 +200,10 @@ impl Quotas {
         let mut all = self.known.lock();
         for scope in scopes.iter().flatten() {
             let Some(known) = all.get_mut(scope) else { continue };
-            known.sums.objects = known.sums.objects.saturating_add_signed(delta.objects);
-            known.sums.bytes = known.sums.bytes.saturating_add_signed(delta.bytes);
+            known.usage.objects = known.usage.objects.saturating_add_signed(delta.objects);
+            known.usage.bytes = known.usage.bytes.saturating_add_signed(delta.bytes);
             for tag in tags.clone() {
-                known.held.remove(tag);
+                known.reserved.remove(tag);
             }
         }
     }
@@ -213,7 +218,7 @@ impl Quotas {
         let mut all = self.known.lock();
         for scope in scopes.iter().flatten() {
             if let Some(known) = all.get_mut(scope) {
-                known.held.retain(|_, held| held.upload != upload);
+                known.reserved.retain(|_, reserved| reserved.upload != upload);
             }
         }
     }
@@ -222,25 +227,25 @@ impl Quotas {
         let mut all = self.known.lock();
         for (scope, _) in scopes {
             if let Some(known) = all.get_mut(scope) {
-                known.held.remove(tag);
+                known.reserved.remove(tag);
             }
         }
     }
 }
 
-impl Held {
-    /// Takes room for other sums than at first; fails, and keeps what it had, where they do not fit.
-    pub(crate) fn resize(&self, sums: Sums) -> Result<()> {
+impl QuotaReservation {
+    /// Changes the reserved amount. Fails where it does not fit, and keeps what was reserved.
+    pub(crate) fn resize(&self, usage: QuotaUsage) -> Result<()> {
         let mut all = self.gateway.quotas.known.lock();
         let fits = self.scopes.iter().all(|(scope, quota)| {
-            all.get(scope).is_none_or(|known| quota.has_room(known.total(&self.tag, "") + sums))
+            all.get(scope).is_none_or(|known| quota.has_room(known.total(&self.tag, "") + usage))
         });
         if !fits {
             return Err(Error::QuotaExceeded);
         }
         for (scope, _) in &self.scopes {
-            if let Some(held) = all.get_mut(scope).and_then(|known| known.held.get_mut(&self.tag)) {
-                held.sums = sums;
+            if let Some(reserved) = all.get_mut(scope).and_then(|known| known.reserved.get_mut(&self.tag)) {
+                reserved.usage = usage;
             }
         }
         Ok(())
@@ -252,7 +257,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for QuotaReservation {
     fn drop(&mut self) {
         if !self.kept {
             self.gateway.quotas.give_back(&self.scopes, &self.tag);
@@ -267,9 +272,9 @@ impl Gateway {
         self: &Arc<Gateway>,
         bucket: &Bucket,
         tag: &str,
-        sums: Sums,
+        usage: QuotaUsage,
         purpose: Purpose<'_>,
-    ) -> Result<Option<Held>> {
+    ) -> Result<Option<QuotaReservation>> {
         let (upload, completed) = match purpose {
             Purpose::Object => ("", ""),
             Purpose::Part(upload) => (upload, ""),
@@ -298,25 +303,27 @@ impl Gateway {
         for (scope, quota) in &scopes {
             if let Some(known) = all.get_mut(scope) {
                 // What never became an object, nor was given back, is not waited for without end.
-                if known.held.len() >= REMEMBERED {
-                    known.held.retain(|_, held| held.since.elapsed() < self.config.quota_ages.bucket);
+                if known.reserved.len() >= REMEMBERED {
+                    known
+                        .reserved
+                        .retain(|_, reserved| reserved.since.elapsed() < self.config.quota_ages.bucket);
                 }
-                if !quota.has_room(known.total(tag, completed) + sums) {
+                if !quota.has_room(known.total(tag, completed) + usage) {
                     return Err(Error::QuotaExceeded);
                 }
             }
         }
         for (scope, _) in &scopes {
             if let Some(known) = all.get_mut(scope) {
-                let held = HeldSums { sums, since: Instant::now(), upload: upload.to_owned() };
-                known.held.insert(tag.to_owned(), held);
+                let reserved = Reserved { usage, since: Instant::now(), upload: upload.to_owned() };
+                known.reserved.insert(tag.to_owned(), reserved);
             }
         }
         drop(all);
-        Ok(Some(Held { gateway: Arc::clone(self), scopes, tag: tag.to_owned(), kept: false }))
+        Ok(Some(QuotaReservation { gateway: Arc::clone(self), scopes, tag: tag.to_owned(), kept: false }))
     }
 
-    /// Sees to it that sums are remembered and not too old. Those that are half as old as they may be are read again while
+    /// Has usage remembered that is not too old. Where it is half as old as it may be it is read again while
     /// the request goes on.
     async fn know(self: &Arc<Gateway>, scope: &Scope, bucket: &Bucket, owner: &User) -> Result<()> {
         let most = match scope {
@@ -346,8 +353,8 @@ impl Gateway {
             Some((_, true)) => {
                 let (gateway, scope, bucket) = (Arc::clone(self), scope.clone(), bucket.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = gateway.read_sums(&scope, &bucket).await {
-                        tracing::warn!(%error, ?scope, "rgw: sums for a quota can't be read");
+                    if let Err(error) = gateway.read_usage(&scope, &bucket).await {
+                        tracing::warn!(%error, ?scope, "rgw: usage for a quota can't be read");
                         if let Some(known) = gateway.quotas.known.lock().get_mut(&scope) {
                             known.renewed = false;
                         }
@@ -355,60 +362,60 @@ impl Gateway {
                 });
                 Ok(())
             }
-            _ => self.read_sums(scope, bucket).await,
+            _ => self.read_usage(scope, bucket).await,
         }
     }
 
-    async fn read_sums(&self, scope: &Scope, bucket: &Bucket) -> Result<()> {
-        let sums = match scope {
+    async fn read_usage(&self, scope: &Scope, bucket: &Bucket) -> Result<()> {
+        let usage = match scope {
             Scope::Bucket(_) => {
                 let (objects, bytes) = self.bucket_usage(bucket).await?;
-                Sums { objects, bytes }
+                QuotaUsage { objects, bytes }
             }
-            Scope::User(id) => self.user_sums(id).await?,
+            Scope::User(id) => self.user_usage(id).await?,
         };
         let mut all = self.quotas.known.lock();
         if all.len() >= REMEMBERED && !all.contains_key(scope) {
             all.clear();
         }
-        let held = all.remove(scope).map(|known| known.held).unwrap_or_default();
+        let reserved = all.remove(scope).map(|known| known.reserved).unwrap_or_default();
         let most = self.config.quota_ages.bucket;
-        let held = held.into_iter().filter(|(_, held)| held.since.elapsed() < most).collect();
-        all.insert(scope.clone(), Known { sums, read: Instant::now(), renewed: false, held });
+        let reserved = reserved.into_iter().filter(|(_, reserved)| reserved.since.elapsed() < most).collect();
+        all.insert(scope.clone(), Known { usage, read: Instant::now(), renewed: false, reserved });
         Ok(())
     }
 
     /// Objects and bytes of all buckets of a user, without what is pending.
-    pub async fn user_sums(&self, id: &str) -> Result<Sums> {
+    pub async fn user_usage(&self, id: &str) -> Result<QuotaUsage> {
         let own = self.buckets_of(id, "", u64::MAX).await?;
         let mut reads = FuturesUnordered::new();
-        let mut total = Sums::default();
+        let mut total = QuotaUsage::default();
         for (name, _) in own {
             if reads.len() >= BUCKETS
-                && let Some(sums) = reads.next().await
+                && let Some(usage) = reads.next().await
             {
-                total = total + sums?;
+                total = total + usage?;
             }
-            reads.push(self.sums_of(id, name));
+            reads.push(self.usage_of(id, name));
         }
-        while let Some(sums) = reads.next().await {
-            total = total + sums?;
+        while let Some(usage) = reads.next().await {
+            total = total + usage?;
         }
         Ok(total)
     }
 
     /// What a bucket holds, if it is that user's.
-    async fn sums_of(&self, user: &str, name: String) -> Result<Sums> {
+    async fn usage_of(&self, user: &str, name: String) -> Result<QuotaUsage> {
         let bucket = match self.known_bucket(&name).await {
             // Listed before it is made, and until after it is removed.
-            Err(Error::NoSuchBucket(_)) => return Ok(Sums::default()),
+            Err(Error::NoSuchBucket(_)) => return Ok(QuotaUsage::default()),
             bucket => bucket?,
         };
         if bucket.owner != user {
-            return Ok(Sums::default());
+            return Ok(QuotaUsage::default());
         }
         let (objects, bytes) = self.bucket_usage(&bucket).await?;
-        Ok(Sums { objects, bytes })
+        Ok(QuotaUsage { objects, bytes })
     }
 }
 
@@ -419,13 +426,13 @@ mod tests {
     #[test]
     fn limits_are_inclusive_and_below_zero_none() {
         let quota = |max_size, max_objects| Quota { enabled: true, max_size, max_objects };
-        let sums = |objects, bytes| Sums { objects, bytes };
-        assert!(quota(100, -1).has_room(sums(1000, 100)));
-        assert!(!quota(100, -1).has_room(sums(0, 101)));
-        assert!(quota(-1, 2).has_room(sums(2, u64::MAX)));
-        assert!(!quota(-1, 2).has_room(sums(3, 0)));
-        assert!(!quota(0, 0).has_room(sums(1, 0)));
-        assert!(Quota { enabled: false, max_size: 0, max_objects: 0 }.has_room(sums(9, 9)));
+        let usage = |objects, bytes| QuotaUsage { objects, bytes };
+        assert!(quota(100, -1).has_room(usage(1000, 100)));
+        assert!(!quota(100, -1).has_room(usage(0, 101)));
+        assert!(quota(-1, 2).has_room(usage(2, u64::MAX)));
+        assert!(!quota(-1, 2).has_room(usage(3, 0)));
+        assert!(!quota(0, 0).has_room(usage(1, 0)));
+        assert!(Quota { enabled: false, max_size: 0, max_objects: 0 }.has_room(usage(9, 9)));
         assert!(!quota(-1, -1).limits() && quota(-1, 0).limits());
     }
 
@@ -443,21 +450,29 @@ mod tests {
         let quotas = Quotas::default();
         quotas.any.store(true, Ordering::Relaxed);
         quotas.owners.lock().insert("b1".into(), "alice".into());
-        let sums = |objects, bytes| Sums { objects, bytes };
+        let usage = |objects, bytes| QuotaUsage { objects, bytes };
         for scope in [Scope::Bucket("b1".into()), Scope::User("alice".into())] {
-            let held =
-                |upload: &str| HeldSums { sums: sums(1, 10), since: Instant::now(), upload: upload.into() };
-            let held =
-                [("t1".to_owned(), held("")), ("t2".to_owned(), held("u")), ("t3".to_owned(), held("u"))];
-            let known = Known { sums: sums(5, 50), read: Instant::now(), renewed: false, held: held.into() };
+            let reserved =
+                |upload: &str| Reserved { usage: usage(1, 10), since: Instant::now(), upload: upload.into() };
+            let reserved = [
+                ("t1".to_owned(), reserved("")),
+                ("t2".to_owned(), reserved("u")),
+                ("t3".to_owned(), reserved("u")),
+            ];
+            let known = Known {
+                usage: usage(5, 50),
+                read: Instant::now(),
+                renewed: false,
+                reserved: reserved.into(),
+            };
             quotas.known.lock().insert(scope, known);
         }
         let totals = || quotas.known.lock().values().map(|known| known.total("", "")).collect::<Vec<_>>();
-        assert_eq!(totals(), [sums(8, 80); 2]);
+        assert_eq!(totals(), [usage(8, 80); 2]);
         quotas.finished("b1", ["t1"].into_iter(), Delta { objects: 1, bytes: 8 });
-        assert_eq!(totals(), [sums(8, 78); 2]);
+        assert_eq!(totals(), [usage(8, 78); 2]);
         quotas.ended("b1", "u");
         quotas.finished("b1", [].into_iter(), Delta { objects: -9, bytes: -9 });
-        assert_eq!(totals(), [sums(0, 49); 2]);
+        assert_eq!(totals(), [usage(0, 49); 2]);
     }
 }

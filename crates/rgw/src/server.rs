@@ -7,12 +7,12 @@ mod connections;
 mod form;
 mod host;
 mod message;
-mod patience;
 mod region;
 mod routes;
 mod signed;
 mod tls;
 mod track;
+mod tracked_socket;
 mod unread;
 mod website;
 
@@ -43,13 +43,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use patience::Patient;
 use routes::Routes;
 use s3s::Body;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use signed::Unsound;
+use signed::SignatureError;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -64,6 +63,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use track::{TrackedBody, Tracker};
+use tracked_socket::TrackedSocket;
 use unread::Unread;
 
 /// What a connection reads at a time of a body.
@@ -259,7 +259,7 @@ async fn serve_http(
     watcher: Watcher,
 ) {
     let unread = Unread::default();
-    let socket = TokioIo::new(Patient::new(socket, Arc::clone(connection), unread.clone()));
+    let socket = TokioIo::new(TrackedSocket::new(socket, Arc::clone(connection), unread.clone()));
     let connection = Arc::clone(connection);
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let secure = secure || (handler.tracker.settings.trust_forwarded && was_secure(request.headers()));
@@ -384,7 +384,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     match signed::check(request.headers(), request.uri().query(), SystemTime::now()) {
         Ok(()) => {}
         // Its clients sign by version 2, which covers none of their parameters.
-        Err(Unsound::NotCovered(_))
+        Err(SignatureError::NotCovered(_))
             if addressed.bucket.is_empty()
                 && AdminApi::is_at(&gateway.config.admin_entry, request.uri().path()) => {}
         Err(unsound) => {

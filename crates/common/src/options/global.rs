@@ -30,7 +30,7 @@ option_group! {
     admin_socket: Str = "$run_dir/$cluster-$name.asok", "Path of the daemon's admin socket"
         [startup(), see(&["run_dir"])];
     exporter_addr: Str = "127.0.0.1", "The IP address of the metrics endpoint"
-        [startup(), see(&["exporter_http_port"]), long("Whoever reaches the endpoint may read it: Ceph's default is \
+        [startup(), see(&["exporter_http_port"]), long("Every client that reaches the endpoint may read it: Ceph's default is \
         all addresses, Nacre's the loopback one.")];
     exporter_http_port: Int = "9926", "The port of the metrics endpoint; 0 for any, -1 for none"
         [range("-1", "65535"), startup(), see(&["exporter_addr"]), long("Where it is taken, the next free one of \

@@ -218,7 +218,7 @@ fn goes_on_while_gateways_are_killed(bucket: &str) {
     }
     load.finish();
     nothing_is_left(&cluster, bucket);
-    // Those that were killed are shut out by their sessions' numbers, for as long as they might come back.
+    // Those that were killed are blocklisted by their sessions' numbers, for as long as they might come back.
     let out = cluster.ok(&["osd", "blocklist", "ls"]);
     let soon = Command::new("date").args(["-u", "-d", "+23 hours", "+%FT%T"]).output().unwrap();
     let soon = String::from_utf8(soon.stdout).unwrap();
@@ -305,7 +305,7 @@ fn stands_still_in_the_middle_of_a_write(
 }
 
 #[test]
-fn only_a_gateway_that_is_shut_out_ends_and_may_come_back() {
+fn only_a_gateway_that_is_blocklisted_ends_and_may_come_back() {
     let (cluster, a, _b, keys) = served();
     // With no more rights than a gateway of radosgw has.
     let keyring = cluster.folder().join("rgw.keyring");
@@ -330,7 +330,7 @@ fn only_a_gateway_that_is_shut_out_ends_and_may_come_back() {
     cluster.ok(&["osd", "blocklist", "add", &session]);
     let status = own.child.take().unwrap().wait().unwrap();
     let said = own.log(&cluster);
-    assert!(!status.success() && said.contains("has shut it out"), "{status}: {said}");
+    assert!(!status.success() && said.contains("has blocklisted it"), "{status}: {said}");
     own.start(&cluster);
     let endpoint = own.endpoint();
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::index::{self, Tails};
 use crate::notifications::Cause;
-use crate::quota::{Purpose, Sums};
+use crate::quota::{Purpose, QuotaUsage};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
@@ -280,7 +280,7 @@ impl Gateway {
         let tag = self.tag();
         let most = body.stored_len(length.unwrap_or(MAX_PART_BYTES));
         let mut tails = Tails { name: tails_name(bucket, class, &tag), count: tail_count(most) };
-        let sums = |bytes| Sums { objects: 0, bytes };
+        let sums = |bytes| QuotaUsage { objects: 0, bytes };
         let held = self.hold(bucket, &tag, sums(length.unwrap_or(0)), Purpose::Part(upload)).await?;
         let mut op = WriteOp::new();
         let intent = Intent { tails: tails.clone() };
@@ -457,7 +457,7 @@ impl Gateway {
         head.tag = self.tag();
         head.data = Data::Parts(chosen.len() as u32);
         seal(&upload, &chosen, &mut head)?;
-        let sums = Sums { objects: 1, bytes: head.size };
+        let sums = QuotaUsage { objects: 1, bytes: head.size };
         let held = self.hold(bucket, &head.tag, sums, Purpose::Completion(id)).await?;
         let tails: Vec<Tails> = chosen.iter().map(|(_, part)| part.tails.clone()).collect();
         let parts = chosen

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
-use crate::quota::{Purpose, Sums};
+use crate::quota::{Purpose, QuotaUsage};
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::{IoCtx, WriteOp};
@@ -54,7 +54,7 @@ impl Put {
     ) -> Result<Head> {
         self.head.tag = gateway.tag();
         let pool = gateway.pool_for(&self.head.class).await?;
-        let sums = |bytes| Sums { objects: 1, bytes };
+        let sums = |bytes| QuotaUsage { objects: 1, bytes };
         let held =
             gateway.hold(&self.bucket, &self.head.tag, sums(length.unwrap_or(0)), Purpose::Object).await?;
         let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;

@@ -116,10 +116,7 @@ impl Findings {
             self.tell(|| format!("shared blob record {key:?} can't be decoded"));
         }
         for key in &needless {
-            tracing::warn!(
-                ?key,
-                "bluestore: a shared blob's record that can't be decoded is needed by nobody"
-            );
+            tracing::warn!(?key, "bluestore: a shared blob's record that can't be decoded is not referenced");
         }
         self.needless = needless;
     }

@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A socket whose reads and writes are reported.
-pub(super) struct Patient<S> {
+pub(super) struct TrackedSocket<S> {
     socket: S,
     connection: Arc<Connection>,
     unread: Unread,
@@ -25,9 +25,9 @@ pub(super) struct Patient<S> {
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
-    pub(super) fn new(socket: S, connection: Arc<Connection>, unread: Unread) -> Patient<S> {
-        Patient { socket, connection, unread, lingering: None }
+impl<S> TrackedSocket<S> {
+    pub(super) fn new(socket: S, connection: Arc<Connection>, unread: Unread) -> TrackedSocket<S> {
+        TrackedSocket { socket, connection, unread, lingering: None }
     }
 
     fn note_write(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -47,7 +47,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -62,7 +62,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.note_write(polled)
@@ -102,10 +102,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Patient<S> {
+impl<S: AsyncRead + Unpin> TrackedSocket<S> {
     /// Takes what the other side still sends, and drops it, until it ends or has had its time.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Patient { socket, lingering, .. } = self;
+        let TrackedSocket { socket, lingering, .. } = self;
         let lingering = lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
         let mut space = [MaybeUninit::uninit(); 8 << 10];
         while lingering.as_mut().poll(cx).is_pending() {
