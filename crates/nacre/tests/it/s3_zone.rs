@@ -14,12 +14,20 @@ fn the_zone_names_the_pool_of_objects_data() {
     };
     let pool_of = |list: &Value| list[0]["val"]["storage_classes"]["STANDARD"]["data_pool"].clone();
     assert_eq!(pool_of(&zone(&["placement", "list"])), "default.rgw.buckets.data");
+    let get = ["placement", "get", "--placement-id", "default-placement"];
+    assert_eq!(zone(&get)["storage_classes"]["STANDARD"]["data_pool"], "default.rgw.buckets.data");
+    let group: Value = serde_json::from_str(&cluster.ok(&[&["zonegroup"], &get[..]].concat())).unwrap();
+    assert_eq!(
+        group,
+        serde_json::json!({"name": "default-placement", "tags": [], "storage_classes": ["STANDARD"]})
+    );
     let modify =
         ["placement", "modify", "--placement-id", "default-placement", "--data-pool", ".rgw.buckets"];
     assert_eq!(pool_of(&zone(&modify)), ".rgw.buckets");
-    for (option, value, told) in
-        [("--placement-id", "other", "no placement target"), ("--storage-class", "COLD", "is not defined")]
-    {
+    for (option, value, told) in [
+        ("--placement-id", "other", "is not configured in zonegroup placement targets"),
+        ("--storage-class", "COLD", "is not defined"),
+    ] {
         let mut words = vec!["zone", "placement", "modify", "--data-pool", "x", option, value];
         if option != "--placement-id" {
             words.extend(["--placement-id", "default-placement"]);

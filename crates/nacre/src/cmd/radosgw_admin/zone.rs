@@ -23,6 +23,13 @@ pub(super) enum PlacementVerb {
     /// Prints the placement targets.
     #[command(visible_alias = "ls")]
     List(Which),
+    /// Prints a placement target.
+    Get {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Names the pool of a storage class that the zonegroup has.
     Add(PlacementArgs),
     /// Changes the pool: of STANDARD as long as no gateway has started, of other classes as long as they have no data.
@@ -67,6 +74,13 @@ pub(super) enum GroupPlacementVerb {
     /// Prints the placement targets.
     #[command(visible_alias = "ls")]
     List(Group),
+    /// Prints a placement target.
+    Get {
+        #[command(flatten)]
+        group: Group,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Adds a storage class.
     Add(GroupPlacementArgs),
     /// The same.
@@ -129,9 +143,16 @@ impl Target {
     fn check(&self) -> Result<()> {
         match self.placement_id.as_str() {
             PLACEMENT => Ok(()),
-            other => bail!("there is no placement target {other}: the only one is {PLACEMENT}"),
+            other => bail!(
+                "placement id '{other}' is not configured in zonegroup placement targets: the only one is {PLACEMENT}"
+            ),
         }
     }
+}
+
+/// The target of a list that has one.
+fn only_target(mut targets: Value) -> Value {
+    targets[0]["val"].take()
 }
 
 pub(super) async fn carry_out(cluster: &Cluster, verb: Verb) -> Result<Option<Value>> {
@@ -143,6 +164,11 @@ pub(super) async fn carry_out(cluster: &Cluster, verb: Verb) -> Result<Option<Va
         Verb::Placement(PlacementVerb::List(which)) => {
             which.check()?;
             Zone::read(cluster).await?.describe_placement()
+        }
+        Verb::Placement(PlacementVerb::Get { which, target }) => {
+            which.check()?;
+            target.check()?;
+            only_target(Zone::read(cluster).await?.describe_placement())
         }
         Verb::Placement(PlacementVerb::Add(args) | PlacementVerb::Modify(args)) => {
             let PlacementArgs { which, target, storage_class, data_pool } = args;
@@ -167,6 +193,11 @@ pub(super) async fn carry_out_of_group(cluster: &Cluster, verb: GroupVerb) -> Re
         GroupVerb::Placement(GroupPlacementVerb::List(group)) => {
             group.check()?;
             Zone::read(cluster).await?.describe_targets()
+        }
+        GroupVerb::Placement(GroupPlacementVerb::Get { group, target }) => {
+            group.check()?;
+            target.check()?;
+            only_target(Zone::read(cluster).await?.describe_targets())
         }
         GroupVerb::Placement(GroupPlacementVerb::Add(args) | GroupPlacementVerb::Modify(args)) => {
             args.group.check()?;
