@@ -58,6 +58,14 @@ impl Source {
 
 type Layer = BTreeMap<&'static str, String>;
 
+/// Where the layers come from, weakest first.
+const SOURCES: [Source; 5] = [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
+
+/// A value as it is shown; one that does not parse as it was written.
+fn canonical(spec: &OptionSpec, text: &str) -> String {
+    spec.canonical(text).unwrap_or_else(|_| text.to_owned())
+}
+
 /// The layers above the compiled defaults.
 #[derive(Debug, Clone, Default)]
 struct Layers {
@@ -69,9 +77,14 @@ impl Layers {
         &mut self.by_source[source as usize - 1]
     }
 
+    /// The values that layers set an option to, weakest first, in canonical spelling.
+    fn set_values(&self, spec: &OptionSpec) -> Vec<(Source, String)> {
+        let texts = self.by_source.iter().zip(SOURCES);
+        let texts = texts.filter_map(|(layer, source)| Some((source, layer.get(spec.name)?)));
+        texts.map(|(source, text)| (source, canonical(spec, text))).collect()
+    }
+
     fn lookup(&self, spec: &OptionSpec, daemon: bool) -> (Source, String) {
-        const SOURCES: [Source; 5] =
-            [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
         for (layer, source) in self.by_source.iter().zip(SOURCES).rev() {
             if let Some(text) = layer.get(spec.name) {
                 return (source, text.clone());
@@ -442,19 +455,12 @@ impl Config {
 
     /// Each option's values by source, weakest first, the default among them, as they were written (`config diff`).
     pub fn layers(&self) -> Vec<(&'static str, Vec<(Source, String)>)> {
-        const SOURCES: [Source; 5] =
-            [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
         let state = self.0.state.lock();
         let daemon = self.is_daemon();
         let layers_of = |spec: &'static OptionSpec| {
             let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
-            let mut found = vec![(Source::Default, default.to_owned())];
-            for (layer, source) in state.layers.by_source.iter().zip(SOURCES) {
-                found.extend(layer.get(spec.name).map(|text| (source, text.clone())));
-            }
-            for (_, text) in &mut found {
-                *text = spec.canonical(text).unwrap_or_else(|_| text.clone());
-            }
+            let mut found = vec![(Source::Default, canonical(spec, default))];
+            found.extend(state.layers.set_values(spec));
             (spec.name, found)
         };
         options::all().map(layers_of).collect()
@@ -462,13 +468,13 @@ impl Config {
 
     /// The options that are not at their defaults, as the map authority hears of them.
     pub fn report(&self) -> ConfigReport {
-        let set = self.layers().into_iter().filter_map(|(name, values)| {
-            let values: Vec<_> = values
-                .into_iter()
-                .filter(|(source, _)| *source != Source::Default)
-                .map(|(source, text)| (source.as_str().to_owned(), options::shown(name, &text).to_owned()))
-                .collect();
-            (!values.is_empty()).then(|| ReportedOption { name: name.to_owned(), values })
+        let state = self.0.state.lock();
+        let set = options::all().filter_map(|spec| {
+            let values = state.layers.set_values(spec);
+            let shown = |text: &str| options::shown(spec.name, text).to_owned();
+            let values: Vec<_> =
+                values.iter().map(|(source, text)| (source.as_str().to_owned(), shown(text))).collect();
+            (!values.is_empty()).then(|| ReportedOption { name: spec.name.to_owned(), values })
         });
         ConfigReport { options: set.collect() }
     }

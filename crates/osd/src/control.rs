@@ -170,7 +170,6 @@ impl Dispatcher for ControlDispatcher {
             return;
         };
         let refused = matches!(reset, Reset::Failed(Error::Unreachable { refused: true, .. }));
-        control.shared.outside.pings.forget(*osd, conn);
         if refused && control.shared.config.get().osd.osd_fast_fail_on_connection_refused {
             control.state.lock().machine.on_refused(*osd, *boot_nonce);
         }

@@ -112,23 +112,10 @@ impl LaneDispatcher {
         if let Some(session) = conn.context::<Session>() {
             session.set_beating();
         }
-        let HbEnvelope { space_bytes, msg } = frame.decode()?;
-        self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
-        if self.shared.progress.is_stalled() {
-            // A peer that hears nothing reports this OSD, and is granted no lease by it.
-            return Ok(());
-        }
-        let (answer, said) = {
-            let mut heartbeats = self.shared.heartbeats.lock();
-            (heartbeats.on_message(clock::boot_ns(), from, msg), heartbeats.has_said())
-        };
-        if let Some(answer) = answer
-            && let Err(error) = conn.send(&self.shared.heartbeat(answer))
+        if let Some(answer) = self.shared.on_ping(from, frame.decode()?)
+            && let Err(error) = conn.send(&answer)
         {
             tracing::debug!(peer = %from, %error, "could not answer a ping");
-        }
-        if said {
-            self.shared.report.notify_one();
         }
         Ok(())
     }

@@ -75,14 +75,12 @@ impl World for Outside {
 
     fn follow_map(&self, map: &OsdMap) -> Vec<OsdId> {
         let Some(shared) = self.shared() else { return Vec::new() };
-        self.pings.on_map(map);
+        self.pings.on_map(map, shared.whoami);
         self.peers.on_map(map, shared.whoami)
     }
 
     fn ping(&self, osd: OsdId, message: &HbEnvelope) {
-        if let Some(map) = self.shared().and_then(|shared| shared.map.load_full()) {
-            self.pings.ping(&map, osd, message);
-        }
+        self.pings.ping(osd, message);
     }
 
     fn public_addr(&self) -> Option<SocketAddr> {

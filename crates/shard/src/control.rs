@@ -323,8 +323,7 @@ fn location_of(text: &str, host: &str) -> BTreeMap<String, String> {
 
 /// Heartbeats.
 impl Control {
-    /// A peer's message. Where it is a ping the answer goes by [`World::ping`](crate::world::World::ping); a driver that has the
-    /// connection which the ping came by answers it there, as `nacre-osd` does.
+    /// A peer's answer to a ping. Pings themselves are answered on the threads by which they come ([`Shared::on_ping`]).
     pub fn on_beat(&mut self, from: OsdId, envelope: HbEnvelope) {
         let HbEnvelope { space_bytes, msg } = envelope;
         self.shared.post_all(|| ShardMessage::Space { from, space_bytes });

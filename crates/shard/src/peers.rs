@@ -1,4 +1,5 @@
-//! Sessions with other OSDs for messages about PGs: one per peer process that the map shows, made on first use.
+//! Sessions with other OSDs for messages about PGs, and connections to them for heartbeats: one per peer process that the map shows,
+//! made on first use.
 
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;

@@ -298,6 +298,27 @@ impl Shared {
         self.fatal(&format!("{what}: {error}"));
     }
 
+    /// Takes a peer's ping on the thread of the connection that it came by. Returns the answer, which goes by the same connection.
+    /// Control is woken where more came of it.
+    ///
+    /// There is no answer while a shard hangs: a peer that hears nothing reports this OSD, and is granted no lease by it.
+    pub fn on_ping(&self, from: OsdId, ping: HbEnvelope) -> Option<HbEnvelope> {
+        let HbEnvelope { space_bytes, msg } = ping;
+        self.post_all(|| ShardMessage::Space { from, space_bytes });
+        if self.progress.is_stalled() {
+            return None;
+        }
+        let now_ns = self.world.boot_ns();
+        let (answer, has_said) = {
+            let mut heartbeats = self.heartbeats.lock();
+            (heartbeats.on_message(now_ns, from, msg), heartbeats.has_said())
+        };
+        if has_said {
+            self.report.notify_one();
+        }
+        answer.map(|msg| self.heartbeat(msg))
+    }
+
     /// A heartbeat as it is sent.
     pub fn heartbeat(&self, msg: HbMsg) -> HbEnvelope {
         HbEnvelope { space_bytes: self.space_bytes.load(Ordering::Relaxed), msg }

@@ -37,7 +37,8 @@ pub trait World: Send + Sync {
     /// before.
     fn follow_map(&self, map: &OsdMap) -> Vec<OsdId>;
 
-    /// Sends a heartbeat to the process of `osd` that the map shows, by a connection of its own.
+    /// Sends a heartbeat to the process of `osd` that the map shows, by a lossy connection that carries nothing else. Called by control
+    /// only.
     fn ping(&self, osd: OsdId, message: &HbEnvelope);
 
     /// Where peers reach this OSD; `None` until it can take part.

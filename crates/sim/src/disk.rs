@@ -229,9 +229,10 @@ impl Disk {
         if self.capacity == 0 { u64::MAX } else { self.capacity.saturating_sub(self.used()) }
     }
 
-    /// Bytes of object data.
+    /// Bytes of objects' data and omaps.
     pub fn used(&self) -> u64 {
-        self.seen.collections.values().flat_map(|c| c.objects.values()).map(|o| o.data.len() as u64).sum()
+        let objects = self.seen.collections.values().flat_map(|c| c.objects.values());
+        objects.map(|object| (object.data.len() + object.omap.bytes()) as u64).sum()
     }
 }
 

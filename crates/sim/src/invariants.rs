@@ -3,11 +3,11 @@
 //! The simulator sees what no machine can see: all disks, all clocks, all memberships at one instant.
 
 use crate::contents::{Contents, lacking};
-use crate::disk::{Collection, Object};
+use crate::disk::{Collection, Image, Object};
 use crate::osd::Osd;
 use crate::packet::MapView;
 use crate::schedule::Nanos;
-use nacre_types::osdmap::PgMembership;
+use nacre_types::osdmap::{OsdMap, PgMembership};
 use nacre_types::{Eversion, Interval, ObjectId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -263,6 +263,11 @@ impl Invariants {
     }
 }
 
+/// PGs of which a disk has copies although the map does not have their pools: they are to be removed.
+pub fn left_over(image: &Image, map: &OsdMap) -> impl Iterator<Item = PgId> {
+    image.collections.keys().copied().filter(|pg| !map.pools.contains_key(&pg.pool))
+}
+
 /// Whether the write is durable on the disk: in the log, or so old that the log begins after it.
 fn holds(osd: &Osd, pg: PgId, version: Eversion) -> bool {
     let in_log = |collection: &Collection| {
@@ -304,6 +309,7 @@ fn difference(a: &Collection, b: &Collection, is_unfound: impl Fn(&ObjectId) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Scenario;
     use bytes::Bytes;
 
     fn collection(versions: &[u64], data: &[u8]) -> Collection {
@@ -314,6 +320,17 @@ mod tests {
         let object = Object { data: data.into(), ..Object::default() };
         collection.objects.insert(ObjectId::new(PoolId(1), "", "", "o"), Arc::new(object));
         collection
+    }
+
+    #[test]
+    fn what_is_left_of_deleted_pools_is_found() {
+        let map = Scenario::of(1).first_map();
+        let [kept, deleted] = [1, 77].map(|pool| PgId::new(PoolId(pool), 0));
+        let mut image = Image::default();
+        image.collections.insert(kept, Collection::default());
+        assert_eq!(left_over(&image, &map).next(), None);
+        image.collections.insert(deleted, Collection::default());
+        assert!(left_over(&image, &map).eq([deleted]));
     }
 
     #[test]

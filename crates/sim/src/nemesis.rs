@@ -12,7 +12,7 @@ use crate::disk::Damage;
 use crate::network::{Delays, Link, Node};
 use crate::osd::Osd;
 use crate::random::{Random, Stream};
-use crate::scenario::{Fault, PoolSpec, Scenario};
+use crate::scenario::{Fault, HUGE_POOL, PoolSpec, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
@@ -68,6 +68,9 @@ pub enum FaultEvent {
     /// A PG that lost all its copies is made again.
     MakeAgain(PgId),
 }
+
+/// When trouble begins.
+pub(crate) const TROUBLE_BEGINS: Nanos = 3 * SECOND;
 
 /// An object is not damaged again on an OSD before.
 const DAMAGE_INTERVAL: Nanos = 3 * SECOND;
@@ -130,10 +133,10 @@ impl Nemesis {
     }
 
     /// When each kind strikes first.
-    pub fn first(&mut self, start: Nanos) -> Vec<(Nanos, FaultEvent)> {
+    pub fn first(&mut self) -> Vec<(Nanos, FaultEvent)> {
         self.random
             .iter_mut()
-            .map(|(fault, random)| (start + random.wait(3 * SECOND), FaultEvent::Next(*fault)))
+            .map(|(fault, random)| (TROUBLE_BEGINS + random.wait(3 * SECOND), FaultEvent::Next(*fault)))
             .collect()
     }
 
@@ -342,7 +345,7 @@ impl World {
                 let map = self.monitor.view().map.clone();
                 let pools: Vec<PoolId> = map.pools.keys().copied().collect();
                 return match random.pick(&pools) {
-                    Some(pool) if pools.len() > 1 => self.delete_pool(*pool),
+                    Some(pool) if pools.len() > 1 && self.may_delete(*pool) => self.delete_pool(*pool),
                     _ => false,
                 };
             }
@@ -394,7 +397,8 @@ impl World {
             Fault::StuckDisk => return self.hang_disk(osd, random),
             Fault::Full => {
                 let mut disk = self.osds[osd as usize].disk();
-                let room = disk.used() + random.range(0, 200);
+                let used = disk.used();
+                let room = used + random.range(0, self.scenario.room(used));
                 disk.set_capacity(room.max(1));
                 drop(disk);
                 self.later(random.range(2 * SECOND, 12 * SECOND), FaultEvent::Room(osd));
@@ -431,7 +435,12 @@ impl World {
             0..3 => {
                 let other = self.any_osd(random);
                 let by = random.range(MILLI, 400 * MILLI);
-                other != osd && self.break_sockets(Node::Osd(osd), Node::Osd(other), by)
+                let (a, b) = (Node::Osd(osd), Node::Osd(other));
+                match random.chance(300) {
+                    _ if other == osd => false,
+                    true => self.break_pings(a, b, by),
+                    false => self.break_sockets(a, b, by),
+                }
             }
             3 => {
                 // A session between OSDs is given up although both live: what is under way is lost, and both are told.
@@ -531,15 +540,10 @@ impl World {
             self.osds[osd as usize].crash(surviving);
             self.check_contents(osd);
         }
+        // Where only the process is gone its machine refuses connections, and peers notice with their next pings.
         let refuses = !random.chance(400);
         self.lose_sockets(Node::Osd(osd), refuses);
-        if refuses {
-            // Only the process is gone: its machine refuses connections, and peers notice at once.
-            for other in (0..self.osds.len() as u32).filter(|other| *other != osd) {
-                let wait = self.disk_random.range(MILLI, 2 * SECOND);
-                self.schedule.after(wait, Happening::Refused(other, osd));
-            }
-        } else {
+        if !refuses {
             // The machine goes with it, and its clock begins anew.
             let now = self.schedule.now();
             let bound = self.scenario.drift_ppm;
@@ -636,6 +640,12 @@ impl World {
             state.add_pool(Pool::replicated(&name, spec.size, spec.min_size, 0, spec.pg_num, Epoch(0)));
         });
         self.monitor.is_running()
+    }
+
+    /// Whether an operator may delete the pool now. The pool with what is huge lasts for two thirds of the trouble.
+    fn may_delete(&self, pool: PoolId) -> bool {
+        let lasts_until = TROUBLE_BEGINS + self.scenario.trouble * 2 / 3;
+        !self.scenario.real_bounds || pool != HUGE_POOL || self.schedule.now() > lasts_until
     }
 
     fn delete_pool(&mut self, pool: PoolId) -> bool {

@@ -51,8 +51,6 @@ pub struct Link {
 pub enum Channel {
     /// Stands for all of them.
     Usual,
-    /// For heartbeats.
-    Beats,
     /// A socket of a session or connection, by its number.
     Socket(u64),
 }

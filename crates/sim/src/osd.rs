@@ -5,6 +5,7 @@
 //! be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
 mod host;
+mod pings;
 mod stalls;
 
 pub use stalls::{ACTORS, CONTROL, Call, StallOrder, pass, take_breaches};
@@ -12,7 +13,7 @@ pub use stalls::{ACTORS, CONTROL, Call, StallOrder, pass, take_breaches};
 use crate::bounds::{Bound, Bounds, LONG_OMAP};
 use crate::disk::{Disk, Image};
 use crate::network::Node;
-use crate::packet::Packet;
+use crate::packet::SocketEvent;
 use crate::scenario::FSID;
 use crate::schedule::{Clock, Nanos};
 use crate::sessions::{Delivery, Event, SessionOut, SessionSettings, Sessions};
@@ -21,11 +22,13 @@ use bytes::Bytes;
 use host::Host;
 use nacre_common::Config;
 use nacre_objectstore::ObjectStore;
+use nacre_pg::heartbeat::HbEnvelope;
 use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
 use nacre_pg::{KnownOsds, Pg, PgEnvelope};
+use nacre_session::Policy;
 use nacre_shard::control::Control;
 use nacre_shard::inbox::ShardMessage;
-use nacre_shard::session::Arrival;
+use nacre_shard::session::{Arrival, Session};
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
@@ -49,8 +52,6 @@ pub const SHARDS: usize = 2;
 /// What an OSD wants done or known.
 #[derive(Debug)]
 pub enum Out {
-    /// Send.
-    Send(Node, Packet),
     /// A PG's next membership is proposed to the map authority.
     Proposed(PgId, Box<PgMembership>),
     /// A machine ordered an update: of this PG, under this interval.
@@ -121,6 +122,8 @@ pub struct OsdSettings {
     pub config: Config,
     /// Clients that are sessions of OSDs.
     pub osd_sessions: Range<u32>,
+    /// Whether stores have production's bounds.
+    pub real_bounds: bool,
 }
 
 /// What survives of an OSD between processes, and the process while it runs.
@@ -172,7 +175,7 @@ impl Osd {
             clock,
             life: 0,
             wall_ahead: 0,
-            store: Arc::default(),
+            store: Arc::new(Store::new(settings.real_bounds)),
             process: None,
             settings,
             reached: Bounds::default(),
@@ -486,23 +489,18 @@ impl Osd {
         }
     }
 
-    /// A packet arrived.
-    pub fn on_packet(&mut self, now: Nanos, from: Node, packet: Packet, out: &mut Vec<Out>) {
-        match (from, packet) {
-            (from, Packet::Socket(socket, event)) => self.act(now, out, |process| {
-                let local = process.host.local_ns();
-                process.host.sessions().on_socket(local, from, socket, event);
-            }),
-            (Node::Osd(peer), Packet::Heartbeat(beat)) => {
-                let from = OsdId(peer);
-                self.act(now, out, |process| {
-                    process.control_turn(move |control| control.on_beat(from, beat))
-                });
-            }
-            (from, packet) => {
-                out.push(Out::Broken("a packet for somebody else", format!("{from}: {packet:?}")))
-            }
-        }
+    /// Something came by a socket.
+    pub fn on_socket(
+        &mut self,
+        now: Nanos,
+        from: Node,
+        (number, event): (u64, SocketEvent),
+        out: &mut Vec<Out>,
+    ) {
+        self.act(now, out, |process| {
+            let local = process.host.local_ns();
+            process.host.sessions().on_socket(local, from, number, event);
+        });
     }
 
     /// What a shard asked of other PGs has come.
@@ -542,23 +540,16 @@ impl Osd {
         Some(self.clock.when(self.process.as_ref()?.host.sessions().next_wake()?))
     }
 
-    /// A peer's process is gone, and the machine it ran on says so.
-    pub fn on_refused(&mut self, now: Nanos, target: OsdId, out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            let map = process.shared.map.load_full();
-            if let Some(info) = map.as_ref().and_then(|map| map.osds.get(&target)) {
-                let boot_nonce = info.boot_nonce;
-                process.control_turn(move |control| control.on_refused(target, boot_nonce));
-            }
-        });
-    }
-
     /// A turn of the control thread. The shards have turns of their own.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             process.host.keep_mon();
             if process.stalled[CONTROL].is_none() {
-                process.control_turn(|control| {
+                let is_woken = process.shared.heartbeats.lock().has_said();
+                process.control_turn(move |control| {
+                    if is_woken {
+                        control.hurry();
+                    }
                     control.round();
                 });
             }
@@ -568,7 +559,10 @@ impl Osd {
     /// The true time at which [`Osd::on_tick`] has something to do, at the latest; `None` while control stalls.
     pub fn next_tick(&self) -> Option<Nanos> {
         let process = self.process.as_ref()?;
-        let control = process.stalled[CONTROL].is_none().then(|| process.control.lock().next_ns());
+        // A ping may have woken it.
+        let is_woken = process.shared.heartbeats.lock().has_said();
+        let control_ns = || if is_woken { process.host.local_ns() } else { process.control.lock().next_ns() };
+        let control = process.stalled[CONTROL].is_none().then(control_ns);
         let next = process.host.next_mon_wake().into_iter().chain(control).min()?;
         Some(self.clock.when(next))
     }
@@ -636,8 +630,7 @@ impl Process {
             let taken = match event {
                 None => return,
                 Some(Event::Accepted(id, client, from)) => {
-                    let of_osd = matches!(from, Node::Client(n) if self.osd_sessions.contains(&n));
-                    self.host.accept(id, client, of_osd);
+                    self.host.accept(id, client, self.osd_of(from));
                     Ok(())
                 }
                 Some(Event::Connected(id)) => {
@@ -647,10 +640,24 @@ impl Process {
                     Ok(())
                 }
                 Some(Event::Message(delivery)) => match delivery.from {
+                    Node::Osd(osd) if delivery.kind == HbEnvelope::KIND => {
+                        self.on_heartbeat(OsdId(osd), &delivery)
+                    }
                     Node::Osd(_) => self.on_envelope(delivery),
                     Node::Client(_) => self.on_request(delivery),
                     Node::Mon => self.on_mon_message(&delivery),
                 },
+                Some(Event::Reset {
+                    id,
+                    peer: Node::Osd(osd),
+                    policy: Policy::Lossy,
+                    is_lost,
+                    cause,
+                    ..
+                }) => {
+                    self.lose_pings(OsdId(osd), id, is_lost, cause);
+                    Ok(())
+                }
                 Some(Event::Reset { peer: Node::Osd(osd), is_lost, .. }) => {
                     if is_lost {
                         self.host.drop_peer(OsdId(osd));
@@ -665,7 +672,7 @@ impl Process {
                     Ok(())
                 }
                 Some(Event::Reset { id, .. }) => {
-                    if self.host.lose_client(id) {
+                    if self.host.lose_accepted(id, Session::is_watching) {
                         self.shared.post_all(|| ShardMessage::WatchersGone(id));
                     }
                     Ok(())
@@ -677,8 +684,17 @@ impl Process {
         }
     }
 
+    /// The OSD whose process connects, if it is one of an OSD.
+    fn osd_of(&self, from: Node) -> Option<OsdId> {
+        match from {
+            Node::Osd(osd) => Some(OsdId(osd)),
+            Node::Client(n) if self.osd_sessions.contains(&n) => Some(OsdId(n - self.osd_sessions.start)),
+            _ => None,
+        }
+    }
+
     fn on_request(&mut self, mut delivery: Delivery) -> Result<(), DecodeError> {
-        let Some(conn) = self.host.conn_of_client(delivery.id) else { return Ok(()) };
+        let Some(conn) = self.host.accepted(delivery.id) else { return Ok(()) };
         let request: OsdRequest = delivery.decode()?;
         let arrived_ns = self.host.local_ns();
         let arrival = Arrival { conn, permit: delivery.permit.take(), arrived_ns, request };

@@ -61,6 +61,8 @@ pub enum SocketEvent {
     Connect(Confirm, Option<ClientId>),
     /// The other one answers.
     Ready(Ready),
+    /// No process listens where this was to lead.
+    Refused,
     /// Frames, or parts of frames.
     Bytes(Bytes),
     /// The sender's end is closed.
@@ -74,6 +76,7 @@ impl fmt::Debug for SocketEvent {
                 f.debug_tuple("Connect").field(confirm).field(client).finish()
             }
             SocketEvent::Ready(ready) => f.debug_tuple("Ready").field(ready).finish(),
+            SocketEvent::Refused => f.write_str("Refused"),
             SocketEvent::Bytes(bytes) if bytes.len() > SHOWN_BYTES => {
                 write!(f, "Bytes({} bytes with a sum of {:08x})", bytes.len(), crc32c(bytes))
             }
@@ -83,20 +86,20 @@ impl fmt::Debug for SocketEvent {
     }
 }
 
-/// A message.
+/// What travels by a socket, to whoever is at its other end.
 #[derive(Clone, Debug)]
-pub enum Packet {
-    /// By a socket, to whoever is at its other end.
-    Socket(u64, SocketEvent),
-    /// OSD to OSD, about leases and life.
-    Heartbeat(HbEnvelope),
+pub struct Packet {
+    /// The socket's number.
+    pub socket: u64,
+    /// What it carries.
+    pub event: SocketEvent,
 }
 
 impl Packet {
     /// About how long it is on the wire.
     pub fn bytes(&self) -> u64 {
-        let contents = match self {
-            Packet::Socket(_, SocketEvent::Bytes(bytes)) => bytes.len(),
+        let contents = match &self.event {
+            SocketEvent::Bytes(bytes) => bytes.len(),
             _ => 0,
         };
         contents as u64 + 80
@@ -104,17 +107,11 @@ impl Packet {
 
     /// Folds what tells packets apart into a trace hash: cheap, since any difference soon shows in times and orders too.
     pub fn fold(&self, state: &mut impl Hasher) {
-        std::mem::discriminant(self).hash(state);
-        match self {
-            Packet::Socket(socket, event) => {
-                socket.hash(state);
-                std::mem::discriminant(event).hash(state);
-                if let SocketEvent::Bytes(bytes) = event {
-                    // The first header has the checksums of what follows it.
-                    (bytes.len(), &bytes[..bytes.len().min(44)]).hash(state);
-                }
-            }
-            Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
+        self.socket.hash(state);
+        std::mem::discriminant(&self.event).hash(state);
+        if let SocketEvent::Bytes(bytes) = &self.event {
+            // The first header has the checksums of what follows it.
+            (bytes.len(), &bytes[..bytes.len().min(44)]).hash(state);
         }
     }
 }
@@ -126,6 +123,7 @@ pub fn describe(message: &Encoded) -> String {
     }
     match message.kind {
         PgEnvelope::KIND => show::<PgEnvelope>(message),
+        HbEnvelope::KIND => show::<HbEnvelope>(message),
         OsdRequest::KIND => show::<OsdRequest>(message),
         OsdReply::KIND => show::<OsdReply>(message),
         OsdBackoff::KIND => show::<OsdBackoff>(message),

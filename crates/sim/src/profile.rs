@@ -183,16 +183,16 @@ fn large(scenario: &mut Scenario, random: &mut Random) {
     scenario.bandwidth = random.range(50, 400) * 1_000;
 }
 
-/// Kinds of fault that the sizes leave out: disks fill up by a few bytes, and pools must stay what they are.
-const NOT_HUGE: &[Fault] = &[Fault::Full, Fault::PoolCreate, Fault::PoolDelete];
-
 /// Copies are made whole and in pieces: disks are lost, processes die, and what is under way is cut off.
 fn huge(scenario: &mut Scenario, random: &mut Random) {
     let size = random.range(2, 4) as u32;
     scenario.osds = scenario.osds.clamp(size + 1, 5);
     scenario.pools =
         vec![PoolSpec { size, min_size: random.range(1, 3) as u32, pg_num: random.range(1, 3) as u32 }];
-    scenario.faults.retain(|fault| !NOT_HUGE.contains(fault));
+    if scenario.faults.contains(&Fault::PoolDelete) {
+        // The last pool stays.
+        scenario.faults.insert(Fault::PoolCreate);
+    }
     scenario.faults.extend([Fault::Crash, Fault::Partition, Fault::Reset]);
     scenario.faults.extend(random.pick(&[Fault::Wipe, Fault::Replace]));
     scenario.faults.extend(random.pick(&[Fault::Blackout, Fault::Restart, Fault::Pause]));

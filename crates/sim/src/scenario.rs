@@ -3,6 +3,7 @@
 //! A scenario is plain data, drawn from the seed, so that a failing one can be taken apart: [`Scenario::without`] takes a
 //! kind of fault away and leaves everything else as it was.
 
+use crate::client::batches::{ENTRIES, KEY_BYTES};
 use crate::client::requests::TOKEN_BYTES;
 use crate::monitor::Publishing;
 use crate::mutation::Mutation;
@@ -23,6 +24,7 @@ use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
+use nacre_types::msg::ENTRY_BYTES;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, HitSetKind, Pool, flag};
 use std::collections::BTreeSet;
@@ -30,6 +32,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// The pool with what is huge, in runs that have real sizes.
+pub const HUGE_POOL: PoolId = PoolId(1);
 
 /// The cluster.
 pub const FSID: Uuid = Uuid::from_u128(0xf51d);
@@ -255,6 +260,10 @@ const REAL_LIMITS: FrameLimits = FrameLimits { meta_bytes: 32 << 20, data_bytes:
 const WIDE_THROTTLE: u64 = 8 << 20;
 /// Bytes that may wait for a peer where messages have real sizes.
 const REAL_QUEUE: usize = 256 << 20;
+/// Bytes that an OSD reserves for a write beside what the request brings.
+const WRITE_OVERHEAD: u64 = 64 << 10;
+/// The usual time between two pools that are created, or deleted, where sizes are real: these runs are short.
+const HUGE_POOLS: Nanos = 12 * SECOND;
 /// One in so many messages of a client finds its queue full.
 const FULL_QUEUE: u64 = 200;
 
@@ -379,7 +388,7 @@ impl Scenario {
             trace: false,
         };
         let osd_sessions = self.clients..self.clients + self.osds;
-        OsdSettings { shards, sessions, config, osd_sessions }
+        OsdSettings { shards, sessions, config, osd_sessions, real_bounds: self.real_bounds }
     }
 
     /// Bytes of messages that may be worked on where the throttle is not meant to fill.
@@ -502,7 +511,22 @@ impl Scenario {
 
     /// The mean time between two faults of a kind, `None` where the kind does not happen.
     pub fn interval(&self, fault: Fault) -> Option<Nanos> {
-        self.faults.contains(&fault).then(|| fault.usual_interval() * 100 / u64::from(self.fault_rate.max(1)))
+        let usual = match fault {
+            Fault::PoolCreate | Fault::PoolDelete if self.real_bounds => HUGE_POOLS,
+            _ => fault.usual_interval(),
+        };
+        self.faults.contains(&fault).then(|| usual * 100 / u64::from(self.fault_rate.max(1)))
+    }
+
+    /// Bytes for which a disk that fills up has room at most, where it holds `used` ones. The more there is, the more OSDs keep free of
+    /// it; what is beyond that takes a few requests.
+    pub fn room(&self, used: u64) -> u64 {
+        if !self.real_bounds {
+            return 200;
+        }
+        let entry = ENTRY_BYTES + KEY_BYTES + size_of::<u64>() * 2;
+        let request = self.token_bytes.max(if self.batches > 0 { ENTRIES as usize * entry } else { 0 });
+        used / 8 + 3 * (request as u64 + WRITE_OVERHEAD)
     }
 
     /// The kinds of fault, as options spell them.
@@ -530,6 +554,10 @@ mod tests {
             assert_eq!(limits.data_bytes, ms.ms_max_frame_data_bytes);
             assert_eq!(settings.sessions.queue_bytes as u64, ms.ms_out_queue_bytes);
             assert_eq!(settings.sessions.throttle.0, ms.ms_dispatch_throttle_bytes);
+            for used in [0, 300 << 20] {
+                let (room, total) = (scenario.room(used), used + scenario.room(used));
+                assert!(room > total / 20 + total / 64, "seed {}: every disk is full at once", scenario.seed);
+            }
         }
         let count = |is: &dyn Fn(&Scenario) -> bool| huge.iter().filter(|scenario| is(scenario)).count();
         assert!(count(&|scenario| scenario.token_bytes > TOKEN_BYTES) > 40);

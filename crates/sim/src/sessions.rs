@@ -1,8 +1,9 @@
 //! The sessions and connections of a simulated process with others: [`nacre_session`]'s machines over simulated sockets.
 //!
 //! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
-//! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections end with their
-//! socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with whom there are sessions.
+//! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections, those for heartbeats
+//! among them, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with whom there are
+//! sessions and connections.
 
 mod connection;
 mod end;
@@ -21,7 +22,7 @@ use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::{Bytes, BytesMut};
 use end::{End, Side, Socket};
 use nacre_common::error::{Error, Result};
-use nacre_common::throttle::{Permit, Throttle};
+use nacre_common::throttle::Permit;
 use nacre_session::incoming::{self, Admission, Incoming, Standing, Table};
 use nacre_session::keepalive::{Activity, Beat, Keepalive};
 use nacre_session::outgoing::{self, Backoff, Outgoing};
@@ -34,6 +35,7 @@ use nacre_types::ids::EntityName;
 use nacre_types::msg::{Encoded, Message};
 use nacre_types::payload::{self, Payload};
 use nacre_types::{ClientId, OsdId};
+use reading::Throttles;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -129,7 +131,7 @@ pub(crate) struct Delivery {
     pub(crate) id: u64,
     /// Who sent it.
     pub(crate) from: Node,
-    /// The shard on whose thread it came.
+    /// The actor on whose thread it came.
     pub(crate) lane: usize,
     /// Its number on the wire.
     pub(crate) kind: u16,
@@ -164,9 +166,26 @@ pub(crate) enum Event {
         id: u64,
         /// With whom.
         peer: Node,
+        /// What becomes of it with its socket.
+        policy: Policy,
+        /// The actor on whose thread it lived.
+        lane: usize,
         /// This side connected, and it is over.
         is_lost: bool,
+        /// Why, as far as owners want to know.
+        cause: ResetCause,
     },
+}
+
+/// Why a session or connection is over or starts afresh, as far as owners want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResetCause {
+    /// No process listens where this side connected to.
+    Refused,
+    /// It was unused for long.
+    Idle,
+    /// Another one.
+    Other,
 }
 
 /// What sessions want done or known.
@@ -197,15 +216,14 @@ pub(crate) struct Sessions {
     ends: BTreeMap<u64, End>,
     sockets: BTreeMap<u64, u64>,
     table: Table<u64, ()>,
-    throttle: Throttle,
-    client_throttle: Throttle,
+    throttles: Throttles,
     accepted: usize,
     sent: u64,
     next_end: u64,
     next_socket: u64,
     events: VecDeque<Event>,
-    /// Actors that are in the middle of a turn: of the sessions on shards' threads nothing is read, written or looked after, and
-    /// nothing that the map authority sent is taken by control.
+    /// Actors that are in the middle of a turn: of the sessions and connections on their threads nothing is read, written or looked
+    /// after, and nothing that the map authority sent is taken by control.
     stalled: [bool; ACTORS],
     /// Ends from whose sockets something may be read, and to whose sockets something is to be written.
     readable: BTreeSet<u64>,
@@ -217,7 +235,6 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Of the process `nonce` with so many shards.
     pub(crate) fn new(settings: SessionSettings, nonce: u64, shards: usize) -> Sessions {
-        let throttle = |(bytes, messages)| Throttle::new(bytes, messages);
         Sessions {
             settings,
             nonce,
@@ -226,8 +243,7 @@ impl Sessions {
             ends: BTreeMap::new(),
             sockets: BTreeMap::new(),
             table: Table::new(settings.rules),
-            throttle: throttle(settings.throttle),
-            client_throttle: throttle(settings.client_throttle),
+            throttles: Throttles::new(&settings),
             accepted: 0,
             sent: 0,
             next_end: 1,
@@ -300,13 +316,14 @@ impl Sessions {
             queue: Queue::ruled(self.settings.rules),
             received: Received::default(),
             socket: None,
+            refused: false,
             over: Arc::default(),
         };
         self.ends.insert(id, end);
         id
     }
 
-    /// Connects to the process, as this client if any. The session or connection lives on the thread of the shard `lane`.
+    /// Connects to the process, as this client if any. The session or connection lives on the thread of the actor `lane`.
     pub(crate) fn connect(
         &mut self,
         now: Nanos,
@@ -327,14 +344,15 @@ impl Sessions {
         let Some(end) = self.ends.get_mut(&id) else { return };
         let Side::Outgoing(session) = &mut end.side else { return };
         let step = session.turn(now, input, &mut end.queue, &end.received);
-        let (peer, policy, client, sent_key) = (end.peer, end.policy, end.client, end.sent_key());
+        let End { peer, policy, lane, client, refused, .. } = *end;
+        let sent_key = end.sent_key();
         match step {
             outgoing::Step::Connect(confirm) => {
                 let number = self.next_socket;
                 self.next_socket += 1;
                 let socket = self.socket(now, policy, number, false);
                 if let Some(end) = self.ends.get_mut(&id) {
-                    end.socket = Some(socket);
+                    (end.socket, end.refused) = (Some(socket), false);
                 }
                 self.sockets.insert(number, id);
                 self.say(peer, number, SocketEvent::Connect(confirm, client));
@@ -343,7 +361,8 @@ impl Sessions {
                 if restarted {
                     self.suffer(SessionTrouble::Restarted);
                     self.out.push(SessionOut::Restarted(sent_key));
-                    self.events.push_back(Event::Reset { id, peer, is_lost: false });
+                    let (is_lost, cause) = (false, ResetCause::Other);
+                    self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost, cause });
                 }
                 self.come_up(now, id);
                 self.events.push_back(Event::Connected(id));
@@ -354,8 +373,13 @@ impl Sessions {
                 if cause == Some(Cause::Failed) {
                     self.suffer(SessionTrouble::Failed);
                 }
-                if cause.is_some() {
-                    self.events.push_back(Event::Reset { id, peer, is_lost: true });
+                if let Some(cause) = cause {
+                    let cause = match cause {
+                        Cause::Failed if refused => ResetCause::Refused,
+                        Cause::Idle => ResetCause::Idle,
+                        _ => ResetCause::Other,
+                    };
+                    self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost: true, cause });
                 }
             }
         }
@@ -365,7 +389,7 @@ impl Sessions {
         self.wake = None;
         let Some(end) = self.ends.get_mut(&id) else { return };
         let Side::Incoming(session, confirm) = &mut end.side else { return };
-        let (peer, cookie) = (end.peer, confirm.cookie);
+        let (peer, policy, lane, cookie) = (end.peer, end.policy, end.lane, confirm.cookie);
         match session.turn(now, input, &mut end.queue, &end.received) {
             incoming::Step::Run { ready, first } => {
                 let number = end.socket.as_ref().map(|socket| socket.number);
@@ -390,7 +414,8 @@ impl Sessions {
                     _ => {}
                 }
                 if cause.is_some() {
-                    self.events.push_back(Event::Reset { id, peer, is_lost: false });
+                    let (is_lost, cause) = (false, ResetCause::Other);
+                    self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost, cause });
                 }
             }
         }
@@ -426,9 +451,10 @@ impl Sessions {
             Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::Input::Lost(loss)),
             Side::Incoming(..) => self.turn_incoming(now, id, incoming::Input::Lost(loss)),
             Side::Accepted => {
-                let peer = end.peer;
+                let (peer, policy, lane) = (end.peer, end.policy, end.lane);
+                let cause = if loss == Loss::Idle { ResetCause::Idle } else { ResetCause::Other };
                 self.forget(id);
-                self.events.push_back(Event::Reset { id, peer, is_lost: false });
+                self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost: false, cause });
             }
         }
     }
@@ -450,12 +476,13 @@ impl Sessions {
             };
         }
         let Some(id) = self.sockets.get(&number).copied() else {
-            if !matches!(event, SocketEvent::Closed) {
+            if !matches!(event, SocketEvent::Closed | SocketEvent::Refused) {
                 self.say(from, number, SocketEvent::Closed);
             }
             return;
         };
-        let Some(socket) = self.ends.get_mut(&id).and_then(|end| end.socket.as_mut()) else { return };
+        let Some(end) = self.ends.get_mut(&id) else { return };
+        let Some(socket) = &mut end.socket else { return };
         match event {
             SocketEvent::Ready(ready) => self.on_ready(now, id, ready),
             SocketEvent::Bytes(bytes) => {
@@ -463,8 +490,9 @@ impl Sessions {
                 socket.bytes.extend_from_slice(&bytes);
                 self.readable.insert(id);
             }
-            SocketEvent::Closed => {
+            SocketEvent::Closed | SocketEvent::Refused => {
                 socket.ended = true;
+                end.refused = matches!(event, SocketEvent::Refused);
                 self.readable.insert(id);
             }
             SocketEvent::Connect(..) => {}

@@ -15,18 +15,25 @@ use std::sync::Arc;
 
 /// The size of a disk that is not limited.
 const UNLIMITED_BYTES: u64 = 1 << 40;
-/// Bytes that must be free before a write starts: much for objects of a simulation.
+/// Bytes that must be free before a write starts where objects are small: more than most writes take.
 const MARGIN_BYTES: u64 = 64;
 
 /// A disk, and the completions of its changes that are not durable yet.
 #[derive(Debug, Default)]
 pub struct Store {
     disk: Mutex<Disk>,
+    /// Whether as much must be free as is reserved, not [`MARGIN_BYTES`] alone.
+    real_bounds: bool,
     /// For each unflushed change of the disk, oldest first.
     completions: Mutex<VecDeque<Option<Completion>>>,
 }
 
 impl Store {
+    /// A store on an empty disk; with `real_bounds` as much must be free before a write starts as that reserves.
+    pub fn new(real_bounds: bool) -> Store {
+        Store { real_bounds, ..Store::default() }
+    }
+
     /// The disk. It must be given back before the OSD acts.
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock()
@@ -109,7 +116,8 @@ impl ObjectStore for Store {
     }
 
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
-        match self.read_disk().lacks_room(MARGIN_BYTES) {
+        let needed = if self.real_bounds { bytes } else { MARGIN_BYTES };
+        match self.read_disk().lacks_room(needed) {
             true => Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: 0 }),
             false => Ok(Reservation::new(&Arc::default(), bytes)),
         }

@@ -16,8 +16,8 @@ use crate::history::History;
 use crate::invariants::Invariants;
 use crate::linearize;
 use crate::monitor::{MonOut, Monitor};
-use crate::nemesis::{FaultEvent, Nemesis};
-use crate::network::{Channel, Delays, Due, Link, Network, Node};
+use crate::nemesis::{FaultEvent, Nemesis, TROUBLE_BEGINS};
+use crate::network::{Delays, Due, Link, Network, Node};
 use crate::osd::{Osd, Out, SHARDS, show_membership};
 use crate::packet::{MapView, Packet};
 use crate::program::Program;
@@ -53,8 +53,6 @@ pub enum Happening {
     Turn(u32, u32, usize),
     /// An OSD wanted to be woken.
     OsdTick(u32, u32),
-    /// An OSD finds that another one's process is gone.
-    Refused(u32, u32),
     /// An OSD's process starts.
     OsdStart(u32),
     /// An OSD's sessions wanted to be woken.
@@ -258,10 +256,10 @@ impl World {
         }
         self.begin_processes();
         self.schedule.at(0, Happening::MonTick(self.monitor.life));
-        for (at, fault_event) in self.nemesis.first(3 * SECOND) {
+        for (at, fault_event) in self.nemesis.first() {
             self.schedule.at(at, Happening::FaultEvent(fault_event));
         }
-        self.schedule.at(3 * SECOND + self.scenario.trouble, Happening::Calm);
+        self.schedule.at(TROUBLE_BEGINS + self.scenario.trouble, Happening::Calm);
     }
 
     /// Runs to the end or to the first failure.
@@ -377,13 +375,6 @@ impl World {
                     self.with_osd(osd, |osd, out| osd.on_tick(now, out));
                 }
             }
-            Happening::Refused(osd, target) => {
-                let link = Link::new(Node::Osd(osd), Node::Osd(target));
-                let reaches = !self.partitioned.contains(&link) && !self.partitioned.contains(&link.back());
-                if reaches && !self.osds[target as usize].is_running() {
-                    self.with_osd(osd, |osd, out| osd.on_refused(now, OsdId(target), out));
-                }
-            }
             Happening::OsdStart(osd) => self.start_osd(osd),
             Happening::SessionTime(osd, life) => {
                 let wake = &mut self.session_wakes[osd as usize];
@@ -437,19 +428,6 @@ impl World {
         }
     }
 
-    pub(crate) fn send(&mut self, from: Node, to: Node, packet: Packet) {
-        if self.trace {
-            self.say(format_args!("{from} > {to} {packet:?}"));
-        }
-        let link = match packet {
-            Packet::Socket(number, event) => return self.send_by_socket(from, to, number, event),
-            Packet::Heartbeat(_) => Link::new(from, to).by(Channel::Beats),
-        };
-        let waits = self.transmit(from, packet.bytes());
-        let due = self.network.send_after(self.schedule.now(), waits, link, packet);
-        self.due(due);
-    }
-
     /// How long bytes that a machine sends now wait for those before them, and take to leave it.
     fn transmit(&mut self, from: Node, bytes: u64) -> Nanos {
         if self.scenario.bandwidth == 0 {
@@ -471,30 +449,18 @@ impl World {
         if self.trace {
             self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
         }
-        if let Channel::Socket(number) = link.channel
-            && !self.arrives_by_socket(link, number, &packet)
-        {
+        if !self.is_taken(link, &packet) {
             return;
         }
+        let Packet { socket, event } = packet;
         match link.to {
-            Node::Mon => match packet {
-                Packet::Socket(socket, event) => {
-                    self.with_monitor(|monitor, _| monitor.on_socket(now, link.from, socket, event));
-                }
-                other => self.fail("a packet for somebody else", format!("{}: {other:?}", link.from)),
-            },
-            Node::Osd(osd) => self.with_osd(osd, |osd, out| osd.on_packet(now, link.from, packet, out)),
-            Node::Client(client) => self.client_packet(client, link.from, packet),
-        }
-    }
-
-    fn client_packet(&mut self, number: u32, from: Node, packet: Packet) {
-        let now = self.schedule.now();
-        match packet {
-            Packet::Socket(socket, event) => {
-                self.with_client(number, |client, _, _| client.on_socket(now, from, socket, event));
+            Node::Mon => self.with_monitor(|monitor, _| monitor.on_socket(now, link.from, socket, event)),
+            Node::Osd(osd) => {
+                self.with_osd(osd, |osd, out| osd.on_socket(now, link.from, (socket, event), out));
             }
-            other => self.fail("a packet for somebody else", format!("{from}: {other:?}")),
+            Node::Client(client) => {
+                self.with_client(client, |client, _, _| client.on_socket(now, link.from, socket, event));
+            }
         }
     }
 
@@ -545,7 +511,6 @@ impl World {
         act(&mut self.osds[id as usize], &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                Out::Send(to, packet) => self.send_unless_stopped(id, to, packet),
                 Out::Proposed(pg, membership) => self.invariants.propose(pg, &membership),
                 Out::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
@@ -685,14 +650,6 @@ impl World {
         self.session_wakes[id as usize] = None;
         self.sockets.switched_off.remove(&Node::Osd(id));
         self.turns[id as usize] = [NextTurn::default(); SHARDS];
-        let me = Node::Osd(id);
-        for other in 0..self.osds.len() as u32 {
-            if other != id {
-                // What the dead process sent and has not arrived never does.
-                self.network.cut(Link::new(me, Node::Osd(other)).by(Channel::Beats));
-                self.network.cut(Link::new(Node::Osd(other), me).by(Channel::Beats));
-            }
-        }
         self.handle(Happening::NewSession(self.scenario.clients + id));
         self.with_osd(id, |osd, out| osd.start(now, out));
     }

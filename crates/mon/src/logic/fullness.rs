@@ -8,6 +8,7 @@ use nacre_types::ids::{OsdId, PgId, PoolId};
 use nacre_types::osdmap::OsdInfo;
 use nacre_types::pool::{Pool, flag};
 use nacre_types::stats::ObjectSums;
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -75,8 +76,9 @@ impl MapState {
             (level(Fullness::Full), level(Fullness::Backfill), level(Fullness::Near));
         let mut changed = Vec::new();
         for (id, pool) in &self.working.pools {
-            let devices = self.devices_of_rule(u32::from(pool.crush_rule));
-            let hit = |osds: &BTreeSet<i32>| !osds.is_empty() && osds.iter().any(|o| devices.contains(o));
+            // Mostly no OSD is near full, and nobody asks for them.
+            let devices = LazyCell::new(|| self.devices_of_rule(u32::from(pool.crush_rule)));
+            let hit = |osds: &BTreeSet<i32>| osds.iter().any(|o| devices.contains(o));
             let over_quota = (pool.quota_max_bytes > 0 || pool.quota_max_objects > 0) && {
                 let sums = self.pool_sums(*id);
                 (pool.quota_max_bytes > 0 && sums.bytes >= pool.quota_max_bytes)

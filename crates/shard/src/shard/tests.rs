@@ -20,7 +20,8 @@ use nacre_common::error::Error;
 use nacre_common::throttle::{Permit, Throttle};
 use nacre_exec::testing::{Counting, EMFILE};
 use nacre_objectstore::{MemStore, MemStoreConfig};
-use nacre_pg::heartbeat::HbEnvelope;
+use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
+use nacre_pg::lease::LeaseRequest;
 use nacre_pg::{ClientOp, MemberInfo};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
@@ -401,6 +402,21 @@ fn a_message_that_is_too_long_leaves_the_connection_to_the_other_pgs() {
     assert!(bench.cell.enter(keeps_link).unwrap());
     bench.cell.enter(|_| ()).unwrap();
     assert!(bench.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().active), "the PG peers anew");
+}
+
+#[test]
+fn a_ping_is_answered_at_once_unless_a_shard_hangs() {
+    let bench = Bench::new();
+    let shared = &bench.shared;
+    let lease = LeaseRequest { boot_nonce: 9, epoch: Epoch(0), sent_at_ns: 7 };
+    let msg = HbMsg::Ping { to_boot_nonce: shared.boot_nonce, lease };
+    let ping = || shared.on_ping(OTHER, HbEnvelope { space_bytes: 1 << 30, msg }).map(|answer| answer.msg);
+    let answers = |msg| matches!(msg, Some(HbMsg::Pong { for_boot_nonce: 9, sent_at_ns: 7, .. }));
+    assert!(answers(ping()));
+    shared.progress.set_stalled(true);
+    assert_eq!(ping(), None);
+    shared.progress.set_stalled(false);
+    assert!(answers(ping()));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use nacre_types::{ObjectId, PoolId, encoding};
 /// Entries of a batch.
 pub const ENTRIES: u32 = 5_000;
 /// Bytes of a key: five digits for the batch, five for the entry.
-const KEY_BYTES: usize = 10;
+pub const KEY_BYTES: usize = 10;
 
 /// The object that holds the batches.
 pub fn object(pool: PoolId) -> ObjectId {

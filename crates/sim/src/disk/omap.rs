@@ -29,6 +29,8 @@ struct Leaf {
     entries: Vec<Entry>,
     /// The sum of the entries' hashes.
     sum: u64,
+    /// Bytes of keys and values.
+    bytes: usize,
 }
 
 fn hash_of((key, value): &Entry) -> u64 {
@@ -37,28 +39,34 @@ fn hash_of((key, value): &Entry) -> u64 {
     hasher.finish()
 }
 
+fn bytes_of((key, value): &Entry) -> usize {
+    key.len() + value.len()
+}
+
 impl Leaf {
     fn new(entries: &[Entry]) -> Leaf {
         let sum = entries.iter().fold(0, |sum: u64, entry| sum.wrapping_add(hash_of(entry)));
+        let bytes = entries.iter().map(bytes_of).sum();
         if entries.len() < PACKED {
-            return Leaf { entries: entries.to_vec(), sum };
+            return Leaf { entries: entries.to_vec(), sum, bytes };
         }
-        let size = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let mut buffer = BytesMut::with_capacity(size);
+        let mut buffer = BytesMut::with_capacity(bytes);
         for (key, value) in entries {
             buffer.extend_from_slice(key);
             buffer.extend_from_slice(value);
         }
         let mut buffer = buffer.freeze();
         let pack = |(key, value): &Entry| (buffer.split_to(key.len()), buffer.split_to(value.len()));
-        Leaf { entries: entries.iter().map(pack).collect(), sum }
+        Leaf { entries: entries.iter().map(pack).collect(), sum, bytes }
     }
 
     fn set(&mut self, entry: &Entry) -> bool {
         self.sum = self.sum.wrapping_add(hash_of(entry));
+        self.bytes += bytes_of(entry);
         match self.entries.binary_search_by(|(key, _)| key.cmp(&entry.0)) {
             Ok(at) => {
                 self.sum = self.sum.wrapping_sub(hash_of(&self.entries[at]));
+                self.bytes -= bytes_of(&self.entries[at]);
                 self.entries[at] = entry.clone();
                 false
             }
@@ -87,6 +95,11 @@ impl Omap {
     /// Entries.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> usize {
+        self.leaves.iter().map(|leaf| leaf.bytes).sum()
     }
 
     /// Whether there are none.
@@ -189,8 +202,10 @@ impl Omap {
     /// Removes a leaf's entries from one place to another.
     fn cut(&mut self, index: usize, from: usize, to: usize) {
         let leaf = Arc::make_mut(&mut self.leaves[index]);
-        let gone = leaf.entries.drain(from..to).fold(0, |sum: u64, entry| sum.wrapping_add(hash_of(&entry)));
-        leaf.sum = leaf.sum.wrapping_sub(gone);
+        for entry in leaf.entries.drain(from..to) {
+            leaf.sum = leaf.sum.wrapping_sub(hash_of(&entry));
+            leaf.bytes -= bytes_of(&entry);
+        }
         self.len -= to - from;
         if leaf.entries.is_empty() {
             self.leaves.remove(index);
@@ -283,6 +298,7 @@ mod tests {
             }
             assert!(omap.iter().eq(plain.iter()), "round {round}");
             assert_eq!(omap.len(), plain.len());
+            assert_eq!(omap.bytes(), plain.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>());
             assert_eq!(omap.get(&key(first)), plain.get(&key(first)));
             assert!(omap.at_or_above(&key(first)).eq(plain.range(key(first)..)), "round {round}");
             let mut again = Omap::default();

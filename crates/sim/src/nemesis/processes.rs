@@ -111,8 +111,7 @@ impl World {
             Happening::Flushed(osd, ..)
             | Happening::Turn(osd, ..)
             | Happening::OsdTick(osd, _)
-            | Happening::SessionTime(osd, _)
-            | Happening::Refused(osd, _) => of(Node::Osd(*osd)),
+            | Happening::SessionTime(osd, _) => of(Node::Osd(*osd)),
             _ => None,
         }
     }

@@ -2,7 +2,6 @@
 
 use super::FaultEvent;
 use crate::bounds::Bound;
-use crate::network::{Channel, Link, Node};
 use crate::osd::{ACTORS, CONTROL, Call, StallOrder};
 use crate::random::Random;
 use crate::scenario::Fault;
@@ -103,14 +102,11 @@ impl World {
         self.nemesis.stalled.keys().any(|(of, _)| *of == osd)
     }
 
-    /// Until when something that happens has to wait for an actor that stalls. What is sent by sessions waits elsewhere: in the inbox
+    /// Until when something that happens has to wait for an actor that stalls. What arrives by sockets waits elsewhere: in the inbox
     /// of its shard, or in the socket.
     pub(super) fn waits_for_stalled(&self, happening: &Happening) -> Option<Nanos> {
-        let of = |osd: u32, actor: usize| self.nemesis.stalled.get(&(osd, actor)).copied();
         match happening {
-            Happening::Deliver(Link { to: Node::Osd(osd), channel: Channel::Beats, .. }) => of(*osd, CONTROL),
-            Happening::Turn(osd, _, shard) => of(*osd, *shard),
-            Happening::Refused(osd, _) => of(*osd, CONTROL),
+            Happening::Turn(osd, _, shard) => self.nemesis.stalled.get(&(*osd, *shard)).copied(),
             _ => None,
         }
     }

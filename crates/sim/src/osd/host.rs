@@ -1,12 +1,11 @@
 //! What lies beyond a simulated OSD process: its clock as it is read now, connections to other machines, and the simulation
 //! that watches it.
 
+use super::pings::Pings;
 use super::stalls::{Call, pass, pass_time_of_day, true_time};
 use super::{Copies, Out};
 use crate::bounds::Bound;
 use crate::monitor::WALL;
-use crate::network::Node;
-use crate::packet::Packet;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::sessions::{MonLink, SessionConnection, Sessions, Waits};
 use crate::store::Store;
@@ -14,6 +13,7 @@ use nacre_common::auth::Peer;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
+use nacre_session::Policy;
 use nacre_shard::peers::Peers;
 use nacre_shard::session::{Arrival, Session};
 use nacre_shard::world::{Observation, World};
@@ -46,11 +46,12 @@ pub(super) struct Host {
     nonce: u64,
     uuids: AtomicU64,
     out: Mutex<Vec<Out>>,
-    /// Connections of clients.
+    /// Lossy connections that were accepted: of clients, and of peers for their heartbeats.
     conns: Mutex<BTreeMap<u64, ConnRef>>,
     /// Sessions with peers, and which of them shards use.
     sessions: Arc<Mutex<Sessions>>,
     peers: Mutex<Peers>,
+    pings: Mutex<Pings>,
     mon: Mutex<MonLink>,
 }
 
@@ -75,6 +76,7 @@ impl Host {
             conns: Mutex::default(),
             sessions: Arc::new(Mutex::new(sessions)),
             peers: Mutex::default(),
+            pings: Mutex::default(),
             mon: Mutex::new(MonLink::new(MON_WAITS, 0)),
         }
     }
@@ -122,16 +124,10 @@ impl Host {
         self.out.lock().push(Out::Broken(rule, detail));
     }
 
-    fn send(&self, to: Node, packet: Packet) {
-        pass(Call::Send);
-        self.out.lock().push(Out::Send(to, packet));
-    }
-
-    /// Takes a client's connection, which was accepted.
-    pub(super) fn accept(&self, id: u64, session: Option<ClientId>, of_osd: bool) {
+    /// Takes a lossy connection of `osd`, or of a client, which was accepted.
+    pub(super) fn accept(&self, id: u64, session: Option<ClientId>, osd: Option<OsdId>) {
         let peer = Peer {
-            // Which OSD it is does not matter.
-            entity: if of_osd { EntityName::osd(OsdId(0)) } else { EntityName::client("admin") },
+            entity: osd.map_or_else(|| EntityName::client("admin"), EntityName::osd),
             client: session,
             caps: [("osd".to_owned(), "allow *".to_owned())].into(),
             nonce: 0,
@@ -146,8 +142,8 @@ impl Host {
         conns.insert(id, ConnRef::new(Arc::new(conn)));
     }
 
-    /// A client's connection.
-    pub(super) fn conn_of_client(&self, id: u64) -> Option<ConnRef> {
+    /// A connection that was accepted.
+    pub(super) fn accepted(&self, id: u64) -> Option<ConnRef> {
         self.conns.lock().get(&id).cloned()
     }
 
@@ -176,10 +172,15 @@ impl Host {
         self.mon.lock().is_current(id)
     }
 
-    /// A client's connection is over. Returns whether it watched by it.
-    pub(super) fn lose_client(&self, id: u64) -> bool {
+    /// A connection that was accepted is over. Returns whether of its session holds what is asked.
+    pub(super) fn lose_accepted(&self, id: u64, holds: impl FnOnce(&Session) -> bool) -> bool {
         let conn = self.conns.lock().remove(&id);
-        conn.is_some_and(|conn| conn.context::<Session>().is_some_and(Session::is_watching))
+        conn.is_some_and(|conn| conn.context::<Session>().is_some_and(holds))
+    }
+
+    /// The connections that were made for heartbeats.
+    pub(super) fn pings(&self) -> MutexGuard<'_, Pings> {
+        self.pings.lock()
     }
 }
 
@@ -222,7 +223,8 @@ impl World for Host {
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
         self.peers.lock().get(osd, |process| {
             let now = self.local_ns();
-            let conn = SessionConnection::begin(&self.sessions, now, osd, shard, process.addr);
+            let peer = (osd, Policy::Lossless);
+            let conn = SessionConnection::begin(&self.sessions, now, peer, shard, process.addr);
             Ok(ConnRef::new(Arc::new(conn)))
         })
     }
@@ -232,11 +234,17 @@ impl World for Host {
     }
 
     fn follow_map(&self, map: &OsdMap) -> Vec<OsdId> {
-        self.peers.lock().on_map(map, self.copies.member.osd)
+        let me = self.copies.member.osd;
+        self.pings().on_map(map, me);
+        self.peers.lock().on_map(map, me)
     }
 
     fn ping(&self, osd: OsdId, message: &HbEnvelope) {
-        self.send(Node::Osd(osd.0), Packet::Heartbeat(*message));
+        let conn = self.pings().get(self.local_ns(), osd, &self.sessions);
+        if let Ok(Some(conn)) = conn {
+            // One that can't be sent is lost.
+            let _ = conn.send(message);
+        }
     }
 
     fn public_addr(&self) -> Option<SocketAddr> {

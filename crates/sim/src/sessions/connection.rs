@@ -1,4 +1,4 @@
-//! A session or connection as shards have it.
+//! A session or connection as shards and control have it.
 
 use super::Sessions;
 use crate::network::Node;
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A session with a peer as shards have it.
+/// See the module's documentation.
 pub(crate) struct SessionConnection {
     sessions: Arc<Mutex<Sessions>>,
     id: u64,
@@ -25,15 +25,15 @@ pub(crate) struct SessionConnection {
 }
 
 impl SessionConnection {
-    /// Begins a session with a peer.
+    /// Begins a session or connection with a peer, on the thread of the actor `lane`.
     pub(crate) fn begin(
         sessions: &Arc<Mutex<Sessions>>,
         now: Nanos,
-        peer: OsdId,
+        (peer, policy): (OsdId, Policy),
         lane: usize,
         addr: SocketAddr,
     ) -> SessionConnection {
-        let id = sessions.lock().connect(now, (Node::Osd(peer.0), Policy::Lossless), lane, None);
+        let id = sessions.lock().connect(now, (Node::Osd(peer.0), policy), lane, None);
         SessionConnection::of(sessions, id, addr, None)
     }
 

@@ -64,7 +64,7 @@ impl Socket {
 pub(super) struct End {
     pub(super) peer: Node,
     pub(super) policy: Policy,
-    /// The shard on whose thread it lives.
+    /// The actor on whose thread it lives.
     pub(super) lane: usize,
     /// The process that connected, and its number there.
     pub(super) key: (u64, u64),
@@ -74,6 +74,8 @@ pub(super) struct End {
     pub(super) queue: Queue,
     pub(super) received: Received,
     pub(super) socket: Option<Socket>,
+    /// No process listened where its last socket was to lead.
+    pub(super) refused: bool,
     pub(super) over: Arc<AtomicBool>,
 }
 

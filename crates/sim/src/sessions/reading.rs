@@ -1,6 +1,7 @@
 //! How frames become messages.
 
-use super::{Delivery, Event, SessionOut, SessionTrouble, Sessions, key_of};
+use super::end::End;
+use super::{Delivery, Event, SessionOut, SessionSettings, SessionTrouble, Sessions, key_of};
 use crate::network::Node;
 use crate::osd::CONTROL;
 use crate::schedule::Nanos;
@@ -10,6 +11,30 @@ use nacre_common::throttle::Throttle;
 use nacre_session::Loss;
 use nacre_session::body::Body;
 use nacre_session::receive::{Arrival, memory_bytes};
+
+/// Bounds on what a process works on.
+pub(super) struct Throttles {
+    peers: Throttle,
+    clients: Throttle,
+    /// What comes by the connections that control made: they are of a messenger of their own.
+    control: Throttle,
+}
+
+impl Throttles {
+    pub(super) fn new(settings: &SessionSettings) -> Throttles {
+        let throttle = |(bytes, messages)| Throttle::new(bytes, messages);
+        let (peers, control) = (throttle(settings.throttle), throttle(settings.throttle));
+        Throttles { peers, clients: throttle(settings.client_throttle), control }
+    }
+
+    fn of(&self, end: &End) -> &Throttle {
+        match end.peer {
+            Node::Client(_) => &self.clients,
+            peer if is_of_control(peer, end.lane) => &self.control,
+            _ => &self.peers,
+        }
+    }
+}
 
 impl Sessions {
     /// What the process hears next.
@@ -42,8 +67,8 @@ impl Sessions {
         self.stalled[CONTROL]
             && match event {
                 Event::Connected(id) => of_mon(id),
-                Event::Reset { peer, .. } => *peer == Node::Mon,
-                Event::Message(delivery) => delivery.from == Node::Mon,
+                Event::Reset { peer, lane, .. } => is_of_control(*peer, *lane),
+                Event::Message(delivery) => is_of_control(delivery.from, delivery.lane),
                 Event::Accepted(..) => false,
             }
     }
@@ -57,18 +82,14 @@ impl Sessions {
         }
         let Some(socket) = end.socket.as_ref().filter(|socket| socket.throttled) else { return true };
         let Some((header, ..)) = &socket.pending else { return true };
-        self.throttle_of(end.peer).try_take(memory_bytes(header)).is_some()
-    }
-
-    fn throttle_of(&self, peer: Node) -> &Throttle {
-        if matches!(peer, Node::Client(_)) { &self.client_throttle } else { &self.throttle }
+        self.throttles.of(end).try_take(memory_bytes(header)).is_some()
     }
 
     /// Reads frames up to the next message; `None` where the bytes or the throttle end.
     fn read(&mut self, id: u64) -> Result<Option<Event>, Loss> {
-        let Sessions { ends, out, writable, throttle, client_throttle, .. } = self;
+        let Sessions { ends, out, writable, throttles, .. } = self;
         let Some(end) = ends.get_mut(&id) else { return Ok(None) };
-        let throttle = if matches!(end.peer, Node::Client(_)) { client_throttle } else { throttle };
+        let throttle = throttles.of(end);
         let (queue, received) = (&mut end.queue, &end.received);
         let Some(socket) = end.socket.as_mut().filter(|socket| socket.up || socket.ended) else {
             return Ok(None);
@@ -139,4 +160,9 @@ impl Sessions {
             })));
         }
     }
+}
+
+/// Whether control has to take what comes from a process by a connection that lives on the thread of the actor `lane`.
+fn is_of_control(peer: Node, lane: usize) -> bool {
+    peer == Node::Mon || lane == CONTROL
 }

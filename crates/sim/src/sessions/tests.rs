@@ -77,6 +77,26 @@ fn what_came_before_the_end_is_handled_and_then_the_owner_hears_of_it() {
 }
 
 #[test]
+fn who_connects_hears_that_no_process_listens() {
+    let settings = Scenario::of(1).client_sessions(None);
+    let ends = |event: SocketEvent| {
+        let mut sessions = Sessions::new(settings, 1, 1);
+        sessions.connect(0, (SERVER, Policy::Lossy), 0, None);
+        let connects = sessions.take().find_map(|out| match out {
+            SessionOut::Send(_, number, SocketEvent::Connect(..)) => Some(number),
+            _ => None,
+        });
+        sessions.on_socket(1, SERVER, connects.unwrap(), event);
+        match sessions.next_event(1) {
+            Some(Event::Reset { is_lost: true, cause, .. }) => cause,
+            _ => panic!("the connection goes on"),
+        }
+    };
+    assert_eq!(ends(SocketEvent::Refused), ResetCause::Refused);
+    assert_eq!(ends(SocketEvent::Closed), ResetCause::Other);
+}
+
+#[test]
 fn an_unused_connection_ends() {
     let mut pair = Pair::new();
     let mut heard = Vec::new();

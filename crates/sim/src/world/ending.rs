@@ -6,6 +6,8 @@ use super::{World, describe_map};
 use crate::client::Client;
 use crate::client::batches::{is_part, object};
 use crate::history::Action;
+use crate::invariants::left_over;
+use crate::nemesis::TROUBLE_BEGINS;
 use crate::network::Node;
 use crate::osd::Osd;
 use crate::scenario::Fault;
@@ -58,8 +60,9 @@ impl World {
         let busy = |osd: &Osd| osd.waiting_requests() > 0;
         let is_idle = self.ending != Ending::LastReads || !self.osds.iter().any(busy);
         let unclean = self.unclean();
-        let whole = is_idle && unclean.is_empty() && self.unanswered().is_empty();
-        let began = 3 * SECOND + self.scenario.trouble;
+        let left_over = self.left_over();
+        let whole = is_idle && unclean.is_empty() && left_over.is_empty() && self.unanswered().is_empty();
+        let began = TROUBLE_BEGINS + self.scenario.trouble;
         let inactive = unclean.iter().find(|(_, state)| !state.starts_with("active"));
         if let Some((pg, state)) = inactive.filter(|_| now > began + ACTIVE_WITHIN) {
             let detail = format!("{pg} is {state}: {}", self.describe_unfinished());
@@ -69,6 +72,9 @@ impl World {
         self.busy &= !unclean.is_empty();
         self.finish_processes();
         if !whole || !self.processes_are_done() {
+            if now > self.whole_by && unclean.is_empty() && !left_over.is_empty() {
+                self.fail("data of deleted pools is left", left_over.join(", "));
+            }
             if now > self.whole_by {
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);
@@ -183,6 +189,20 @@ impl World {
             }
         }
         unclean
+    }
+
+    /// Copies of pools that were deleted, on disks whose OSDs run.
+    fn left_over(&self) -> Vec<String> {
+        if self.scenario.faults.contains(&Fault::Restore) {
+            // What a map from an older copy lacks may be more than what was deleted: nothing is removed for it.
+            return Vec::new();
+        }
+        let map = &self.monitor.view().map;
+        let mut copies = Vec::new();
+        for osd in self.osds.iter().filter(|osd| osd.is_running()) {
+            copies.extend(left_over(osd.disk().seen(), map).map(|pg| format!("{pg} on {}", osd.id)));
+        }
+        copies
     }
 
     fn unanswered(&self) -> Vec<String> {

@@ -8,6 +8,7 @@ use crate::random::{Random, Stream};
 use crate::schedule::{MILLI, Nanos};
 use crate::sessions::{MessageKey, SessionKey, SessionOut, SessionTrouble};
 use bytes::Bytes;
+use nacre_session::Policy;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the module's documentation.
@@ -16,6 +17,8 @@ pub(super) struct Sockets {
     random: Random,
     /// The processes at their ends: who connected first.
     open: BTreeMap<u64, (Node, Node)>,
+    /// Those that ever carried heartbeats, and who connected.
+    pings: BTreeMap<u64, Node>,
     /// Processes whose machine is off: nobody answers for them.
     pub(super) switched_off: BTreeSet<Node>,
     /// What each session has taken and not yet handed on.
@@ -29,16 +32,44 @@ impl Sockets {
         Sockets {
             random: Random::new(seed, Stream::Sockets),
             open: BTreeMap::new(),
+            pings: BTreeMap::new(),
             switched_off: BTreeSet::new(),
             sent: BTreeMap::new(),
             troubles: BTreeMap::new(),
+        }
+    }
+
+    /// A process connects.
+    fn connect(&mut self, number: u64, (from, to): (Node, Node), policy: Policy) {
+        self.open.insert(number, (from, to));
+        if let (Policy::Lossy, Node::Osd(_), Node::Osd(_)) = (policy, from, to) {
+            self.pings.insert(number, from);
+        }
+    }
+
+    /// Those that two processes have.
+    fn between(&self, a: Node, b: Node) -> Vec<u64> {
+        let all = self.open.iter().filter(|(_, ends)| **ends == (a, b) || **ends == (b, a));
+        all.map(|(number, _)| *number).collect()
+    }
+
+    /// Whether the direction leads to the answering end of a lossy connection: what is sent again there goes by another socket.
+    fn may_be_late(&self, link: Link) -> bool {
+        let Channel::Socket(number) = link.channel else { return false };
+        match self.pings.get(&number) {
+            Some(connecting) => link.from == *connecting,
+            None => matches!(link.from, Node::Client(_)) || link.to == Node::Mon,
         }
     }
 }
 
 impl World {
     /// A process sends by a socket. Bytes may arrive in two pieces.
-    pub(super) fn send_by_socket(&mut self, from: Node, to: Node, number: u64, event: SocketEvent) {
+    pub(crate) fn send(&mut self, from: Node, to: Node, packet: Packet) {
+        if self.trace {
+            self.say(format_args!("{from} > {to} {packet:?}"));
+        }
+        let Packet { socket: number, event } = packet;
         let link = Link::new(from, to).by(Channel::Socket(number));
         match event {
             SocketEvent::Bytes(bytes) if self.sockets.random.chance(100) => {
@@ -48,9 +79,9 @@ impl World {
                 }
             }
             event => {
-                match event {
-                    SocketEvent::Connect(..) => {
-                        self.sockets.open.insert(number, (from, to));
+                match &event {
+                    SocketEvent::Connect(confirm, _) => {
+                        self.sockets.connect(number, (from, to), confirm.policy);
                     }
                     SocketEvent::Closed => {
                         self.sockets.open.remove(&number);
@@ -67,7 +98,7 @@ impl World {
     pub(super) fn make_late(&mut self, link: Link) {
         let is_open =
             matches!(link.channel, Channel::Socket(number) if self.sockets.open.contains_key(&number));
-        if may_be_late(link)
+        if self.sockets.may_be_late(link)
             && !is_open
             && self.network.is_carrying(link)
             && let Some(wait) = self.nemesis.ghost()
@@ -79,7 +110,7 @@ impl World {
 
     fn put(&mut self, link: Link, event: SocketEvent) {
         if let Channel::Socket(number) = link.channel {
-            let packet = Packet::Socket(number, event);
+            let packet = Packet { socket: number, event };
             let waits = self.transmit(link.from, packet.bytes());
             let due = self.network.send_after(self.schedule.now(), waits, link, packet);
             self.due(due);
@@ -87,10 +118,10 @@ impl World {
     }
 
     /// Whether there is a process for what comes by a socket. The machine of one that is gone says so.
-    pub(super) fn arrives_by_socket(&mut self, link: Link, number: u64, packet: &Packet) -> bool {
-        let is_closed = matches!(packet, Packet::Socket(_, SocketEvent::Closed));
+    pub(super) fn is_taken(&mut self, link: Link, packet: &Packet) -> bool {
+        let is_closed = matches!(packet.event, SocketEvent::Closed | SocketEvent::Refused);
         if is_closed {
-            self.sockets.open.remove(&number);
+            self.sockets.open.remove(&packet.socket);
         }
         let runs = match link.to {
             Node::Osd(osd) => self.osds[osd as usize].is_running(),
@@ -98,16 +129,26 @@ impl World {
             Node::Client(_) => true,
         };
         if !runs && !is_closed && !self.sockets.switched_off.contains(&link.to) {
-            self.put(link.back(), SocketEvent::Closed);
+            let connects = matches!(packet.event, SocketEvent::Connect(..));
+            self.put(link.back(), if connects { SocketEvent::Refused } else { SocketEvent::Closed });
         }
         runs
     }
 
     /// The sockets between two processes break; both ends find out within `within`. Returns whether there are any.
     pub(crate) fn break_sockets(&mut self, a: Node, b: Node, within: Nanos) -> bool {
-        let between = |ends: &(Node, Node)| *ends == (a, b) || *ends == (b, a);
-        let numbers: Vec<u64> =
-            self.sockets.open.iter().filter(|(_, ends)| between(ends)).map(|(number, _)| *number).collect();
+        let numbers = self.sockets.between(a, b);
+        self.break_each(&numbers, (a, b), within)
+    }
+
+    /// As [`World::break_sockets`], for those alone by which two OSDs send heartbeats.
+    pub(crate) fn break_pings(&mut self, a: Node, b: Node, within: Nanos) -> bool {
+        let mut numbers = self.sockets.between(a, b);
+        numbers.retain(|number| self.sockets.pings.contains_key(number));
+        self.break_each(&numbers, (a, b), within)
+    }
+
+    fn break_each(&mut self, numbers: &[u64], (a, b): (Node, Node), within: Nanos) -> bool {
         for number in numbers.iter().copied() {
             let link = Link::new(a, b).by(Channel::Socket(number));
             self.break_direction(link, Some(within));
@@ -136,7 +177,7 @@ impl World {
     /// receiver finds out, it does so within that time.
     fn break_direction(&mut self, link: Link, found_out: Option<Nanos>) {
         let under_way = self.network.cut(link);
-        let is_late = may_be_late(link) && self.nemesis.has_ghosts();
+        let is_late = self.sockets.may_be_late(link) && self.nemesis.has_ghosts();
         let most = if is_late { 0 } else { under_way.len() as u64 };
         let count = self.sockets.random.range(0, most + 1) as usize;
         let mut under_way = under_way.into_iter().peekable();
@@ -148,9 +189,9 @@ impl World {
         {
             arriving.extend(under_way.next().map(|packet| (wait, packet)));
         }
-        if let Some(Packet::Socket(number, SocketEvent::Bytes(bytes))) = under_way.next() {
+        if let Some(Packet { socket, event: SocketEvent::Bytes(bytes) }) = under_way.next() {
             let piece: Bytes = bytes.slice(..self.sockets.random.index(bytes.len().max(1)));
-            arriving.push((0, Packet::Socket(number, SocketEvent::Bytes(piece))));
+            arriving.push((0, Packet { socket, event: SocketEvent::Bytes(piece) }));
         }
         let now = self.schedule.now();
         for (wait, packet) in arriving {
@@ -169,7 +210,7 @@ impl World {
     pub(super) fn session_out(&mut self, node: Node, out: SessionOut) {
         match out {
             SessionOut::Send(to, number, event) => {
-                let packet = Packet::Socket(number, event);
+                let packet = Packet { socket: number, event };
                 match node {
                     Node::Osd(osd) => self.send_unless_stopped(osd, to, packet),
                     _ => self.send(node, to, packet),
@@ -203,9 +244,4 @@ impl World {
             SessionOut::Said(to, what) => self.say(format_args!("{node} > {to} {what}")),
         }
     }
-}
-
-/// Whether the direction leads to the answering end of a lossy connection: what is sent again there goes by another socket.
-fn may_be_late(link: Link) -> bool {
-    matches!(link.from, Node::Client(_)) || link.to == Node::Mon
 }

@@ -6,6 +6,7 @@ use crate::client::requests::TOKEN_BYTES;
 use crate::history::Action;
 use crate::osd::Osd;
 use crate::packet::MapView;
+use crate::scenario::HUGE_POOL;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use nacre_engine::Error;
 use nacre_exec::Copied;
@@ -24,7 +25,9 @@ use nacre_types::{ClientId, ObjectId, PoolId};
 const FULL_MAY_LAST: Nanos = 30 * SECOND;
 
 /// The pool that has the object with batches.
-pub(super) const BATCHES_POOL: PoolId = PoolId(1);
+pub(super) const BATCHES_POOL: PoolId = HUGE_POOL;
+/// How many of a thousand requests are about the pool with what is huge, where sizes are real. Others may be created beside it.
+const HUGE_SHARE: u32 = 800;
 /// How many of a thousand requests are about batches, where there are any.
 const BATCHES_SHARE: u32 = 800;
 /// More objects than this are listed in long pages.
@@ -72,7 +75,12 @@ impl World {
             return self.ask_batch(number);
         }
         let pools = clients_pools(&map);
-        let Some(pool) = self.workload.pick(&pools).copied() else { return };
+        let is_huge = self.scenario.real_bounds && self.workload.chance(HUGE_SHARE);
+        let pool = match is_huge && pools.contains(&HUGE_POOL) {
+            true => Some(HUGE_POOL),
+            false => self.workload.pick(&pools).copied(),
+        };
+        let Some(pool) = pool else { return };
         let is_large = self.scenario.token_bytes > TOKEN_BYTES;
         let object = self.object(pool, self.workload.clone().range(0, u64::from(self.scenario.objects)));
         self.workload.bits();
