@@ -340,6 +340,11 @@ impl Pg {
                 let last = piece.next.is_none();
                 if piece.first {
                     self.replica.open.insert(object.clone(), piece.attrs.clone());
+                    // The primary may send what it takes for missing: an object that was removed and created again meanwhile is not.
+                    // The first piece replaces that copy, and the others may never come.
+                    if !last && self.copy.complete && self.missing.insert(object.clone(), version).is_none() {
+                        copy::put_missing(&object, version, &mut txn);
+                    }
                 } else if !self.replica.open.contains_key(&object) {
                     return;
                 }

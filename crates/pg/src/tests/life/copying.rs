@@ -3,8 +3,10 @@
 use super::super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::super::host::{MS, Request};
 use super::{append, cluster, set, write_some};
-use crate::api::{Event, PeerMsg};
+use crate::api::{Event, ObjectPiece, PeerMsg, PieceCursor};
 use crate::settings::Settings;
+use bytes::Bytes;
+use nacre_types::ids::Eversion;
 use nacre_types::osdmap::flag;
 use nacre_types::stats::pg_state;
 
@@ -65,6 +67,36 @@ fn a_member_that_does_not_take_pieces_any_more_starts_over() {
     c.collect(osd(0));
     // So they are sent again at different times, each while the other one is waited for.
     c.run_clean();
+}
+
+#[test]
+fn a_copy_that_is_replaced_in_pieces_is_missing_until_the_last_one_came() {
+    let mut c = cluster(3, 3, 2);
+    append(&mut c, "a0");
+    c.run_clean();
+    // Such a push is sent of an object that was missing, and was removed and created again meanwhile.
+    let interval = c.latest_membership().unwrap().interval;
+    let (object, version) = (c.clients.object("a0"), Eversion::new(interval, 1));
+    let piece = ObjectPiece {
+        first: true,
+        version,
+        size: 8,
+        offset: 0,
+        data: Bytes::from_static(b"half"),
+        attrs: Vec::new(),
+        omap_header: Bytes::new(),
+        omap: Vec::new(),
+        next: Some(PieceCursor { offset: 4, omap_after: None }),
+    };
+    let msg = PeerMsg::Push { interval, object: object.clone(), version, piece: Some(piece) };
+    let now = c.now;
+    c.host(osd(2)).feed(now, Event::Peer { from: osd(0), msg });
+    c.collect(osd(2));
+    assert!(c.hosts[&osd(2)].pg.lacks(&object));
+    // The other pieces never come.
+    c.reset_session(osd(0), osd(2));
+    c.run_clean();
+    assert!(!c.hosts[&osd(2)].pg.lacks(&object));
 }
 
 #[test]
