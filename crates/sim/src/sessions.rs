@@ -2,7 +2,7 @@
 //!
 //! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
 //! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections, those for heartbeats
-//! among them, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with whom there are
+//! among them, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with which processes there are
 //! sessions and connections.
 
 mod connection;

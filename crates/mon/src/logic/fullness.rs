@@ -76,7 +76,7 @@ impl MapState {
             (level(Fullness::Full), level(Fullness::Backfill), level(Fullness::Near));
         let mut changed = Vec::new();
         for (id, pool) in &self.working.pools {
-            // Mostly no OSD is near full, and nobody asks for them.
+            // Looked up only where an OSD is near full, which is rare.
             let devices = LazyCell::new(|| self.devices_of_rule(u32::from(pool.crush_rule)));
             let hit = |osds: &BTreeSet<i32>| osds.iter().any(|o| devices.contains(o));
             let over_quota = (pool.quota_max_bytes > 0 || pool.quota_max_objects > 0) && {

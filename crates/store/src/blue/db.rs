@@ -493,9 +493,11 @@ const DELETIONS_TRIGGER: usize = 16_384;
 /// A memtable in which one step of a scan skips so many entries is flushed, and so gets to that compaction.
 const SCAN_FLUSH_TRIGGER: &str = "8192";
 
-/// Has the memtables of the PG logs remember for each PG where they inserted last: its next entry goes there, and is not looked
-/// for from the top. The prefix is that of a collection (`keys::COLLECTION_BYTES`).
-const LOG_INSERT_HINT: &str = "memtable_insert_with_hint_prefix_extractor=fixed:12";
+/// The option by which the memtable of the PG logs remembers, for each PG, where it inserted last: the search for the next
+/// entry's place starts there.
+fn log_insert_hint() -> String {
+    format!("memtable_insert_with_hint_prefix_extractor=fixed:{}", super::keys::COLLECTION_BYTES)
+}
 
 /// Opens the database itself.
 pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
@@ -566,7 +568,7 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
     let mut options = match family {
         // This option is in the library's interface as text alone.
         Family::PgLog => Options::default()
-            .get_options_from_string(LOG_INSERT_HINT)
+            .get_options_from_string(log_insert_hint())
             .expect("invariant: RocksDB knows the option"),
         _ => Options::default(),
     };
