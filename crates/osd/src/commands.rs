@@ -376,10 +376,14 @@ fn query(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
             "in_sync": m.in_sync.iter().map(|member| member.osd.0).collect::<Vec<_>>(),
         })),
         "proposals": query.proposals.len(),
-        "catching_up": query.catching_up.iter().map(|(osd, missing, position)| json!({
-            "osd": osd.0,
-            "missing": missing,
-            "backfill_position": position,
+        "catching_up": query.catching_up.iter().map(|member| json!({
+            "osd": member.osd.0,
+            "stage": member.stage,
+            "missing": member.missing,
+            "backfill_position": member.backfill_position,
+            "pushing": member.pushing,
+            "unconfirmed": member.unconfirmed,
+            "acked": member.acked.to_string(),
         })).collect::<Vec<_>>(),
     })
     .into())

@@ -621,6 +621,25 @@ impl Message for PgEnvelope {
     const NAME: &'static str = "PgEnvelope";
 }
 
+/// How far a member that is filled has come.
+#[derive(Clone, Debug, Serialize)]
+pub struct CatchUpStatus {
+    /// The member's OSD.
+    pub osd: OsdId,
+    /// What happens to it, in words.
+    pub stage: &'static str,
+    /// Objects that it lacks by its log; 0 while it is backfilled.
+    pub missing: u64,
+    /// Everything up to this object is backfilled; `None` where the log suffices.
+    pub backfill_position: Option<String>,
+    /// Objects that are read or sent to it.
+    pub pushing: u64,
+    /// Objects that were sent whole and whose arrival is not confirmed.
+    pub unconfirmed: u64,
+    /// Up to which version its log is durable.
+    pub acked: Eversion,
+}
+
 /// `pg query`: what a PG knows of itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct PgQuery {
@@ -634,8 +653,8 @@ pub struct PgQuery {
     pub proposals: Vec<PgMembership>,
     /// What the machine is doing, in words.
     pub phase: String,
-    /// Members that are being filled: OSD, objects missing, backfill position.
-    pub catching_up: Vec<(OsdId, u64, Option<String>)>,
+    /// Members that are being filled.
+    pub catching_up: Vec<CatchUpStatus>,
     /// What blocks activity, in words; empty when nothing does.
     pub blocked_by: Vec<String>,
 }

@@ -30,8 +30,8 @@ mod settings;
 mod tail;
 
 pub use api::{
-    ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, ObjectPiece, PeerMsg, PgEnvelope,
-    PgQuery, PieceCursor, Reached, Refusal, Remembered,
+    CatchUpStatus, ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, ObjectPiece,
+    PeerMsg, PgEnvelope, PgQuery, PieceCursor, Reached, Refusal, Remembered,
 };
 pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use known::KnownOsds;

@@ -11,7 +11,7 @@
 mod listing;
 mod pushing;
 
-use crate::api::{Command, MemberInfo, PeerMsg, PieceCursor};
+use crate::api::{CatchUpStatus, Command, MemberInfo, PeerMsg, PieceCursor};
 use crate::log::EntryKind;
 use crate::pg::{ListFor, Pg};
 use crate::primary::{Phase, Primary};
@@ -49,6 +49,19 @@ enum Stage {
     Finishing,
     /// Nothing is missing.
     Ready,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Stage::Asked => "asked for its log",
+            Stage::Reserving => "waiting for a backfill slot",
+            Stage::Log => "taking the log",
+            Stage::Filling => "taking objects",
+            Stage::Finishing => "completing its backfill",
+            Stage::Ready => "waiting to become a member",
+        }
+    }
 }
 
 /// One range of a backfill.
@@ -603,12 +616,19 @@ impl Pg {
         (absent, misplaced, targets)
     }
 
-    pub(crate) fn catching_up(&self) -> Vec<(OsdId, u64, Option<String>)> {
+    pub(crate) fn catching_up(&self) -> Vec<CatchUpStatus> {
         let Some(primary) = &self.primary else { return Vec::new() };
-        let row = |(osd, c): (&OsdId, &CatchUp)| {
-            let cursor =
-                c.backfill.as_ref().map(|b| b.cursor.as_ref().map_or("start".into(), ToString::to_string));
-            (*osd, c.missing.len() as u64, cursor)
+        let row = |(osd, c): (&OsdId, &CatchUp)| CatchUpStatus {
+            osd: *osd,
+            stage: c.stage.name(),
+            missing: c.missing.len() as u64,
+            backfill_position: c
+                .backfill
+                .as_ref()
+                .map(|b| b.cursor.as_ref().map_or("start".into(), ToString::to_string)),
+            pushing: c.pushing.len() as u64,
+            unconfirmed: c.unconfirmed.len() as u64,
+            acked: c.acked,
         };
         primary.catching_up.iter().map(row).collect()
     }

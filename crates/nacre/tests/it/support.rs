@@ -198,10 +198,24 @@ impl TestCluster {
                     .map(|d| format!("--- {d:?}\n{}", self.log_of(d)))
                     .collect();
                 let health = String::from_utf8_lossy(&health.stdout).into_owned();
-                panic!("never reached: {what}\n{health}\n{}", logs.join("\n"));
+                panic!("never reached: {what}\n{health}\n{}\n{}", self.unclean_pgs(), logs.join("\n"));
             }
             std::thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    /// What the PGs that are not clean do, and which of them hold slots.
+    fn unclean_pgs(&self) -> String {
+        let pgs = self.run(&["ceph", "pg", "ls", "--format", "json"]);
+        let pgs: serde_json::Value = serde_json::from_slice(&pgs.stdout).unwrap_or_default();
+        let pgs = pgs["pg_stats"].as_array().cloned().unwrap_or_default();
+        let unclean =
+            pgs.iter().filter(|pg| pg["state"] != "active+clean").filter_map(|pg| pg["pgid"].as_str());
+        let query = |pg: &str| self.run(&["ceph", "pg", pg, "query"]);
+        let slots =
+            |osd: usize| self.run(&["ceph", "tell", &format!("osd.{osd}"), "dump_recovery_reservations"]);
+        let answers = unclean.take(20).map(query).chain((0..self.osds.len()).map(slots));
+        answers.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).collect()
     }
 
     /// Waits until every PG is active+clean and health is HEALTH_OK.

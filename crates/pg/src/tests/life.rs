@@ -156,8 +156,9 @@ fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
     c.mon.down(osd(2));
     append(&mut c, "a0");
     c.boot(osd(2));
-    let filling =
-        |c: &Cluster| c.hosts[&osd(0)].pg.catching_up().iter().any(|row| (row.0, row.1) == (osd(2), 1));
+    let filling = |c: &Cluster| {
+        c.hosts[&osd(0)].pg.catching_up().iter().any(|row| (row.osd, row.missing) == (osd(2), 1))
+    };
     c.run_until("the last missing object", filling);
     // osd.3 dies, and the primary goes on in the next interval.
     c.kill(osd(3), 0);

@@ -172,7 +172,9 @@ fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
     c.mon.set_up(&[0, 1, 3]);
-    let filling = |c: &Cluster| c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.2.is_some());
+    let filling = |c: &Cluster| {
+        c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.backfill_position.is_some())
+    };
     c.run_until("a backfill", filling);
     set_flags(&mut c, flag::NOBACKFILL);
     c.run_until("no backfill", |c| !filling(c));
@@ -203,7 +205,9 @@ fn a_store_that_becomes_too_full_for_a_backfill_gets_the_rest_when_it_has_room()
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
     c.mon.set_up(&[0, 1, 3]);
-    let filling = |c: &Cluster| c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.2.is_some());
+    let filling = |c: &Cluster| {
+        c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.backfill_position.is_some())
+    };
     c.run_until("a backfill", filling);
     let now = c.now;
     let target = c.hosts.get_mut(&osd(3)).unwrap();
