@@ -64,8 +64,8 @@ pub(crate) enum ReadFor {
 pub(crate) enum ListFor {
     /// The source's side of a backfill of `osd`: scan number `scan`.
     Backfill { osd: OsdId, scan: u64 },
-    /// A primary's scan of this copy.
-    Scan { to: OsdId, scan: u64 },
+    /// A primary's scan of this copy, asked for under `interval`.
+    Scan { to: OsdId, interval: Interval, scan: u64 },
 }
 
 /// One PG on one OSD.

@@ -429,7 +429,7 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         if self.follows(from, interval) {
-            self.list_objects(ListFor::Scan { to: from, scan }, start, max as usize, out);
+            self.list_objects(ListFor::Scan { to: from, interval, scan }, start, max as usize, out);
         }
     }
 

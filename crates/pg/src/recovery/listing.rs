@@ -24,9 +24,9 @@ impl Pg {
             objects.extend(last.map(|o| (o, Eversion::default())));
         }
         match self.listings.remove(&list) {
-            Some(ListFor::Scan { to, scan }) => {
-                if let Some(session) = self.replica.session.filter(|s| s.primary == to) {
-                    let interval = session.since.max(self.interval().min(self.promised));
+            Some(ListFor::Scan { to, interval, scan }) => {
+                if self.follows(to, interval) {
+                    // The interval of the question: the primary may hear of a later one after this member.
                     out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
                 }
             }

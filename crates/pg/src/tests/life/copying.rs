@@ -161,6 +161,68 @@ fn a_new_member_is_backfilled_while_writes_go_on() {
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
 }
 
+/// A cluster whose osd.3 is backfilled from osd.0, which has just sent it a scan.
+fn scanning() -> Cluster {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 1, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.mon.set_up(&[0, 1, 3]);
+    let is_scan = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::Scan { .. }, .. });
+    c.run_until("a scan", |c| c.links.values().any(|wires| wires.iter().any(is_scan)));
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1])));
+    c
+}
+
+/// Whether the answer to a scan is on its way.
+fn is_answered(c: &Cluster) -> bool {
+    let is_answer = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::ScanReply { .. }, .. });
+    c.links.values().any(|wires| wires.iter().any(is_answer))
+}
+
+/// Whether osd.3 becomes a member while clients write, which it acknowledges all the time.
+fn is_filled_under_writes(c: &mut Cluster) -> bool {
+    (0..40).any(|_| {
+        append(c, "b0");
+        c.run_for(c.settings.retry_ns / 3, &|_| false);
+        c.in_sync().contains(&3)
+    })
+}
+
+#[test]
+fn a_scan_is_answered_by_a_member_that_knows_a_later_interval_than_its_primary() {
+    let mut c = scanning();
+    c.kill(osd(1), 0);
+    c.mon.down(osd(1));
+    let interval = c.hosts[&osd(0)].pg.interval();
+    for action in [Action::Map(osd(0)), Action::ToMon(osd(0)), Action::Map(osd(3))] {
+        c.act(action);
+    }
+    assert!(c.hosts[&osd(3)].pg.interval() > interval);
+    while !is_answered(&c) {
+        let next = [Action::Deliver(osd(0), osd(3)), Action::Answer(osd(3)), Action::Flush(osd(3))];
+        c.act(next.into_iter().find(|action| c.actions().contains(action)).unwrap());
+    }
+    while c.actions().contains(&Action::Deliver(osd(3), osd(0))) {
+        c.act(Action::Deliver(osd(3), osd(0)));
+    }
+    assert_eq!(c.hosts[&osd(0)].pg.interval(), interval, "the primary does not know it yet");
+    let asked_at = c.now;
+    assert!(is_filled_under_writes(&mut c));
+    assert!(c.now < asked_at + 2 * c.settings.retry_ns, "it was asked again");
+}
+
+#[test]
+fn a_scan_whose_answer_is_lost_is_repeated_though_the_member_acknowledges_updates() {
+    let mut c = scanning();
+    c.run_until("an answer", is_answered);
+    let is_answer = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::ScanReply { .. }, .. });
+    c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_answer(wire)));
+    assert!(is_filled_under_writes(&mut c));
+}
+
 #[test]
 fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
     let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
