@@ -69,9 +69,8 @@ impl Stage {
 struct Backfill {
     /// Everything up to here is in place.
     cursor: Option<ObjectId>,
-    /// The scan under way, and when it was asked for.
+    /// The scan under way.
     scan: Option<u64>,
-    scanned_at: u64,
     mine: Option<(Vec<(ObjectId, Eversion)>, bool)>,
     theirs: Option<(Vec<(ObjectId, Eversion)>, bool)>,
     /// The range's last object, and whether it is the last range; while it is worked on.
@@ -468,7 +467,7 @@ impl Pg {
                     (backfill.mine, backfill.theirs, backfill.scan) = (None, None, None);
                 }
                 if backfill.range.is_none() && backfill.scan.is_none() && !halted {
-                    (backfill.scan, backfill.scanned_at) = (Some(next_scan), now);
+                    backfill.scan = Some(next_scan);
                     catching_up.heard_at = now;
                     scan_from = Some(backfill.cursor.clone());
                 }
@@ -548,13 +547,6 @@ impl Pg {
             // A piece that comes twice is stored twice, with the same outcome.
             let pieces = catching_up.pushing.iter().filter(|(_, pushing)| pushing.is_lost(now, retry));
             lost.extend(pieces.map(|(object, pushing)| (*osd, object.clone(), pushing.at.clone())));
-            // However many updates the member acknowledges meanwhile, the backfill goes on only with its listing.
-            if let Some(backfill) = &mut catching_up.backfill
-                && backfill.theirs.is_none()
-                && now >= backfill.scanned_at + SILENT_RETRIES * retry
-            {
-                (backfill.scan, backfill.mine) = (None, None);
-            }
             // What could not be read is tried again: the device may have recovered, or scrub repaired it.
             catching_up.unreadable.clear();
             if !catching_up.is_awaited(target(catching_up)) {
