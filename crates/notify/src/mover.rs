@@ -288,14 +288,16 @@ async fn run(core: Arc<Core>, bucket: String) {
 
 /// Waits while records are added to a busy bucket's outbox, at most for `busy_linger`; `false` where the gateway stops.
 async fn gather(core: &Core, bucket: &str) -> bool {
-    let (linger, mut left) = (core.settings.linger, core.settings.busy_linger);
+    // The last events of a burst wait for one or two steps.
+    let step = core.settings.linger / 4;
+    let mut left = core.settings.busy_linger;
     core.mover.take_news(bucket);
     loop {
-        if !core.pause(linger.min(left)).await {
+        if !core.pause(step.min(left)).await {
             return false;
         }
-        left = left.saturating_sub(linger);
-        if left.is_zero() || linger.is_zero() || !core.mover.take_news(bucket) {
+        left = left.saturating_sub(step);
+        if left.is_zero() || step.is_zero() || !core.mover.take_news(bucket) {
             return true;
         }
     }

@@ -50,18 +50,18 @@ pub fn epoch_of(text: &str) -> Option<u64> {
 }
 
 /// Objects and bytes in radosgw's fields. What data takes on disk beside its bytes is not known here.
-fn describe_usage(sums: QuotaUsage) -> Value {
-    let kb = sums.bytes.div_ceil(1024);
+fn describe_usage(used: QuotaUsage) -> Value {
+    let kb = used.bytes.div_ceil(1024);
     json!({
-        "size": sums.bytes, "size_actual": sums.bytes, "size_utilized": sums.bytes, "size_kb": kb, "size_kb_actual": kb,
-        "size_kb_utilized": kb, "num_objects": sums.objects,
+        "size": used.bytes, "size_actual": used.bytes, "size_utilized": used.bytes, "size_kb": kb, "size_kb_actual": kb,
+        "size_kb_utilized": kb, "num_objects": used.objects,
     })
 }
 
 /// What all of a user's buckets hold.
 #[derive(Clone, Copy, Debug)]
 pub struct UserStats {
-    sums: QuotaUsage,
+    used: QuotaUsage,
     at_ns: u64,
 }
 
@@ -69,7 +69,7 @@ impl UserStats {
     /// What `radosgw-admin user stats` prints.
     pub fn describe(&self) -> Value {
         json!({
-            "stats": describe_usage(self.sums),
+            "stats": describe_usage(self.used),
             "last_stats_sync": time(self.at_ns),
             "last_stats_update": time(self.at_ns),
         })
@@ -77,12 +77,12 @@ impl UserStats {
 
     /// As `GET /admin/user?stats` has it among the user's own fields.
     pub(crate) fn bare(&self) -> Value {
-        describe_usage(self.sums)
+        describe_usage(self.used)
     }
 }
 
 /// What `radosgw-admin bucket stats` prints.
-pub(crate) fn describe_bucket(bucket: &Bucket, sums: QuotaUsage) -> Value {
+pub(crate) fn describe_bucket(bucket: &Bucket, used: QuotaUsage) -> Value {
     let versioning = match bucket.versioning {
         Versioning::Off => "off",
         Versioning::Enabled => "enabled",
@@ -91,8 +91,8 @@ pub(crate) fn describe_bucket(bucket: &Bucket, sums: QuotaUsage) -> Value {
     let tags: serde_json::Map<String, Value> =
         bucket.tags.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     let mut usage = json!({});
-    if sums != QuotaUsage::default() {
-        usage["rgw.main"] = describe_usage(sums);
+    if used != QuotaUsage::default() {
+        usage["rgw.main"] = describe_usage(used);
     }
     json!({
         "bucket": bucket.name, "num_shards": bucket.shards, "tenant": "", "versioning": versioning,
@@ -151,7 +151,7 @@ impl Gateway {
     /// What all of a user's buckets hold, read now.
     pub async fn user_stats(&self, id: &str) -> Result<UserStats> {
         self.user(id).await?;
-        Ok(UserStats { sums: self.user_usage(id).await?, at_ns: crate::gateway::now_ns() })
+        Ok(UserStats { used: self.user_usage(id).await?, at_ns: crate::gateway::now_ns() })
     }
 
     /// Changes the quota of a user, or with `bucket` the one that each of its buckets has that has none of its own.

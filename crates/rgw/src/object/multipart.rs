@@ -280,8 +280,8 @@ impl Gateway {
         let tag = self.tag();
         let most = body.stored_len(length.unwrap_or(MAX_PART_BYTES));
         let mut tails = Tails { name: tails_name(bucket, class, &tag), count: tail_count(most) };
-        let sums = |bytes| QuotaUsage { objects: 0, bytes };
-        let held = self.hold(bucket, &tag, sums(length.unwrap_or(0)), Purpose::Part(upload)).await?;
+        let usage = |bytes| QuotaUsage { objects: 0, bytes };
+        let held = self.hold(bucket, &tag, usage(length.unwrap_or(0)), Purpose::Part(upload)).await?;
         let mut op = WriteOp::new();
         let intent = Intent { tails: tails.clone() };
         // Who clears up a marked upload sees all that was ever noted.
@@ -300,7 +300,7 @@ impl Gateway {
         tails.count = tail_count(stored);
         let size = body.taken();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
-            held.resize(sums(size))?;
+            held.resize(usage(size))?;
         }
         let (etag, checksum) = seal(body.digests().await)?;
         let part = Part { size, mtime_ns: now_ns(), etag, checksum, tails, salt };
@@ -457,8 +457,8 @@ impl Gateway {
         head.tag = self.tag();
         head.data = Data::Parts(chosen.len() as u32);
         seal(&upload, &chosen, &mut head)?;
-        let sums = QuotaUsage { objects: 1, bytes: head.size };
-        let held = self.hold(bucket, &head.tag, sums, Purpose::Completion(id)).await?;
+        let usage = QuotaUsage { objects: 1, bytes: head.size };
+        let held = self.hold(bucket, &head.tag, usage, Purpose::Completion(id)).await?;
         let tails: Vec<Tails> = chosen.iter().map(|(_, part)| part.tails.clone()).collect();
         let parts = chosen
             .iter()

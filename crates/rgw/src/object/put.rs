@@ -54,15 +54,15 @@ impl Put {
     ) -> Result<Head> {
         self.head.tag = gateway.tag();
         let pool = gateway.pool_for(&self.head.class).await?;
-        let sums = |bytes| QuotaUsage { objects: 1, bytes };
+        let usage = |bytes| QuotaUsage { objects: 1, bytes };
         let held =
-            gateway.hold(&self.bucket, &self.head.tag, sums(length.unwrap_or(0)), Purpose::Object).await?;
+            gateway.hold(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), Purpose::Object).await?;
         let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
         let mut op = None;
         let written = write_data(gateway, &self, &mut body, (length, &pool), (&mut op, &events)).await?;
         self.head.size = body.taken();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
-            held.resize(sums(self.head.size))?;
+            held.resize(usage(self.head.size))?;
         }
         self.head.mtime_ns = now_ns();
         seal(body.digests().await, &mut self.head)?;
