@@ -61,7 +61,11 @@ impl World {
         let is_idle = self.ending != Ending::LastReads || !self.osds.iter().any(busy);
         let unclean = self.unclean();
         let left_over = self.left_over();
-        let whole = is_idle && unclean.is_empty() && left_over.is_empty() && self.unanswered().is_empty();
+        let whole = is_idle
+            && unclean.is_empty()
+            && left_over.is_empty()
+            && self.not_shown().is_empty()
+            && self.unanswered().is_empty();
         let began = TROUBLE_BEGINS + self.scenario.trouble;
         let inactive = unclean.iter().find(|(_, state)| !state.starts_with("active"));
         if let Some((pg, state)) = inactive.filter(|_| now > began + ACTIVE_WITHIN) {
@@ -205,6 +209,15 @@ impl World {
         copies
     }
 
+    /// OSDs that run on another store than the one that the map shows as up: until the process on that one counts as dead the monitor
+    /// refuses their boot, and the PGs seem to be clean.
+    fn not_shown(&self) -> Vec<String> {
+        let map = &self.monitor.view().map;
+        let is_other = |osd: &&Osd| map.member(osd.id).is_some_and(|shown| shown != osd.member());
+        let running = self.osds.iter().filter(|osd| osd.is_running());
+        running.filter(is_other).map(|osd| osd.id.to_string()).collect()
+    }
+
     fn unanswered(&self) -> Vec<String> {
         let lost = self.lost_pgs();
         let silent = |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
@@ -221,6 +234,9 @@ impl World {
                     text += &format!("\n    {}: {said}", osd.id);
                 }
             }
+        }
+        for osd in self.not_shown() {
+            text += &format!("\n  {osd} runs on a store that the map does not show");
         }
         for line in self.unanswered() {
             text += &format!("\n  unanswered: {line}");
