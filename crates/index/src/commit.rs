@@ -1,10 +1,10 @@
 //! Committing changes: the second step, one compare-and-swap of the head.
 //!
-//! A commit builds on a [`Base`]: what the head is believed to be. It is refused where the head is something else, and the
-//! gateway reads the head and builds the commit again. So every change knows the one before it: it takes the next
-//! [`Seq`], and where the one before may not be finished it keeps its evidence in the head's omap.
+//! A commit is built on a [`Base`]: the assumed state of the head. If the head is in another state, the commit is refused,
+//! and the gateway reads the head and builds the commit again. So each change knows its predecessor: it takes the next
+//! [`Seq`], and if the predecessor may be unfinished, it keeps the predecessor's evidence in the head's omap.
 //!
-//! A removal removes the head's RADOS object only where nothing can be lost with it ([`remove`]); else it leaves a
+//! A removal removes the head's RADOS object only if no evidence can be lost with it ([`remove`]); otherwise it leaves a
 //! tombstone.
 
 use crate::error::{Error, Result};
@@ -16,14 +16,14 @@ use crate::record::{self, Content, Evidence, Listed, Subject, Tails};
 use crate::seq::{Incarnation, Seq};
 use bytes::Bytes;
 
-/// What a commit takes the head for.
+/// The state of the head that a commit assumes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Base {
     /// There is no RADOS object.
     Absent,
-    /// Its last change is this one, which is finished: so says the index.
+    /// The sequence of the head's last change, which is finished according to the index.
     Entry(Seq),
-    /// It is as it was read.
+    /// The head as it was read.
     Head(Box<Head>),
 }
 
@@ -34,37 +34,38 @@ pub struct Change<'a> {
     pub key: &'a str,
     /// Its tag.
     pub tag: &'a str,
-    /// The index generation, and the version that answered the prepare.
+    /// The index generation, and the shard's version in the reply to the prepare.
     pub prepared: Incarnation,
-    /// Whether it has the key's removal slot.
+    /// Whether it holds the key's removal slot.
     pub slot: bool,
-    /// What the shard had of the key when it was prepared, or later.
+    /// What a read of the shard found for the key when the change was prepared, or later.
     pub view: &'a View,
-    /// The version that its event is about; `None` where it has no event, or all is in the pending record.
+    /// The version that its event is about; `None` if it has no event, or if the pending record contains everything.
     pub subject: Option<&'a Subject>,
 }
 
-/// What the change makes of the object.
+/// The effect of a change on the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum New<'a> {
-    /// It is this one, with these tails beside the head; tails of an upload's parts are in the pending record.
+    /// The change writes this object, with these tails in addition to the head. Tails of an upload's parts are in the
+    /// pending record.
     Object(&'a Listed, Option<&'a Tails>),
-    /// What a listing shows does not change.
+    /// The object's listing stays the same.
     Unchanged,
 }
 
-/// A commit: a write of the head, and what it proves.
+/// A commit: a write of the head, and the evidence of the change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Commit {
     /// The write.
     pub write: Write,
-    /// What is true if it succeeds.
+    /// Evidence of the change, valid if the write succeeds.
     pub evidence: Evidence,
-    /// Evidence of earlier changes that the head has then.
+    /// Evidence of earlier changes that the head contains after the write.
     earlier: Vec<Evidence>,
 }
 
-/// How a removal goes on.
+/// The next step of a removal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Removal {
     /// There is nothing to remove.
@@ -76,7 +77,8 @@ pub enum Removal {
 }
 
 impl Commit {
-    /// What the next commit of the key may build on without a read, where this one succeeded with that RADOS version.
+    /// Returns the base on which the next commit of the key may be built without a read, if this commit succeeded with that
+    /// RADOS version.
     pub fn after(self, version: u64) -> Base {
         match self.evidence.content {
             Content::Removed => Base::Absent,
@@ -102,7 +104,7 @@ impl Base {
         }
     }
 
-    /// The sequence of its last change; `None` where there is no RADOS object.
+    /// The sequence of the head's last change; `None` if there is no RADOS object.
     pub fn seq(&self) -> Option<Seq> {
         match self {
             Base::Absent => None,
@@ -116,10 +118,10 @@ fn text(seq: Seq) -> Bytes {
     Bytes::from(seq.to_string())
 }
 
-/// A commit that makes `new` of the object. `guards` are the request's conditions, as far as the base does not decide them,
-/// and `body` is what the request writes. Fails with [`Error::Crowded`] where too many changes wait to be finished.
+/// Builds a commit that writes `new`. `guards` are the conditions of the request that the base does not decide; `body` is
+/// what the request writes. Fails with [`Error::Crowded`] if too many changes of the key are unfinished.
 ///
-/// A change that leaves the listing as it is needs an object: the caller has read the head.
+/// A change that leaves the listing as it is requires an object: the caller has read the head.
 pub fn write(
     change: Change<'_>,
     base: &Base,
@@ -137,14 +139,15 @@ pub fn write(
     build(change, base, (content, tails), guards, body)
 }
 
-/// A commit that removes the object. [`Base::Absent`] must come from a read of the head here. `bury` turns the head into a
-/// tombstone: it empties the data and removes the attributes and omap entries that make the object and that are there.
-/// Without a read of the head the tombstone can't be built, and the answer is [`Removal::ReadHead`].
+/// Builds a commit that removes the object. [`Base::Absent`] must come from a read of the head here. `bury` turns the head
+/// into a tombstone: it empties the data, and removes the attributes and omap entries that make the object and that are
+/// present. A tombstone can't be built without a read of the head; the result is [`Removal::ReadHead`] then.
 ///
-/// The head's RADOS object is removed with the evidence that it holds. That is safe where the change has the removal slot
-/// and, as of one read of the shard, nothing else of the key is pending and the last finished change is the last one of
-/// the head: then nothing in the head is evidence of an unfinished change, the slot names the only change that can have
-/// removed the head, and a change that creates the head again was prepared after that read, so that its incarnation is higher.
+/// The removal of the head's RADOS object also removes the evidence in it. This is safe if the change holds the removal
+/// slot, and one read of the shard showed that no other change of the key is pending and that the last finished change is
+/// the last change of the head. Then the head contains no evidence of an unfinished change, and the slot names the only
+/// change that can have removed the head. A change that creates the head again was prepared after that read, so its
+/// incarnation is higher.
 pub fn remove(change: Change<'_>, base: &Base, guards: Vec<Guard>, bury: Vec<Step>) -> Result<Removal> {
     let Some(seq) = base.seq() else { return Ok(Removal::Nothing) };
     if matches!(base, Base::Head(head) if head.is_tombstone()) {
@@ -167,18 +170,19 @@ pub fn remove(change: Change<'_>, base: &Base, guards: Vec<Guard>, bury: Vec<Ste
     }
 }
 
-/// That a change removed the head whose last change was `last`. No head has that evidence; the change's event is about what
-/// the entry and the pending record say.
+/// Evidence that a change removed the head whose last change was `last`. It is not stored in a head; the entry and the
+/// pending record describe the change's event.
 pub(crate) fn removed(tag: &str, last: Seq) -> Evidence {
     let (seq, tag) = (last.successor(), tag.to_owned());
     Evidence { seq, tag, content: Content::Removed, subject: None, tails: None, untidy: false }
 }
 
-/// What proves that a change took effect, though an attempt to commit it was refused or not answered: an OSD may have executed the
-/// attempt, and have forgotten that when it came again. `head` was read after the attempt. `removal` is the evidence of the last
-/// attempt that removed the head ([`Content::Removed`]), if there was one: the slot names the only change that can have done so.
+/// Returns the evidence that a change took effect although an attempt to commit it was refused or not answered. An OSD may
+/// have executed the attempt and forgotten it before the attempt was resent. `head` was read after the attempt. `removal`
+/// is the evidence of the last attempt that removed the head ([`Content::Removed`]), if there was one: the slot names the
+/// only change that can have removed the head.
 ///
-/// `None` where the head proves nothing. An attempt that was not answered may still take effect then.
+/// `None` if the head proves nothing. An attempt that was not answered may still take effect then.
 pub fn made(tag: &str, removal: Option<&Evidence>, head: Option<&Head>) -> Option<Evidence> {
     match head {
         Some(head) => head.find(tag).cloned(),
@@ -309,7 +313,7 @@ mod tests {
         let commit = put(&View::default(), &base);
         let kept = Step::OmapSet(vec![(key::evidence(old.seq), record::encode(&old))]);
         assert!(commit.write.steps.contains(&kept) && commit.evidence.untidy);
-        // Unless the index says that it is finished.
+        // It is not kept if the index says that the change is finished.
         let commit = put(&view(old.seq, false), &base);
         assert!(!commit.write.steps.contains(&kept) && !commit.evidence.untidy);
     }
@@ -359,7 +363,7 @@ mod tests {
         let read = Base::Head(head(Some(evidence(seq, object()))));
         assert!(physical(&remove(&view(seq, true), true, &Base::Entry(seq))));
         assert!(physical(&remove(&view(seq, true), true, &read)));
-        // Without the slot, with others pending, or with changes that are not finished.
+        // Without the slot, with other pending changes, or with unfinished changes.
         assert!(tombstone(&remove(&view(seq, true), false, &read)));
         assert!(tombstone(&remove(&view(seq, false), true, &read)));
         assert!(tombstone(&remove(&View { entry: None, alone: true }, true, &read)));

@@ -1,4 +1,4 @@
-//! Why an operation can't be built or an answer can't be used.
+//! Errors of building operations and of interpreting replies.
 
 use nacre_types::encoding::DecodeError;
 
@@ -13,7 +13,7 @@ pub enum Error {
         /// What is wrong with it.
         source: DecodeError,
     },
-    /// Too many changes of the key wait to be finished. The request is retried later.
+    /// Too many changes of the key are unfinished. The request is retried later.
     #[error("{0}: too many changes of the object wait to be finished: try again later")]
     Crowded(String),
 }
@@ -21,7 +21,7 @@ pub enum Error {
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An answer of RADOS is not one to what was asked.
+/// A reply of RADOS does not match the operation.
 impl From<DecodeError> for Error {
     fn from(source: DecodeError) -> Error {
         Error::Corrupt { name: "reply".to_owned(), source }
@@ -29,7 +29,7 @@ impl From<DecodeError> for Error {
 }
 
 impl Error {
-    /// A record `what` in `name` that is not what it should be.
+    /// The record `what` in `name` is damaged.
     pub(crate) fn corrupt(name: &str, what: &'static str, detail: &str) -> Error {
         let source = DecodeError::Corrupt { what, detail: detail.to_owned() };
         Error::Corrupt { name: name.to_owned(), source }

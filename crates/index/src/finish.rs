@@ -1,12 +1,12 @@
 //! Finishing changes: the third step, one compare-and-swap of the shard for many changes, after the requests were answered.
 //!
-//! [`Finish`] holds the changes of one shard whose outcome is known, and drives a loop: read the shard
-//! ([`Finish::read`]), decide ([`Finish::decide`]), and either read some heads and begin again ([`Next::Look`]) or execute a
-//! [`Plan`]. A plan replaces entries, corrects sums, turns pending changes that have an event into outbox records and
-//! removes the pending records, all in one write that asserts every record it was made of.
+//! [`Finish`] holds changes of one shard whose outcome is known, and drives a loop: read the shard ([`Finish::read`]),
+//! decide ([`Finish::decide`]), and either read some heads and start over ([`Next::Look`]) or execute a [`Plan`]. A plan
+//! replaces entries, corrects sums, turns pending changes that have an event into outbox records, and removes the pending
+//! records. It does this in one write that asserts every record that the plan depends on.
 //!
-//! Changes of a key are finished in the order of their commits, never one before its predecessor. Where an unfinished
-//! predecessor belongs to another gateway, dead or alive, its evidence is in the head and this gateway finishes both.
+//! Changes of a key are finished in the order of their commits, never before a predecessor. If an unfinished predecessor
+//! belongs to another gateway, dead or alive, its evidence is in the head, and this gateway finishes both changes.
 
 mod plan;
 mod resolve;
@@ -24,12 +24,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most changes that are finished at once.
 pub const MAX_BATCH: usize = 128;
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was committed; this is what its commit proves.
+    /// It was committed, with this evidence.
     Committed(Box<Evidence>),
-    /// It was not committed and can't be any more. Its upload does not carry its mark.
+    /// It was not committed and can't be committed any more. Its upload does not carry its mark.
     Cancelled,
 }
 
@@ -40,18 +40,19 @@ pub struct Settled {
     pub key: String,
     /// The change's tag.
     pub tag: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// How to go on.
+/// The next step of a finish.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Next {
-    /// All of it is finished.
+    /// All changes are finished.
     Done,
-    /// The heads of these keys have to be read: [`Finish::look`] takes them. Then the shard is read again.
+    /// The heads of these keys must be read and passed to [`Finish::look`]. Then the shard is read again.
     Look(Vec<String>),
-    /// This is to be done. Where the write fails with ECANCELED somebody else was faster, and the shard is read again.
+    /// This plan is to be executed. If the write fails with ECANCELED, another gateway changed the shard first, and it is
+    /// read again.
     Execute(Box<Plan>),
 }
 
@@ -61,47 +62,47 @@ pub struct Finish {
     keys: BTreeMap<String, Work>,
 }
 
-/// What is to be finished of a key.
+/// The changes of one key to be finished.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Work {
     /// Changes of this gateway, by tag.
     own: BTreeMap<String, Outcome>,
     /// Changes of gateways that are fenced.
     orphans: BTreeSet<String>,
-    /// What the shard had of the key when its head was asked for.
+    /// The records of the key in the shard when its head was requested.
     asked: Option<Place>,
     /// The head, read after that.
     looked: Option<Looked>,
 }
 
-/// What the shard has of a key besides pending changes, as bytes.
+/// The records of a key in the shard except its pending changes, as bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Place {
     entry: Option<Bytes>,
     slot: Option<Bytes>,
 }
 
-/// A head that was read after the shard had been found so.
+/// A head that was read after the shard had these records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Looked {
     place: Place,
     head: Option<Head>,
 }
 
-/// What a read of the shard found of a key.
+/// The records of a key that a read of the shard found.
 #[derive(Debug, Default)]
 struct Found {
     place: Place,
     entry: Option<Entry>,
     tails: EntryTails,
     has_tails: bool,
-    /// Pending changes that were asked for and are there, by tag.
+    /// The requested pending changes that exist, by tag.
     pending: BTreeMap<String, Pending>,
     slot: Option<String>,
 }
 
 impl Finish {
-    /// Changes of this gateway.
+    /// Starts with changes of this gateway.
     pub fn new(settled: impl IntoIterator<Item = Settled>) -> Finish {
         let mut finish = Finish::default();
         for Settled { key, tag, outcome } in settled {
@@ -110,7 +111,7 @@ impl Finish {
         finish
     }
 
-    /// Adds a pending change of a gateway that is fenced: nothing of it can arrive at an OSD any more.
+    /// Adds a pending change of a fenced gateway: none of its operations can reach an OSD any more.
     pub fn add_orphan(&mut self, key: &str, tag: &str) {
         self.keys.entry(key.to_owned()).or_default().orphans.insert(tag.to_owned());
     }
@@ -125,7 +126,7 @@ impl Finish {
         Read::of(vec![Fetch::Keys(keys)])
     }
 
-    /// What follows from `reply` to [`Finish::read`].
+    /// Decides the next step from `reply` to [`Finish::read`].
     pub fn decide(&mut self, reply: &ReadReply) -> Result<Next> {
         let values = reply.pairs(0)?;
         let stats = values.get(key::STATS).cloned();
@@ -147,7 +148,7 @@ impl Finish {
         Ok(plan.map_or(Next::Done, |plan| Next::Execute(Box::new(plan))))
     }
 
-    /// Notes what the shard has of keys whose heads have to be read.
+    /// Remembers the records of keys whose heads must be read; returns the keys.
     fn ask(&mut self, unclear: Vec<(String, Place)>) -> Vec<String> {
         let mut keys = Vec::with_capacity(unclear.len());
         for (key, place) in unclear {
@@ -159,7 +160,7 @@ impl Finish {
         keys
     }
 
-    /// Takes the head of a key, which was read after the reply that [`Next::Look`] followed from.
+    /// Takes the head of a key, read after the reply that led to [`Next::Look`].
     pub fn look(&mut self, key: &str, head: Option<Head>) {
         if let Some(work) = self.keys.get_mut(key)
             && let Some(place) = work.asked.take()
@@ -170,7 +171,7 @@ impl Finish {
 }
 
 impl Work {
-    /// Changes whose pending records matter.
+    /// The tags of changes whose pending records are needed.
     fn tags(&self) -> BTreeSet<&str> {
         let mut tags: BTreeSet<&str> = self.own.keys().chain(&self.orphans).map(String::as_str).collect();
         if let Some(Looked { place, head }) = &self.looked {

@@ -1,9 +1,9 @@
-//! Heads as the protocol sees them: evidence of the changes that were committed to them.
+//! The protocol's view of a head: evidence of the changes that were committed to it.
 //!
-//! The evidence of the last change is the attribute [`CHANGE`]; its sequence alone is in [`SEQ`] besides, for comparisons. Of
-//! earlier changes that may not be finished yet the omap has evidence, by sequence. So the head proves of every change that is
-//! committed and not finished that it took effect, with one exception: the removal of the head itself
-//! ([`crate::commit::remove`]).
+//! The attribute [`CHANGE`] has the evidence of the last change; the attribute [`SEQ`] repeats its sequence, for
+//! comparisons. The omap has the evidence of earlier changes that may be unfinished, by sequence. So the head proves, for
+//! every change that is committed and not finished, that it took effect. The only exception is the removal of the head
+//! itself ([`crate::commit::remove`]).
 
 use crate::error::{Error, Result};
 use crate::key;
@@ -16,7 +16,7 @@ use bytes::Bytes;
 pub const CHANGE: &str = "rgw.change";
 /// The attribute that holds the sequence of the last change as text.
 pub const SEQ: &str = "rgw.seq";
-/// The most evidence of earlier changes in a head: so many changes of a key may wait to be finished.
+/// The most evidence of earlier changes in a head, and so the most unfinished changes of a key.
 pub const MAX_KEPT: usize = 512;
 
 /// A head that was read.
@@ -24,7 +24,7 @@ pub const MAX_KEPT: usize = 512;
 pub struct Head {
     /// The RADOS version.
     pub version: u64,
-    /// The last change; `None` where format 1 wrote the head.
+    /// The last change; `None` if format 1 wrote the head.
     pub last: Option<Evidence>,
     /// Earlier changes, in their order.
     pub earlier: Vec<Evidence>,
@@ -37,7 +37,7 @@ pub fn read() -> Read {
     Read::of(vec![Fetch::Attrs, page])
 }
 
-/// The head that `reply` to [`read`] is of; `None` where there is no such RADOS object.
+/// The head in `reply` to [`read`]; `None` if there is no such RADOS object.
 pub fn parse(name: &str, reply: Option<&ReadReply>) -> Result<Option<Head>> {
     let Some(reply) = reply else { return Ok(None) };
     let last = reply.pairs(0)?.get(CHANGE.as_bytes());
@@ -57,7 +57,7 @@ impl Head {
         self.last.as_ref().map_or(Seq::LEGACY, |last| last.seq)
     }
 
-    /// Which life of the RADOS object it is.
+    /// The incarnation of the RADOS object.
     pub fn incarnation(&self) -> Incarnation {
         self.seq().incarnation
     }

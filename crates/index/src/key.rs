@@ -1,46 +1,46 @@
 //! Omap keys of index shards and heads: escaped, so that no key contains NUL, and in the order of the objects' keys.
 //!
-//! The C interface of librados takes omap cursors and prefixes as C strings. Keys of objects may contain any byte but are
-//! written with 00, 01 and 02 as two bytes each; 01 separates them from what follows. The codes are prefix-free and keep
-//! the order, so that escaped prefixes are prefixes of escaped keys and pages come in the objects' order.
+//! The C interface of librados takes omap cursors and prefixes as C strings. An object's key may contain any byte, so the
+//! bytes 00, 01 and 02 are written as two bytes each; 01 separates the key from what follows. The codes are prefix-free and
+//! keep the order: escaped prefixes are prefixes of escaped keys, and pages are in the order of the objects.
 
 use crate::seq::Seq;
 use bytes::Bytes;
 
 /// The key of a shard's sums.
 pub const STATS: &[u8] = b"S";
-/// What the keys of evidence in a head's omap begin with.
+/// The prefix of the keys of evidence in a head's omap.
 pub const EVIDENCE: &[u8] = b"e";
-/// Ends the escaped key of an object where something follows it.
+/// Ends the escaped key of an object if a suffix follows.
 const SEPARATOR: u8 = 0x01;
-/// Begins the two bytes of an escaped byte.
+/// The first of the two bytes of an escaped byte.
 const ESCAPE: u8 = 0x02;
 
-/// What a record of a shard is; each kind has a first byte of its own.
+/// The kind of a shard's record; each kind has its own first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `O` KEY: what a listing shows.
     Entry,
-    /// `T` KEY: the tails of the object of that entry.
+    /// `T` KEY: the tails of that entry's object.
     Tails,
     /// `P` KEY 01 TAG: a change that is not finished.
     Pending,
-    /// `R` KEY: the pending change that alone may remove the head.
+    /// `R` KEY: the only pending change that may remove the head.
     Slot,
-    /// `X` KEY 01 SEQ: an event that is to be delivered.
+    /// `X` KEY 01 SEQ: an event to be delivered.
     Outbox,
-    /// `Y` KEY: the head holds evidence or a tombstone that may go.
+    /// `Y` KEY: the head holds evidence or a tombstone that may be removed.
     Tidy,
-    /// `M` KEY 01 UPLOAD: an upload in parts.
+    /// `M` KEY 01 UPLOAD: a multipart upload.
     Upload,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 7] =
         [Kind::Entry, Kind::Tails, Kind::Pending, Kind::Slot, Kind::Outbox, Kind::Tidy, Kind::Upload];
 
-    /// The first byte of its keys.
+    /// The first byte of the kind's keys.
     pub const fn byte(self) -> u8 {
         match self {
             Kind::Entry => b'O',
@@ -53,25 +53,25 @@ impl Kind {
         }
     }
 
-    /// What all keys of this kind begin with.
+    /// The prefix of all keys of this kind.
     pub fn prefix(self) -> Bytes {
         Bytes::copy_from_slice(&[self.byte()])
     }
 
-    /// Whether something follows the object's key.
+    /// Whether a suffix follows the object's key.
     fn has_suffix(self) -> bool {
         matches!(self, Kind::Pending | Kind::Outbox | Kind::Upload)
     }
 }
 
-/// A key of a shard, taken apart.
+/// A key of a shard, split into its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardKey {
-    /// What it is the key of.
+    /// The kind of the record.
     pub kind: Kind,
     /// The object's key.
     pub key: String,
-    /// The tag, sequence or upload; empty where the kind has none.
+    /// The tag, sequence or upload; empty if the kind has no suffix.
     pub suffix: String,
 }
 
@@ -102,8 +102,8 @@ fn unescape(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The key of a record of an object without suffix, and at the same time the position in its kind's order of what `bytes`
-/// begin; a cursor or prefix for listings.
+/// The key of an object's record that has no suffix. It is also the position in the kind's order where keys with the prefix
+/// `bytes` begin: a cursor or prefix for listings.
 pub fn position(kind: Kind, bytes: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + 1);
     out.push(kind.byte());
@@ -111,7 +111,7 @@ pub fn position(kind: Kind, bytes: &[u8]) -> Bytes {
     out.into()
 }
 
-/// What the keys of an object's records of a kind with suffix begin with.
+/// The prefix of the keys of an object's records of a kind with suffix.
 pub fn prefix(kind: Kind, key: &str) -> Bytes {
     with_suffix(kind, key, "")
 }
@@ -165,13 +165,13 @@ pub fn evidence(seq: Seq) -> Bytes {
     [EVIDENCE, seq.to_string().as_bytes()].concat().into()
 }
 
-/// The first key behind the evidence of all changes up to this one.
+/// The first key after the evidence of all changes up to `up_to`.
 pub fn evidence_end(up_to: Seq) -> Bytes {
-    // A longer key sorts behind its beginning, and before the evidence of the next change.
+    // A longer key sorts after its prefix, and before the evidence of the next change.
     [EVIDENCE, up_to.to_string().as_bytes(), b"0"].concat().into()
 }
 
-/// Takes a shard's key apart; `None` for the sums and for what is no key of this format.
+/// Splits a shard's key into its parts; `None` for the sums and for keys that do not belong to this format.
 pub fn parse(bytes: &[u8]) -> Option<ShardKey> {
     let (&first, rest) = bytes.split_first()?;
     let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == first)?;
@@ -230,7 +230,7 @@ mod tests {
     fn keys_sort_as_the_objects_do() {
         for pair in keys().windows(2) {
             assert!(entry(&pair[0]) < entry(&pair[1]), "{pair:?}");
-            // All records of an object come before those of the next one, whatever follows its key.
+            // All records of an object precede those of the next object, whatever the suffix.
             assert!(pending(&pair[0], "~") < pending(&pair[1], ""), "{pair:?}");
         }
     }

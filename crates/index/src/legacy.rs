@@ -1,10 +1,11 @@
-//! Conversion of shards of format 1, whose keys are neither escaped nor in upper case.
+//! Conversion of shards of format 1, whose keys are not escaped and begin with a lower-case letter.
 //!
-//! A bucket is converted while its index is closed and nothing is pending, in two phases, so that every shard is whole in the
-//! format that the bucket's record names. First the records of format 2 are written beside the old ones ([`clear`],
-//! [`copy`]). Then the bucket's record says format 2, in the compare-and-swap that ends the closing; older gateways can't
-//! read it. From there on the old records mean nothing: the shard is opened ([`crate::reshard::open`]) and they are removed
-//! ([`drop_old`]). An attempt that dies before the record changes leaves a shard that is whole in format 1.
+//! A bucket is converted while its index is closed and no live gateway has a pending change. There are two phases, so that
+//! each shard is complete in the format that the bucket's record names. First, the records of format 2 are written in
+//! addition to the old ones ([`clear`], [`copy`]). Then the compare-and-swap of the bucket's record that ends the closing
+//! sets format 2; older gateways can't read that record. From then on the old records are not used: the shard is opened
+//! ([`crate::reshard::open`]), and they are removed ([`drop_old`]). An attempt that dies before the record changes leaves a
+//! shard that is complete in format 1.
 
 use crate::error::{Error, Result};
 use crate::key;
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 
-/// What the keys of format 1 begin with: entries, tails, pending changes, uploads and sums.
+/// The first bytes of the keys of format 1: entries, tails, pending changes, uploads and sums.
 pub const KINDS: [&str; 5] = ["o", "t", "p", "m", "s"];
 /// Bytes of an upload's id.
 const ID_BYTES: usize = 32;
@@ -59,7 +60,7 @@ impl Versioned for OldPending {
     const NAME: &'static str = "pending index entry";
 }
 
-/// Reads a pending change of format 1: key, tag and record; `None` where the name is that of no pending change.
+/// Decodes a pending change of format 1: key, tag and record; `None` if the name is not that of a pending change.
 pub fn pending(shard: &str, name: &[u8], value: &[u8]) -> Result<Option<(String, String, OldPending)>> {
     let Some(rest) = name.strip_prefix(b"p") else { return Ok(None) };
     let at = rest.len().checked_sub(ID_BYTES + 1).filter(|at| rest[*at] == 0);
@@ -70,8 +71,8 @@ pub fn pending(shard: &str, name: &[u8], value: &[u8]) -> Result<Option<(String,
     Ok(Some((key, tag, record::decode(shard, value)?)))
 }
 
-/// What a key's records are after the conversion where its head was read because a change of it was pending: `object` and its
-/// tails, or nothing. Replaces what [`copy`] wrote of the key.
+/// Replaces what [`copy`] wrote for a key whose head was read because a change of it was pending: with `object` and its
+/// tails, or with nothing.
 pub fn replace(tag: &str, key: &str, object: Option<(Listed, Vec<Tails>)>) -> Write {
     let mut steps = vec![Step::OmapRemove(vec![key::entry(key), key::tails(key)])];
     if let Some((listed, tails)) = object {
@@ -85,8 +86,8 @@ pub fn replace(tag: &str, key: &str, object: Option<(Listed, Vec<Tails>)>) -> Wr
     Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps }
 }
 
-/// A record of format 1 as one of format 2; `None` for what has no successor. Fails with [`Error::Crowded`] for a pending
-/// change: it has to be finished first.
+/// Converts a record of format 1 to format 2; `None` if it has no successor. Fails with [`Error::Crowded`] for a pending
+/// change, which must be finished first.
 pub fn convert(shard: &str, name: &[u8], value: &Bytes) -> Result<Option<(Bytes, Bytes)>> {
     let corrupt = |detail| Error::corrupt(shard, "record of format 1", detail);
     let text =
@@ -121,9 +122,9 @@ impl OldEntry {
     }
 }
 
-/// Removes what an attempt that ended before this one, which closed the shard with `tag`, wrote in format 2.
+/// Removes the records of format 2 that an earlier attempt wrote. The attempt `tag` closed the shard.
 pub fn clear(tag: &str) -> Write {
-    // All capital letters.
+    // The range of all capital letters.
     let (first, end) = (Bytes::from_static(b"A"), Bytes::from_static(b"["));
     Write {
         guards: vec![Guard::Exists, state::is(&state::closed(tag))],
@@ -131,14 +132,15 @@ pub fn clear(tag: &str) -> Write {
     }
 }
 
-/// Writes a page of records of format 1 in format 2, beside them, into a shard that the attempt `tag` closed.
+/// Writes the records of a page of format 1 in format 2, in addition to the old ones, into a shard that the attempt `tag`
+/// closed.
 pub fn copy(shard: &str, tag: &str, page: &[(Bytes, Bytes)]) -> Result<Write> {
     let converted = page.iter().map(|(name, value)| convert(shard, name, value));
     let records = converted.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
     Ok(reshard::add(tag, records))
 }
 
-/// Removes records of format 1. The bucket's record says format 2.
+/// Removes records of format 1. The bucket's record already names format 2.
 pub fn drop_old(names: Vec<Bytes>) -> Write {
     Write { guards: vec![Guard::Exists, state::is_not_frozen()], steps: vec![Step::OmapRemove(names)] }
 }

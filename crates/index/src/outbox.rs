@@ -1,8 +1,8 @@
 //! The outbox of a shard: events of finished changes, until they are in the queues of their topics.
 //!
-//! Who delivers reads a page, enqueues what the configurations want, in the order of the page, and removes the records. All
-//! of it may be done twice, and by two gateways: a queue refuses an event whose (tag, topic) it had. A page has the events
-//! of a key in the order of its changes.
+//! A gateway that delivers events reads a page, enqueues the events that the configurations select, in the order of the
+//! page, and removes the records. All steps may be repeated, also by two gateways at once: a queue refuses an event whose
+//! (tag, topic) it already had. A page has the events of a key in the order of its changes.
 
 use crate::error::{Error, Result};
 use crate::key::{self, Kind};
@@ -22,7 +22,7 @@ pub struct Queued {
     pub record: OutboxRecord,
 }
 
-/// The events behind `after`; also tells whether a bucket that is removed still has some.
+/// Reads the events after `after`. Also tells whether a bucket that is being removed still has events.
 pub fn read(after: Bytes, max: u64) -> Read {
     Read::of(vec![Fetch::Page { prefix: Kind::Outbox.prefix(), after, max }])
 }
@@ -38,8 +38,8 @@ pub fn parse(shard: &str, page: &Page) -> Result<Vec<Queued>> {
     page.entries.iter().map(event).collect()
 }
 
-/// Removes events that are in their queues. Refused with ECANCELED where the shard's records are being moved: the events
-/// are found where they went.
+/// Removes events that are in their queues. Refused with ECANCELED while the shard's records are being moved: the events
+/// are in the new shards afterwards.
 pub fn remove(names: Vec<Bytes>) -> Write {
     Write { guards: vec![Guard::Exists, state::is_not_frozen()], steps: vec![Step::OmapRemove(names)] }
 }

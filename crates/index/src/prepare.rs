@@ -1,10 +1,10 @@
 //! Preparing changes: the first step, one write of a shard for many changes.
 //!
-//! The write adds a [`Pending`] record for each change, guarded by the state of the shard. Beside it the gateway sends one
-//! read of the shard, whose answer ([`View`]) tells how each commit may begin: the read may be executed before or after the
-//! write. A write to a key that is expected to be new does without: it takes the head for absent, and its commit is refused
-//! where it is not. A change that may remove an object asks for the key's *removal slot* in the same write; only one pending change
-//! has it at a time.
+//! The write adds a [`Pending`] record for each change, guarded by the state of the shard. Together with it, the gateway
+//! sends one read of the shard. Its result ([`View`]) tells on which base each commit may be built. The read may be
+//! executed before or after the write. A write whose key is expected to be new is left out of the read: it assumes that the
+//! head is absent, and its commit is refused if it is not. A change that may remove an object requests the key's *removal
+//! slot* in the same write; only one pending change holds the slot at a time.
 
 use crate::commit::Base;
 use crate::error::Result;
@@ -16,9 +16,9 @@ use crate::state;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// The most changes that are prepared at once.
+/// The most changes in one prepare.
 pub const MAX_BATCH: usize = 128;
-/// Pending changes of a key that are looked for: its own and another one.
+/// The most pending changes of a key that are read: the change itself and another one.
 const OWN_AND_OTHER: u64 = 2;
 
 /// A change to be prepared.
@@ -26,11 +26,11 @@ const OWN_AND_OTHER: u64 = 2;
 pub struct Prepare {
     /// The object's key.
     pub key: String,
-    /// The change's tag: never used before.
+    /// The change's tag, never used before.
     pub tag: String,
-    /// What is noted of it. `slot` asks for the removal slot.
+    /// The pending record. `slot` requests the removal slot.
     pub pending: Pending,
-    /// The key is expected to be new, and what the shard has of it is not read. Not for a change that asks for the slot.
+    /// The key is expected to be new, and its records in the shard are not read. Not for a change that requests the slot.
     pub expect_new: bool,
 }
 
@@ -41,27 +41,27 @@ pub struct Batch {
     changes: Vec<Prepare>,
 }
 
-/// What a shard had of a key when its change was prepared. The default is what is known where the shard was not read.
+/// What a shard had for a key when its change was prepared. The default stands for a shard that was not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
     /// The key's entry.
     pub entry: Option<Entry>,
-    /// The change had the removal slot, and no other change of the key was pending.
+    /// The change held the removal slot, and no other change of the key was pending.
     pub alone: bool,
 }
 
 /// Why a prepare was refused with ECANCELED.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The shard is closed or not as the caller thinks; its state.
+    /// The shard is closed, or in another state than the caller assumed; its state.
     State(Bytes),
-    /// Removal slots were taken: this batch does not ask for those. It is sent, and its read too.
+    /// Removal slots were taken: this batch does not request them. It is sent together with its read.
     Slots(Batch),
 }
 
 impl Batch {
-    /// Changes of a shard that is [`state::OPEN`] or [`state::VERSIONED`]. Of several that ask for the slot of one key the
-    /// first gets it.
+    /// Builds a batch of changes of a shard that is [`state::OPEN`] or [`state::VERSIONED`]. If several changes request the
+    /// slot of one key, the first one gets it.
     pub fn new(state: &'static str, mut changes: Vec<Prepare>) -> Batch {
         let mut asked = BTreeSet::new();
         for change in &mut changes {
@@ -72,12 +72,13 @@ impl Batch {
         Batch { state, changes }
     }
 
-    /// The changes; whether each has the slot is known once the write succeeded.
+    /// The changes. Which of them hold the slot is known once the write has succeeded.
     pub fn changes(&self) -> &[Prepare] {
         &self.changes
     }
 
-    /// The write. The version in its reply is that of [`crate::seq::Incarnation`] for every change of the batch.
+    /// The write. The RADOS version in its reply is the version of [`crate::seq::Incarnation`] for every change of the
+    /// batch.
     pub fn write(&self) -> Write {
         let mut guards = vec![Guard::Exists, state::is(self.state)];
         let mut set = Vec::with_capacity(self.changes.len());
@@ -91,7 +92,7 @@ impl Batch {
         Write { guards, steps: vec![Step::OmapSet(set)] }
     }
 
-    /// The read that goes with it; `None` where all keys are expected to be new.
+    /// The read that is sent with the write; `None` if all keys are expected to be new.
     pub fn read(&self) -> Option<Read> {
         let known = self.changes.iter().filter(|change| !change.expect_new);
         let entries: Vec<Bytes> = known.map(|change| key::entry(&change.key)).collect();
@@ -106,18 +107,19 @@ impl Batch {
         Some(Read::of(fetches))
     }
 
-    /// The views where nothing was read.
+    /// The views of a batch that was not read.
     pub fn unread_views(&self) -> Vec<Result<View>> {
         self.changes.iter().map(|_| Ok(View::default())).collect()
     }
 
-    /// What `reply` to [`Batch::read`] says, for each change. A damaged entry fails only the changes of its key.
+    /// Interprets `reply` to [`Batch::read`], for each change. A damaged entry fails only the changes of its key.
     pub fn views(&self, reply: &ReadReply) -> Result<Vec<Result<View>>> {
         let entries = reply.pairs(0)?;
         let mut pages = 1;
         let mut views = Vec::with_capacity(self.changes.len());
         for Prepare { key, tag, pending, expect_new } in &self.changes {
-            // It may have been read for another change of the key; this one goes on as it would without.
+            // The entry may have been read for another change of the key. This change is treated as if it had not been
+            // read.
             let entry = if *expect_new { None } else { entries.get(&key::entry(key)) };
             let entry = entry.map(|value| record::decode::<Entry>(key, value)).transpose();
             let mut alone = false;
@@ -131,13 +133,13 @@ impl Batch {
         Ok(views)
     }
 
-    /// Reads why the write was refused.
+    /// A read that tells why the write was refused.
     pub fn inquiry(&self) -> Read {
         let slots = self.changes.iter().filter(|change| change.pending.slot);
         Read::of(vec![Fetch::Attrs, Fetch::Keys(slots.map(|change| key::slot(&change.key)).collect())])
     }
 
-    /// What `reply` to [`Batch::inquiry`] says. What was read for this batch is of no use for the one that comes back.
+    /// Interprets `reply` to [`Batch::inquiry`]. The batch in the result needs a read of its own.
     pub fn refusal(mut self, reply: &ReadReply) -> Result<Refusal> {
         let found = reply.pairs(0)?.get(state::STATE.as_bytes()).cloned().unwrap_or_default();
         if *found != *self.state.as_bytes() {
@@ -151,8 +153,8 @@ impl Batch {
     }
 }
 
-/// Replaces the record of a change that is pending: what it replaces, or its event's subject, turned out to be something
-/// else. No commit of the change may be in flight; the slot must be as it was.
+/// Replaces the record of a pending change if what the change replaces, or the subject of its event, turned out to be
+/// different. No commit of the change may be in flight; the slot must be unchanged.
 pub fn amend(change: &Prepare) -> Write {
     let name = key::pending(&change.key, &change.tag);
     Write {
@@ -167,8 +169,8 @@ impl View {
         self.entry.as_ref().map(|entry| entry.seq)
     }
 
-    /// What a write may take the head for without reading it; `None` where it has to read it first. The commit is refused
-    /// where that is wrong.
+    /// The base that a write may assume without a read of the head; `None` if it must read the head first. A wrong
+    /// assumption makes the commit fail.
     pub fn guess_write(&self) -> Option<Base> {
         match &self.entry {
             None => Some(Base::Absent),
@@ -176,10 +178,10 @@ impl View {
         }
     }
 
-    /// The same for a removal: that the index has no entry does not prove that there is nothing to remove.
+    /// The base that a removal may assume. A missing index entry does not prove that there is nothing to remove.
     pub fn guess_removal(&self) -> Option<Base> {
         let entry = self.entry.as_ref()?;
-        // A tombstone, or a head of format 1, which has no sequence to compare, has to be read.
+        // A tombstone must be read, and a head of format 1, which has no sequence to compare.
         (entry.object.is_some() && entry.seq != Seq::LEGACY).then_some(Base::Entry(entry.seq))
     }
 }

@@ -1,7 +1,7 @@
 //! The records of the protocol, each in a versioned envelope (docs/format/index.md has the tables).
 //!
-//! Records of shards have version 2 or higher where format 1 had one of that name, and refuse older readers: a gateway that does
-//! not know events must not finish a change that has one.
+//! Records of shards have version 2 or higher if format 1 had a record of the same name, and older readers refuse them: a
+//! gateway that does not know events must not finish a change that has one.
 
 use crate::error::{Error, Result};
 use crate::seq::Seq;
@@ -9,38 +9,39 @@ use bytes::Bytes;
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 
-/// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
+/// A sequence of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
 ///
-/// A name is `BUCKET__shadow_TAG`, or `BUCKET__shadow_CLASS_TAG` where the data is in the pool of a storage class. Records that
-/// have such names refuse readers that do not know classes: they would look for the data in another pool.
+/// A name is `BUCKET__shadow_TAG`, or `BUCKET__shadow_CLASS_TAG` if the data is in the pool of a storage class. Readers
+/// that do not support classes refuse records with such names: they would look for the data in another pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Tails {
-    /// What their names begin with.
+    /// The prefix of their names.
     pub name: String,
-    /// How many there are at most.
+    /// The most objects that can exist.
     pub count: u64,
 }
 
-/// What stands between the bucket's id and the rest in names of tails.
+/// Separates the bucket's id from the rest of a name of tails.
 const SHADOW: &str = "__shadow_";
 
 impl Tails {
-    /// The name of the tails that the write `tag` makes for a bucket in a storage class, which is empty for the pool of heads.
+    /// The name of the tails that the write `tag` creates for a bucket in the storage class `class`, which is empty for the
+    /// pool of heads.
     pub fn name_in(bucket: &str, class: &str, tag: &str) -> String {
         let separator = if class.is_empty() { "" } else { "_" };
         format!("{bucket}{SHADOW}{class}{separator}{tag}")
     }
 
-    /// The storage class whose pool has them; empty for the pool of heads.
+    /// The storage class in whose pool the tails are; empty for the pool of heads.
     pub fn class(&self) -> &str {
         class_of(&self.name)
     }
 }
 
-/// The storage class in the name of a run of tails; empty for the pool of heads.
+/// The storage class in the name of tails; empty for the pool of heads.
 pub fn class_of(run: &str) -> &str {
     let rest = run.split_once(SHADOW).map_or("", |(_, rest)| rest);
-    // A tag has no underscores, a class may.
+    // A tag has no underscores; a class may have some.
     rest.rsplit_once('_').map_or("", |(class, _)| class)
 }
 
@@ -48,10 +49,10 @@ fn any_class<'a>(tails: impl IntoIterator<Item = &'a Tails>) -> bool {
     tails.into_iter().any(|tails| !tails.class().is_empty())
 }
 
-/// Sums of objects, each version counted by itself.
+/// Sums over objects. Each version counts separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stats {
-    /// Objects.
+    /// The number of objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -64,27 +65,27 @@ impl Stats {
         self.bytes += other.bytes;
     }
 
-    /// Takes `other` off, not below zero.
+    /// Subtracts `other`, not below zero.
     pub fn subtract(&mut self, other: Stats) {
         self.objects = self.objects.saturating_sub(other.objects);
         self.bytes = self.bytes.saturating_sub(other.bytes);
     }
 }
 
-/// What the current version of a key is. Records written before [`VersionKind::Plain`] existed have a boolean here: whether it is a
-/// delete marker.
+/// The kind of a key's current version. Records from before [`VersionKind::Plain`] have a boolean here, which tells whether
+/// it is a delete marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VersionKind {
-    /// An object, which may have user metadata and tags.
+    /// An object that may have user metadata and tags.
     #[default]
     Object,
     /// A delete marker.
     DeleteMarker,
-    /// An object without user metadata and tags: an event needs nothing of it that the entry does not tell.
+    /// An object without user metadata and tags: the entry contains all that an event needs.
     Plain,
 }
 
-/// What a listing shows of a key.
+/// What a listing shows for a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Listed {
     /// The tag of the write that made the current version.
@@ -97,12 +98,12 @@ pub struct Listed {
     pub etag: String,
     /// The owner's id.
     pub owner: String,
-    /// What the current version is.
+    /// The kind of the current version.
     pub kind: VersionKind,
-    /// What all versions come to, where the object has versions.
+    /// Sums over all versions, if the object has versions.
     pub held: Option<Stats>,
-    /// The storage class of the current version; empty for STANDARD. Records where it is empty do not have it: they are those of
-    /// the version before ([`Versioned::envelope`]).
+    /// The storage class of the current version; empty for STANDARD. Records of objects without a class do not have this
+    /// field and have the previous version ([`Versioned::envelope`]).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub class: String,
 }
@@ -136,9 +137,9 @@ impl Listed {
 /// `O`: the state of a key up to its last finished change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// The last finished change: all changes up to it are finished, none behind it is.
+    /// The last finished change: all changes up to it are finished, and no later one is.
     pub seq: Seq,
-    /// The object; `None` where that change removed it and left a tombstone.
+    /// The object; `None` if that change removed it and left a tombstone.
     pub object: Option<Listed>,
 }
 
@@ -149,17 +150,17 @@ impl Entry {
     }
 }
 
-/// `T`: what the object of an entry has beside its head; absent where that is nothing.
+/// `T`: what the object of an entry has in addition to its head; absent if it has nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EntryTails {
     /// The tails.
     pub tails: Vec<Tails>,
 }
 
-/// Attributes that filters of notifications look at.
+/// Attributes that notification filters evaluate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attributes {
-    /// `x-amz-meta-…`, without that.
+    /// `x-amz-meta-…`, without that prefix.
     pub metadata: Vec<(String, String)>,
     /// Tags.
     pub tags: Vec<(String, String)>,
@@ -174,18 +175,19 @@ pub struct Subject {
     pub size: u64,
     /// Without quotes.
     pub etag: String,
-    /// Its metadata and tags; `None` where it has none, or no event needs them.
+    /// Its metadata and tags; `None` if it has none, or if no event needs them.
     pub attributes: Option<Attributes>,
 }
 
 /// The event that a change has if it takes effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Event {
-    /// What is known at the prepare (type, time, who asked, from where); not read by this crate.
+    /// The properties known at the prepare (type, time, requester and its address); this crate does not read them.
     pub fixed: Bytes,
-    /// The configurations that may want it, by id.
+    /// The ids of the configurations that may select the event.
     pub candidates: Vec<String>,
-    /// The version that it is about, as far as the prepare knows it. For a removal all of it: afterwards nothing else does.
+    /// The version that it is about, as far as it is known at the prepare. For a removal it is complete, because afterwards
+    /// no other record has it.
     pub subject: Subject,
 }
 
@@ -198,61 +200,61 @@ pub struct Pending {
     pub session: String,
     /// Tails that it may write.
     pub tails: Option<Tails>,
-    /// Tails that are unreferenced once it is committed, besides those of the entry.
+    /// Tails that are unreferenced once the change is committed, in addition to those of the entry.
     pub replaced: Vec<Tails>,
-    /// Tails of the parts that the object gets from the upload that it completes. Without an upload they are tails that it may
-    /// write, and garbage where it does not take effect.
+    /// Tails of the parts that the object gets from the upload that the change completes. Without an upload: tails that the
+    /// change may write, unreferenced if it does not take effect.
     pub parts: Vec<Tails>,
-    /// The upload that it completes.
+    /// The upload that the change completes.
     pub upload: Option<String>,
-    /// It holds the key's removal slot: it alone may remove the head's RADOS object.
+    /// The change holds the key's removal slot: no other change may remove the head's RADOS object.
     pub slot: bool,
     /// Its event.
     pub event: Option<Event>,
 }
 
-/// What a change made of the key.
+/// What a change did to the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
-    /// An object: a listing shows this.
+    /// It wrote an object: a listing shows this.
     Object(Listed),
-    /// What a listing shows stays: tags, ACL, retention, or another version than the current one.
+    /// It left the listing as it was: a change of tags, ACL or retention, or of a version that is not the current one.
     Unchanged,
-    /// The object is removed; its head stays as a tombstone, which readers treat as absent.
+    /// It removed the object. The head remains as a tombstone, which readers treat as absent.
     Tombstone,
-    /// The object is removed, and so is its head. Such evidence is in no head.
+    /// It removed the object and its head. No head contains this evidence.
     Removed,
 }
 
-/// That a change took effect, and how: written by its commit, kept until it is finished.
+/// Proof that a change took effect, and how. The commit writes it; it is kept until the change is finished.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Evidence {
     /// Its place among the key's changes.
     pub seq: Seq,
     /// Its tag.
     pub tag: String,
-    /// What it made of the key.
+    /// What the change did to the key.
     pub content: Content,
-    /// The version that its event is about, where it has one.
+    /// The version that its event is about, if it has an event.
     pub subject: Option<Subject>,
     /// Tails that the object has; those of parts are in the [`Pending`] record.
     pub tails: Option<Tails>,
-    /// Its commit left earlier evidence or a tombstone in the head, to be removed later.
+    /// The commit left earlier evidence or a tombstone in the head, to be removed later.
     pub untidy: bool,
 }
 
-/// `X`: an event that is to be delivered.
+/// `X`: an event to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OutboxRecord {
-    /// The change's tag: the same event is enqueued once, however often it is moved.
+    /// The change's tag. The event is enqueued once, however often it is moved.
     pub tag: String,
-    /// The change's place in the order of its key.
+    /// The change's place in the order of its key's changes.
     pub seq: Seq,
     /// When the change was prepared, in nanoseconds since 1970.
     pub begun_ns: u64,
-    /// What was known at the prepare.
+    /// The properties known at the prepare.
     pub fixed: Bytes,
-    /// The configurations that may want it, by id.
+    /// The ids of the configurations that may select the event.
     pub candidates: Vec<String>,
     /// The version that it is about.
     pub subject: Subject,
@@ -303,7 +305,7 @@ impl Versioned for Entry {
 
     fn decode_old(version: u8, body: &[u8]) -> std::result::Result<Entry, DecodeError> {
         match version {
-            // Version 2 has booleans where there are kinds now: both are encoded alike.
+            // Version 2 has booleans in place of the kinds; the encoding is the same.
             2 | 3 => {
                 let old: UnclassedEntry = encoding::decode_body(Self::NAME, body)?;
                 Ok(Entry { seq: old.seq, object: old.object.map(Listed::from) })
@@ -338,7 +340,7 @@ impl Versioned for Pending {
 
     fn envelope(&self) -> (u8, u8) {
         let all = self.tails.iter().chain(&self.replaced).chain(&self.parts);
-        // Earlier releases leave such parts behind.
+        // Earlier releases do not remove such parts.
         let writes_parts = self.upload.is_none() && !self.parts.is_empty();
         if writes_parts || any_class(all) { (3, 3) } else { (2, 2) }
     }
@@ -356,7 +358,7 @@ impl Versioned for Evidence {
     const VERSION: u8 = 3;
     const COMPAT: u8 = 3;
 
-    /// An object has tails in a class's pool only where it has that class.
+    /// An object has tails in the pool of a class only if the object has that class.
     fn envelope(&self) -> (u8, u8) {
         match &self.content {
             Content::Object(listed) if !listed.class.is_empty() => (3, 3),
@@ -385,12 +387,12 @@ impl Versioned for Tidy {
     const NAME: &'static str = "tidy record";
 }
 
-/// A record in its envelope.
+/// Encodes a record in its envelope.
 pub fn encode<T: Versioned>(value: &T) -> Bytes {
     Bytes::from(encoding::encode(value))
 }
 
-/// Reads a record that `name` holds.
+/// Decodes a record that `name` holds.
 pub fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
     encoding::decode(bytes).map_err(|source| Error::Corrupt { name: name.to_owned(), source })
 }
@@ -429,13 +431,13 @@ mod tests {
             let entry: Entry = decode("shard", &encode(&old)).unwrap();
             let object = entry.object.unwrap();
             assert_eq!((object.kind, object.size, object.held), (kind, 7, held));
-            // A reader of version 2 must refuse what it can't tell from damage.
+            // A reader of version 2 must refuse the record, because it can't tell the new kind from damage.
             let new = encode(&Entry { seq: Seq::LEGACY, object: Some(object) });
             assert!(decode::<BooleanEntry>("shard", &new).is_err());
         }
     }
 
-    /// A record that earlier releases read in that version.
+    /// Whether releases that know this version read the record.
     fn is_read_by(bytes: &[u8], version: u8) -> bool {
         bytes[1] <= version
     }

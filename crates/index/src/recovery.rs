@@ -1,12 +1,13 @@
-//! Recovery of what a dead gateway left pending.
+//! Recovery of the pending changes of a dead gateway.
 //!
-//! Whoever recovers a shard pages through its pending records ([`scan`], [`parse`]), fences the sessions that are dead (their
-//! leases are over; they are blocklisted, and the OSDs know) and hands the changes of those to
-//! [`crate::finish::Finish::add_orphan`]. From there on recovery is finishing: the shard is read, then the heads, then the
-//! shard again, and one write finishes what was committed and cancels the rest.
+//! A gateway that recovers a shard pages through its pending records ([`scan`], [`parse`]) and fences the dead sessions:
+//! their leases have expired, they are on the blocklist, and the OSDs know it. It passes the changes of these sessions to
+//! [`crate::finish::Finish::add_orphan`]. From then on recovery is the same as finishing: the shard is read, then the
+//! heads, then the shard again, and one write finishes the committed changes and cancels the others.
 //!
-//! The order matters. Fenced first: what has no evidence afterwards has none for ever. The shard before the head: that the
-//! head of an entry's object is gone proves its removal only if the entry was there before the head was looked at.
+//! The order matters. The session is fenced first: a change without evidence after that can never get any. The shard is
+//! read before the head: the absence of the head of an entry's object proves its removal only if the entry existed before
+//! the head was read.
 
 use crate::error::{Error, Result};
 use crate::key::{self, Kind};
@@ -17,7 +18,7 @@ use bytes::Bytes;
 /// A pending change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PendingChange {
-    /// Its omap key: where the next page begins.
+    /// Its omap key, which is the cursor of the next page.
     pub name: Bytes,
     /// The object's key.
     pub key: String,
@@ -27,7 +28,7 @@ pub struct PendingChange {
     pub pending: Pending,
 }
 
-/// The pending changes behind `after`; of one key only with its [`key::prefix`] as `prefix`.
+/// Reads the pending changes after `after`; those of one key if `prefix` is its [`key::prefix`].
 pub fn scan(prefix: Bytes, after: Bytes, max: u64) -> Read {
     Read::of(vec![Fetch::Page { prefix, after, max }])
 }

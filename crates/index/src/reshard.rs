@@ -1,12 +1,12 @@
 //! Moving records into the shards of another generation, and the states that go with it.
 //!
-//! The old shards are closed: nothing is prepared in them, what is pending may be finished. Then they are frozen: nothing is
-//! finished either, nor removed from them, and every record is copied: entries, uploads, outbox, tidy records, and what is
-//! still pending with its slots. The sums are computed again. Gateways that hold pending changes find their shard frozen or
-//! gone, read the bucket's record and finish in the new shards.
+//! First, the old shards are closed: no change is prepared in them, but pending changes may be finished. Then they are
+//! frozen: no change is finished in them, no record is removed, and all records are copied: entries, uploads, outbox, tidy
+//! records, and pending changes with their slots. The sums are computed from the copied records. Gateways that hold pending
+//! changes find their shard frozen or gone, read the bucket's record, and finish in the new shards.
 //!
-//! Pending changes may move although their incarnation is named by the old shard: its generation is lower, they are pending
-//! where later removals look, and so no head is removed before they are through.
+//! Pending changes may move although the old shard names their incarnation. Its generation is lower, and later removals see
+//! these changes as pending, so no head is removed before they are finished.
 
 use crate::error::Result;
 use crate::key::{self, Kind};
@@ -15,7 +15,7 @@ use crate::record::{self, Entry, Stats};
 use crate::state;
 use bytes::Bytes;
 
-/// The object's key that decides the shard of a record; `None` for the sums and for what does not move.
+/// The object's key that decides the shard of a record; `None` for the sums and for records that do not move.
 pub fn place(name: &[u8]) -> Option<String> {
     key::parse(name).map(|parsed| parsed.key)
 }
@@ -28,12 +28,12 @@ pub fn counted(shard: &str, name: &[u8], value: &[u8]) -> Result<Stats> {
     }
 }
 
-/// Lets nothing be finished in a shard that the attempt `tag` closed.
+/// Freezes a shard that the attempt `tag` closed: no change is finished in it.
 pub fn freeze(tag: &str) -> Write {
     set_state(&state::closed(tag), &state::frozen(tag))
 }
 
-/// Takes that back: the attempt ends without moving the shard.
+/// Thaws the shard again, if the attempt ends without moving the records.
 pub fn thaw(tag: &str) -> Write {
     set_state(&state::frozen(tag), &state::closed(tag))
 }

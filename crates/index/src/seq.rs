@@ -1,9 +1,9 @@
 //! The order of the changes of one key.
 //!
-//! Each committed change of a key has a [`Seq`], which its commit writes into the head. Within one *incarnation* of the head
-//! (from the write that creates the RADOS object to the one that removes it) they are numbered without gaps. A later
-//! incarnation compares higher: it is named by the index generation and by the shard's RADOS version after the prepare of
-//! the change that creates it (docs/format/index.md says why that rises).
+//! Each committed change of a key has a [`Seq`], which its commit writes into the head. Within one *incarnation* of the
+//! head (from the write that creates the RADOS object to the one that removes it), changes are numbered without gaps. A
+//! later incarnation compares higher: its name consists of the index generation and of the shard's RADOS version after the
+//! prepare of the change that creates it. docs/format/index.md explains why this value rises.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::fmt;
 /// Digits of the text form: generation, shard version, number.
 const DIGITS: [usize; 3] = [8, 16, 16];
 
-/// One life of a head's RADOS object.
+/// An incarnation of a head's RADOS object: its life from creation to removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation {
     /// The generation of the bucket index in which the creating change was prepared.
@@ -23,17 +23,17 @@ pub struct Incarnation {
 /// A change's place in the order of its key's changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Seq {
-    /// The life of the head that the change belongs to.
+    /// The incarnation of the head that the change belongs to.
     pub incarnation: Incarnation,
-    /// Counts the changes of that life, from 1.
+    /// The number of the change in that incarnation, from 1.
     pub number: u64,
 }
 
 impl Seq {
-    /// What an object of format 1 has: before all that are given out.
+    /// The sequence of an object of format 1, which is lower than all others.
     pub const LEGACY: Seq = Seq { incarnation: Incarnation { generation: 0, version: 0 }, number: 0 };
 
-    /// The first of an incarnation: that of the change that creates the head.
+    /// The first sequence of an incarnation, which belongs to the change that creates the head.
     pub fn first(incarnation: Incarnation) -> Seq {
         debug_assert!(
             incarnation.version > 0,
@@ -42,13 +42,13 @@ impl Seq {
         Seq { incarnation, number: 1 }
     }
 
-    /// The next of the same incarnation.
+    /// The next sequence of the same incarnation.
     #[must_use]
     pub fn successor(self) -> Seq {
         Seq { number: self.number + 1, ..self }
     }
 
-    /// The one before it in the same incarnation; `None` for the first one.
+    /// The previous sequence of the same incarnation; `None` for the first one.
     pub fn predecessor(self) -> Option<Seq> {
         let first = if self.incarnation == Incarnation::default() { 0 } else { 1 };
         (self.number > first).then(|| Seq { number: self.number - 1, ..self })
@@ -116,7 +116,7 @@ mod tests {
         let first = Seq::first(Incarnation { generation: 2, version: 7 });
         assert_eq!(first.predecessor(), None);
         assert_eq!(first.successor().predecessor(), Some(first));
-        // The first change of an object of format 1 follows what was there.
+        // The first change of an object of format 1 follows the existing object.
         assert_eq!(Seq::LEGACY.successor().predecessor(), Some(Seq::LEGACY));
         assert_eq!(Seq::LEGACY.predecessor(), None);
     }

@@ -1,4 +1,4 @@
-//! The state of a shard: the attribute that says whether changes may be prepared and finished in it.
+//! The state of a shard: the attribute that tells whether changes may be prepared and finished in it.
 //!
 //! | state | prepare | finish |
 //! |---|---|---|
@@ -6,7 +6,8 @@
 //! | [`closed`] by an attempt | no | yes |
 //! | [`frozen`] by an attempt that moves its records | no | no |
 //!
-//! The states of format 1 (`open`, `versioned`) differ, so that a gateway that does not know this format prepares nothing.
+//! The states of format 1 (`open`, `versioned`) are different, so a gateway that does not know this format prepares
+//! nothing.
 
 use crate::op::Guard;
 use bytes::Bytes;
@@ -15,13 +16,13 @@ use bytes::Bytes;
 pub const STATE: &str = "rgw.state";
 /// Changes may be prepared.
 pub const OPEN: &str = "open 2";
-/// Changes may be prepared by who knows that the bucket has versions.
+/// Changes may be prepared by gateways that know that the bucket has versions.
 pub const VERSIONED: &str = "versioned 2";
-/// What the states of closed shards begin with; the attempt's tag follows.
+/// The prefix of the states of closed shards; the attempt's tag follows.
 const CLOSED: &str = "closed by ";
-/// What the states of frozen shards begin with; sorts behind all others.
+/// The prefix of the states of frozen shards; it sorts after all others.
 const FROZEN: &str = "~frozen by ";
-/// All other states are less.
+/// All states except the frozen ones are less.
 const LIMIT: &[u8] = b"~";
 
 /// The state of a shard that the attempt `tag` closed.
@@ -44,7 +45,7 @@ pub fn is_not_frozen() -> Guard {
     Guard::AttrBelow(STATE, Bytes::from_static(LIMIT))
 }
 
-/// Whether a shard in this state lets nothing be finished.
+/// Whether no change may be finished in a shard with this state.
 pub fn is_frozen(state: &[u8]) -> bool {
     state >= LIMIT
 }

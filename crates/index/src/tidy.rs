@@ -1,9 +1,9 @@
 //! Tidying: removing evidence of finished changes, and tombstones, from heads.
 //!
-//! A `Y` record, written by the finish itself, says that a head has something to remove, so that a crash loses nothing: any
-//! gateway that finds the record goes on. Evidence of finished changes is removed by sequence; that can't hit evidence of
-//! another change, as sequences are never used again and changes are finished in their order. A tombstone is removed only as
-//! the one that the index knows, and only while no change of the key is pending.
+//! The finish writes a `Y` record if a head has something to remove. So a crash loses nothing: any gateway that finds the
+//! record continues. Evidence of finished changes is removed by sequence. This can't affect evidence of another change,
+//! because sequences are never reused and changes are finished in order. A tombstone is removed only if it is the one in
+//! the index, and only while no change of the key is pending.
 
 use crate::error::Result;
 use crate::head;
@@ -14,15 +14,16 @@ use crate::seq::Seq;
 use crate::state;
 use bytes::Bytes;
 
-/// What is to be done for a key.
+/// The work to be done for a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
     /// Nothing.
     Nothing,
-    /// Changes of the key are pending; who finishes the last of them tidies.
+    /// Changes of the key are pending. The gateway that finishes the last of them tidies the key.
     Wait,
-    /// First `head` is executed. Where it succeeds, or there is no such RADOS object (ENOENT), `shard` is executed. Where either
-    /// is refused with ECANCELED the key was changed, and who finishes that change tidies.
+    /// `head` is executed first. If it succeeds, or if there is no such RADOS object (ENOENT), `shard` is executed. If
+    /// either of them is refused with ECANCELED, the key was changed, and the gateway that finishes that change tidies the
+    /// key.
     Remove {
         /// The write of the head.
         head: Write,
@@ -31,12 +32,12 @@ pub enum Work {
     },
 }
 
-/// Keys that have something to tidy, behind `after`.
+/// Reads the keys after `after` that have something to tidy.
 pub fn scan(after: Bytes, max: u64) -> Read {
     Read::of(vec![Fetch::Page { prefix: Kind::Tidy.prefix(), after, max }])
 }
 
-/// The keys that a page of [`scan`] has.
+/// The keys in a page of [`scan`].
 pub fn keys(page: &Page) -> Vec<String> {
     page.entries.iter().filter_map(|(name, _)| Some(key::parse(name)?.key)).collect()
 }
@@ -47,7 +48,7 @@ pub fn read(key: &str) -> Read {
     Read::of(vec![Fetch::Keys(vec![key::entry(key), key::tidy(key)]), pending])
 }
 
-/// What follows from `reply` to [`read`].
+/// Decides the work from `reply` to [`read`].
 pub fn work(key: &str, reply: &ReadReply) -> Result<Work> {
     let found = reply.pairs(0)?;
     let (entry_name, tidy_name) = (key::entry(key), key::tidy(key));
@@ -72,13 +73,13 @@ pub fn work(key: &str, reply: &ReadReply) -> Result<Work> {
     Ok(Work::Remove { head, shard: Write { guards, steps: vec![Step::OmapRemove(gone)] } })
 }
 
-/// Removes a head that is the tombstone of that change.
+/// Removes a head that is the tombstone of the change `seq`.
 fn remove_tombstone(seq: Seq) -> Write {
     let is_it = Guard::AttrEquals(head::SEQ, Bytes::from(seq.to_string()));
     Write { guards: vec![Guard::Exists, is_it], steps: vec![Step::Remove] }
 }
 
-/// Removes the evidence of all changes up to that one.
+/// Removes the evidence of all changes up to `up_to`.
 fn remove_evidence(up_to: Seq) -> Write {
     let (first, end) = (Bytes::from_static(key::EVIDENCE), key::evidence_end(up_to));
     Write { guards: vec![Guard::Exists], steps: vec![Step::OmapRemoveRange { first, end }] }

@@ -1,4 +1,4 @@
-//! Admission: topics that refuse when their queue is full (`nacre_queues::admission`), in bytes.
+//! Admission control in bytes, for topics that refuse operations when their queue is full (`nacre_queues::admission`).
 
 use crate::core::Core;
 use crate::error::Result;
@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a reading of a queue's size is used.
+/// The time for which a reading of a queue's size is used.
 const FRESH: Duration = Duration::from_secs(1);
-/// After which time admitted events count as enqueued, by whoever that was.
+/// The time after which admitted events count as enqueued, because another gateway must have moved them.
 const MOVED_BY_OTHERS: Duration = Duration::from_secs(30);
-/// Readings for one decision.
+/// The most readings for one decision.
 const READINGS: usize = 2;
 
-/// The topics that refuse, as this gateway knows them.
+/// The topics that refuse operations, as known to this gateway.
 #[derive(Default)]
 pub(crate) struct Admissions {
     topics: Mutex<BTreeMap<TopicId, Arc<TopicAdmission>>>,
@@ -39,17 +39,17 @@ struct TopicAdmission {
 struct State {
     admission: Admission,
     read_at: Option<Instant>,
-    /// Admitted events that are in outboxes: bytes, and since when.
+    /// Admitted events that are in outboxes: their bytes, and the time since when.
     committed: BTreeMap<EventId, (u64, Instant)>,
 }
 
-/// An event that an operation may have for a topic. Dropped without [`Admitted::commit`], there is none.
+/// An admitted event of an operation. If this is dropped without [`Admitted::commit`], the operation has no event.
 #[must_use = "dropped, it gives the admission back"]
 pub struct Admitted {
     place: Option<Place>,
 }
 
-/// The room that an event takes.
+/// The room that an event occupies.
 struct Place {
     topic: Arc<TopicAdmission>,
     bytes: u64,
@@ -61,14 +61,14 @@ impl Admitted {
         Admitted { place: None }
     }
 
-    /// The bytes that the event was admitted with; 0 where the topic has no limit.
+    /// The bytes with which the event was admitted; 0 if the topic has no limit.
     pub fn bytes(&self) -> u64 {
         self.place.as_ref().map_or(0, |place| place.bytes)
     }
 
-    /// The operation took effect: the event `ordinal` of the change with that tag is in an outbox and has so many bytes.
+    /// The operation took effect: the event `ordinal` of the change `change` is in an outbox and has `bytes` bytes.
     pub fn commit(mut self, change: &str, ordinal: u16, bytes: u64) {
-        // An event without an id is in no outbox.
+        // An event without an id is not in an outbox.
         let Ok(id) = event_id(change, ordinal) else { return };
         if let Some(place) = self.place.take() {
             let mut state = place.topic.state.lock();
@@ -87,7 +87,7 @@ impl Drop for Admitted {
 }
 
 impl State {
-    /// These events are in the queue.
+    /// These events were enqueued.
     fn enqueued<'a>(&mut self, ids: impl IntoIterator<Item = &'a EventId>) {
         for id in ids {
             if let Some((bytes, _)) = self.committed.remove(id) {
@@ -98,13 +98,13 @@ impl State {
 }
 
 impl Admissions {
-    /// Events of a topic are in its queue.
+    /// Events of a topic were enqueued.
     pub(crate) fn moved(&self, topic: TopicId, ids: &BTreeSet<EventId>) {
         let Some(topic) = self.topics.lock().get(&topic).cloned() else { return };
         topic.state.lock().enqueued(ids);
     }
 
-    /// The topic is gone.
+    /// The topic no longer exists.
     pub(crate) fn forget(&self, topic: TopicId) {
         self.topics.lock().remove(&topic);
     }
@@ -122,7 +122,7 @@ impl Admissions {
     }
 }
 
-/// Whether an operation that may have an event of so many bytes for a topic may begin; `None` for SlowDown.
+/// Decides whether an operation that may have an event of `bytes` bytes for a topic may start; `None` means SlowDown.
 pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Result<Option<Admitted>> {
     let topic = &stored.record.topic;
     let now = core.env.now();
@@ -153,7 +153,7 @@ pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Resu
     Ok(None)
 }
 
-/// Reads the size of a topic's queue, unless somebody else did since this was called.
+/// Reads the size of a topic's queue, unless another task did so since this call started.
 async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Result<()> {
     let called_at = core.env.now();
     let _reading = known.reading.lock().await;
@@ -170,7 +170,7 @@ async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Resu
     }
     let mut bytes = 0;
     let topic = &stored.record.topic;
-    // A record that is out of date may not name the generation that others enqueue into.
+    // An outdated record may lack the generation that other gateways enqueue into.
     if let Some(stored) = core.topics.fresh(&topic.arn, topic.id).await? {
         for generation in stored.record.layout.delivered() {
             for shard in 0..generation.shards {

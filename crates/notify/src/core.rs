@@ -1,4 +1,4 @@
-//! What all parts of delivery share: the environment, RADOS, topics, figures, and tasks that end together.
+//! The state that all parts of delivery share: the environment, RADOS, topics, metrics, and tasks that end together.
 
 use crate::admission::Admissions;
 use crate::endpoints::Endpoints;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Lanes that are kept. Beyond it those that are not in use are dropped.
+/// The most lanes that are kept. Beyond it, unused lanes are dropped.
 const MAX_LANES: usize = 16_384;
 
 /// A shard of a topic's queue.
@@ -43,7 +43,7 @@ pub(crate) struct ShardKey {
     pub(crate) shard: u32,
 }
 
-/// The id of a topic as queues have it.
+/// The id of a topic in the form that queues use.
 pub(crate) fn queue_id(id: TopicId) -> queue_name::TopicId {
     queue_name::TopicId::new(&id.to_string()).expect("invariant: an id has hexadecimal digits only")
 }
@@ -68,27 +68,27 @@ pub(crate) struct Core {
     clock: Mutex<SteadyClock>,
     gateways: Mutex<Gateways>,
     is_stopped: AtomicBool,
-    /// Told once when it is stopped.
+    /// Notified once, when delivery is stopped.
     pub(crate) stopping: Notify,
     tasks: AtomicUsize,
     idle: Notify,
 }
 
-/// What is known of gateways.
+/// Known gateways.
 #[derive(Default)]
 struct Gateways {
-    /// Sessions that run, in ascending order; empty where that is not known.
+    /// Sessions of running gateways, in ascending order; empty if they are unknown.
     running: Vec<u64>,
-    /// Sessions that are known to have ended.
+    /// Sessions that have ended.
     ended: BTreeSet<u64>,
 }
 
-/// The wait after a change of generations that failed.
+/// The delay after a failed change of generations.
 const CHANGE_RETRY: Duration = Duration::from_secs(2);
-/// Sessions of gateways that ended, as many as are remembered.
+/// The most ended sessions that are remembered.
 const MAX_ENDED: usize = 1024;
 
-/// The parts of [`Core`] that a configuration brings.
+/// The parts of [`Core`] that the caller provides.
 pub(crate) struct Parts {
     pub(crate) env: Env,
     pub(crate) rados: Rados,
@@ -128,12 +128,12 @@ impl Core {
         }
     }
 
-    /// A number that no epoch of a lane had.
+    /// A number that no lane has had as its epoch.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epochs.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The times by which events are judged.
+    /// The current time on the clocks that windows use.
     pub(crate) fn times(&self) -> Times {
         let now = moment(&self.env);
         Times { steady_ns: self.clock.lock().now_ns(now), mono_ns: now.mono_ns }
@@ -146,7 +146,7 @@ impl Core {
 
     /// Thirty-two random bits.
     pub(crate) fn random(&self) -> u32 {
-        // Without random numbers delays are not spread, which is all that they are for.
+        // Without random numbers, delays are not spread.
         self.env.random_u64().unwrap_or_default() as u32
     }
 
@@ -154,7 +154,7 @@ impl Core {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Runs a task that [`Core::stop`] waits for. It must end soon after [`Core::is_stopped`].
+    /// Runs a task that [`Core::stop`] waits for. The task must end soon after [`Core::is_stopped`].
     pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.fetch_add(1, Ordering::AcqRel);
         let running = Running(Arc::clone(self));
@@ -164,7 +164,7 @@ impl Core {
         }));
     }
 
-    /// Ends all tasks; returns when they have, or after `limit`.
+    /// Ends all tasks. Returns when they have ended, or after `limit`.
     pub(crate) async fn stop(&self, limit: Duration) {
         self.is_stopped.store(true, Ordering::Release);
         self.stopping.notify_waiters();
@@ -183,7 +183,7 @@ impl Core {
         }
     }
 
-    /// Waits, or until delivery is stopped; `false` then.
+    /// Waits for `wait`; returns `false` if delivery is stopped.
     pub(crate) async fn pause(&self, wait: Duration) -> bool {
         let stopped = self.stopping.notified();
         if self.is_stopped() {
@@ -198,7 +198,7 @@ impl Core {
         if self.is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// The lane into a shard of the current generation of a topic.
+    /// The lane for a shard of the current generation of a topic.
     pub(crate) fn lane(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<Lane> {
         let key = ShardKey { topic: topic.id, generation: generation.number, shard };
         let limit = self.shard_limit(topic, generation.shards);
@@ -217,12 +217,12 @@ impl Core {
         lane
     }
 
-    /// Forgets a lane: its generation is closed.
+    /// Removes a lane whose generation is closed.
     pub(crate) fn forget_lane(&self, key: &ShardKey) {
         self.lanes.lock().remove(key);
     }
 
-    /// Forgets a topic that is gone.
+    /// Removes the state of a topic that no longer exists.
     pub(crate) fn forget_topic(&self, topic: TopicId) {
         self.endpoints.forget(topic);
         self.admissions.forget(topic);
@@ -230,7 +230,7 @@ impl Core {
         self.lanes.lock().retain(|key, _| key.topic != topic);
     }
 
-    /// The limit of a shard of a topic that drops its oldest events.
+    /// The limit for one shard of a topic that drops its oldest events.
     fn shard_limit(&self, topic: &Topic, shards: u32) -> Option<ShardLimit> {
         if topic.attributes.full_queue_policy() != FullQueuePolicy::DropOldest {
             return None;
@@ -239,19 +239,19 @@ impl Core {
         Some(ShardLimit { entries: u64::MAX, bytes: bytes.max(1) })
     }
 
-    /// The size limit of a topic's queue in bytes; `None` for none.
+    /// The size limit of a topic's queue, in bytes; `None` if there is none.
     pub(crate) fn queue_limit_bytes(&self, topic: &Topic) -> Option<u64> {
         topic.attributes.queue_max_bytes.or(self.settings.topic_defaults().queue_max_bytes)
     }
 
-    /// Sessions of gateways that run, as they were read last.
+    /// Sets the sessions of running gateways, from the last read.
     pub(crate) fn set_running(&self, mut running: Vec<u64>) {
         running.sort_unstable();
         running.dedup();
         self.gateways.lock().running = running;
     }
 
-    /// A gateway is known to have ended.
+    /// Records that a gateway has ended.
     pub(crate) fn set_ended(&self, session: u64) {
         let mut gateways = self.gateways.lock();
         gateways.running.retain(|running| *running != session);
@@ -266,14 +266,14 @@ impl Core {
         self.gateways.lock().ended.contains(&session)
     }
 
-    /// Whether a gateway may be running, as far as is known.
+    /// Whether a gateway may be running.
     pub(crate) fn may_run(&self, session: u64) -> bool {
         let gateways = self.gateways.lock();
         gateways.running.is_empty() || gateways.running.contains(&session)
     }
 
-    /// Whether this gateway is the one that shall deliver a shard while all gateways run: each shard has a gateway of its
-    /// own, by rendezvous hashing, so that few shards move when gateways come and go.
+    /// Whether this gateway is the preferred gateway of a shard. Rendezvous hashing selects a preferred gateway for each
+    /// shard, so few shards move when gateways start or end.
     pub(crate) fn is_preferred(&self, key: &ShardKey) -> bool {
         let gateways = self.gateways.lock();
         if !gateways.running.contains(&self.session) {
@@ -291,7 +291,8 @@ impl Core {
             .is_none_or(|(_, best)| best == self.session)
     }
 
-    /// Begins the changes of a topic's queue that its record asks for, and others that others left.
+    /// Starts the changes of a topic's queue that its record requires, including changes that other gateways left
+    /// incomplete.
     pub(crate) fn change_soon(self: &Arc<Self>, stored: &StoredTopic) {
         let arn = stored.record.topic.arn.clone();
         if !self.mover.queue_change(&arn) {
@@ -301,7 +302,7 @@ impl Core {
         self.spawn(async move {
             if let Err(error) = crate::generations::complete(&core, &arn).await {
                 tracing::warn!(topic = %arn, %error, "notifications: the change of a topic's queues is tried again later");
-                // Owners and movers ask for it several times a second.
+                // Owners and movers call this several times a second.
                 core.pause(CHANGE_RETRY).await;
             }
             core.mover.unqueue_change(&arn);

@@ -1,7 +1,7 @@
-//! The endpoints of topics: connections, and the circuit breaker that leaves a dead endpoint alone.
+//! The endpoints of topics: connections, and the circuit breaker that stops pushes to an endpoint that fails.
 //!
-//! Each topic has its own, so that nothing but its own endpoint holds it up. While a breaker is open the shards of its topic
-//! that have events are on a list; one of them tries whether the endpoint is back, and the others follow.
+//! Each topic has its own, so only the topic's own endpoint can delay it. While a breaker is open, the shards of its topic
+//! that have events are in a list. One of them probes the endpoint; the others follow when it works again.
 
 use crate::core::{Core, ShardKey};
 use crate::metrics::add;
@@ -27,19 +27,19 @@ pub(crate) struct Endpoints {
 pub(crate) struct TopicEndpoint {
     pub(crate) topic: TopicId,
     pub(crate) endpoint: Endpoint,
-    /// The newest version of the topic's record that is known to say so.
+    /// The newest known version of the topic's record with this endpoint.
     version: AtomicU64,
     connection: Mutex<Option<Arc<dyn Connection>>>,
     breaker: Mutex<Breaker>,
-    /// Pushes under way.
+    /// Limits the pushes in flight.
     pub(crate) pushes: Semaphore,
     waiting: Mutex<BTreeSet<ShardKey>>,
-    /// The shard that tried last whether it is back.
+    /// The shard that made the last probe.
     last_probe: Mutex<Option<ShardKey>>,
 }
 
 impl Endpoints {
-    /// The endpoint that a topic has by this record; `None` where it has none. A new endpoint has a closed breaker.
+    /// The endpoint of a topic according to this record; `None` if it has none. A new endpoint has a closed breaker.
     pub(crate) fn get(&self, core: &Core, stored: &StoredTopic) -> Option<Arc<TopicEndpoint>> {
         let topic = &stored.record.topic;
         let known = self.of_topics.lock().get(&topic.id).cloned();
@@ -76,12 +76,12 @@ impl Endpoints {
         Some(made)
     }
 
-    /// The endpoint of a topic as it is known.
+    /// The known endpoint of a topic.
     pub(crate) fn peek(&self, topic: TopicId) -> Option<Arc<TopicEndpoint>> {
         self.of_topics.lock().get(&topic).cloned()
     }
 
-    /// Has all shards that wait for endpoints looked at: when their events expire may have changed.
+    /// Wakes all shards that wait for endpoints, because the expiry times of their events may have changed.
     pub(crate) fn wake_waiting(&self, core: &Core) {
         let endpoints: Vec<Arc<TopicEndpoint>> = self.of_topics.lock().values().cloned().collect();
         for endpoint in endpoints {
@@ -89,7 +89,7 @@ impl Endpoints {
         }
     }
 
-    /// The topic is gone, or its endpoint is.
+    /// The topic or its endpoint no longer exists.
     pub(crate) fn forget(&self, topic: TopicId) {
         self.of_topics.lock().remove(&topic);
     }
@@ -108,7 +108,7 @@ impl TopicEndpoint {
         Ok(made)
     }
 
-    /// Whether events of each queue are written in transactions of that queue.
+    /// Whether events of each queue are written in transactions of the queue.
     pub(crate) fn is_transactional(&self) -> bool {
         matches!(&self.endpoint, Endpoint::Kafka(kafka) if kafka.transactional)
     }
@@ -121,23 +121,23 @@ impl TopicEndpoint {
         }
     }
 
-    /// How its breaker is.
+    /// The state of its breaker.
     pub(crate) fn breaker(&self) -> BreakerState {
         self.breaker.lock().state()
     }
 
-    /// How many pushes may be sent now; a probe counts as sent.
+    /// The number of pushes that may be sent now. A probe is assumed to be sent.
     pub(crate) fn permits(&self, core: &Core) -> usize {
         self.breaker.lock().permits(core.mono_ns())
     }
 
-    /// When its breaker permits a push again; `None` where it does now.
+    /// When its breaker permits a push again; `None` if it does so now.
     pub(crate) fn blocked_until_ns(&self, core: &Core) -> Option<u64> {
         let now = core.mono_ns();
         self.breaker.lock().next_permit_ns().filter(|until| *until > now)
     }
 
-    /// It answered.
+    /// The endpoint answered.
     pub(crate) fn succeeded(&self, core: &Core) {
         let was_open = {
             let mut breaker = self.breaker.lock();
@@ -151,7 +151,7 @@ impl TopicEndpoint {
         }
     }
 
-    /// It failed.
+    /// The endpoint failed.
     pub(crate) fn failed(&self, core: &Core, detail: &str) {
         let (now, random) = (core.mono_ns(), core.random());
         let mut breaker = self.breaker.lock();
@@ -163,18 +163,18 @@ impl TopicEndpoint {
         }
     }
 
-    /// A shard has events and waits for the endpoint.
+    /// Records that a shard has events and waits for the endpoint.
     pub(crate) fn wait(&self, core: &Core, key: ShardKey) {
         self.waiting.lock().insert(key);
-        // It may be back since.
+        // The breaker may permit a push by now.
         match self.blocked_until_ns(core) {
             Some(until) => core.owners.probe_at(self.topic, until),
             None => core.owners.probe_at(self.topic, core.mono_ns()),
         }
     }
 
-    /// A shard that tries whether the endpoint is back, if it is time for that: each in its turn, so that one whose events
-    /// the endpoint can't take does not speak for all.
+    /// The shard that may probe the endpoint now, if a probe is due. Shards take turns, so that a shard with events that
+    /// the endpoint can't accept does not decide for all.
     pub(crate) fn next_probe(&self, core: &Core) -> Option<ShardKey> {
         if let Some(until) = self.blocked_until_ns(core) {
             core.owners.probe_at(self.topic, until);
@@ -193,7 +193,7 @@ impl TopicEndpoint {
         Some(next)
     }
 
-    /// How many shards wait for it.
+    /// The number of shards that wait for the endpoint.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.lock().len()
     }
@@ -203,7 +203,7 @@ impl TopicEndpoint {
     }
 }
 
-/// Pushes messages; there is an outcome for each.
+/// Pushes messages; returns an outcome for each of them.
 pub(crate) async fn push(
     connection: Arc<dyn Connection>,
     messages: Vec<Message>,

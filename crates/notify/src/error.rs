@@ -1,23 +1,23 @@
-//! The crate's errors, by what a caller can do about them.
+//! The crate's errors, grouped by what a caller can do about them.
 
 use nacre_topics::arn::TopicArn;
 
-/// Why something could not be done.
+/// An error of this crate.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// RADOS did not do it. Where that is a timeout it may have taken effect.
+    /// RADOS failed. After a timeout, the operation may have taken effect.
     #[error(transparent)]
     Rados(#[from] nacre_engine::Error),
-    /// Another gateway changed the object since it was read: read it again.
+    /// Another gateway changed the object since it was read. Read it again.
     #[error("{0} was changed by another gateway")]
     Changed(String),
-    /// A queue, or something beside it, can't be understood.
+    /// A queue, or a record beside it, can't be decoded.
     #[error(transparent)]
     Queue(#[from] nacre_queues::Error),
-    /// A record of a bucket index can't be understood.
+    /// A record of a bucket index can't be decoded.
     #[error(transparent)]
     Index(#[from] nacre_index::Error),
-    /// A topic's record can't be understood.
+    /// A topic's record can't be decoded.
     #[error("{object}: {source}")]
     Corrupt {
         /// The object that holds it.
@@ -25,16 +25,16 @@ pub enum Error {
         /// What is wrong.
         source: nacre_types::encoding::DecodeError,
     },
-    /// Attributes, names or numbers that a topic can't have.
+    /// Attributes, names or numbers that are invalid for a topic.
     #[error(transparent)]
     Topic(#[from] nacre_topics::Error),
     /// There is no such topic.
     #[error("there is no topic {0}")]
     NoSuchTopic(TopicArn),
-    /// Generations of the topic's queues wait to be drained, as many as there may be.
+    /// The topic's queues have the maximum number of generations that are not drained.
     #[error("{0} has too many generations of queues that are not drained; try again when some are")]
     TooManyGenerations(TopicArn),
-    /// An object of a queue belongs to another topic that exists.
+    /// An object of a queue belongs to another existing topic.
     #[error("{object} is a queue of the topic with the id {owner}")]
     Foreign {
         /// The object.
@@ -42,7 +42,7 @@ pub enum Error {
         /// The id of the topic that it belongs to.
         owner: String,
     },
-    /// Other gateways changed the same thing again and again.
+    /// Other gateways changed the same object repeatedly.
     #[error("{0} is changed by others all the time; try again")]
     Contended(String),
     /// Delivery has been stopped.

@@ -1,5 +1,5 @@
-//! Changes of the generations of a topic's queue: it is made persistent or not, or resharded. Any gateway may go on where
-//! another died, from any step (`nacre_queues::reshard`).
+//! Changes of the generations of a topic's queue: the topic is made persistent or non-persistent, or is resharded. Any
+//! gateway may continue from any step where another one died (`nacre_queues::reshard`).
 
 use crate::core::{Core, ShardKey, queue_id};
 use crate::error::{Error, Result};
@@ -18,18 +18,18 @@ use nacre_topics::arn::TopicArn;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the lock on a change lasts without being renewed.
+/// The duration of the lock on a change if it is not renewed.
 const LOCK: Duration = Duration::from_secs(10);
-/// The wait for a lock, or for an owner to give its shard back.
+/// The delay between two attempts to get the lock, or to take the lease of a shard.
 const WAIT: Duration = Duration::from_millis(100);
-/// How often an owner is waited for before its lease is taken away from it.
+/// The number of attempts before an owner's lease is broken.
 const PATIENCE: usize = 15;
-/// How often a step is tried again because others changed what it is about.
+/// The most attempts of a step that fails because of concurrent changes.
 const ATTEMPTS: usize = 100;
-/// Entries in a page of a shard that is copied: with batches of 64 KiB some 4 MiB.
+/// The number of entries in a page of a shard that is copied: about 4 MiB with batches of 64 KiB.
 const COPIED: u64 = 64;
 
-/// Brings the queues of a topic to what its attributes say; returns when that is done.
+/// Adapts the queues of a topic to its attributes. Returns when this is done.
 pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
     for _ in 0..ATTEMPTS {
         core.check_running()?;
@@ -49,7 +49,7 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
             }
             continue;
         }
-        // The lock keeps gateways apart, and not two tasks of one.
+        // The lock excludes other gateways, but not another task of this gateway.
         let Some(_alone) = Alone::new(core, &stored.record.topic.arn) else {
             core.pause(WAIT).await;
             continue;
@@ -69,7 +69,7 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
     Err(Error::Contended(arn.to_string()))
 }
 
-/// That no other task of this gateway changes the queues of a topic.
+/// Guard: no other task of this gateway changes the queues of the topic.
 struct Alone<'a> {
     core: &'a Core,
     arn: &'a TopicArn,
@@ -127,7 +127,7 @@ async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     Ok(())
 }
 
-/// Does steps on an object until nothing is left to be done.
+/// Repeats steps on an object until it is done.
 async fn repeat(
     core: &Arc<Core>,
     stored: &StoredTopic,
@@ -149,7 +149,7 @@ async fn repeat(
                 core.rados.write(shard::reserve(object, &token)).await?
             }
             ShardStep::Activate(token, identity) => {
-                // The change is not completed: an activation that arrives late finds another token.
+                // The change is not complete yet. An activation that arrives after the completion finds another token.
                 is_under_way(core, stored).await?;
                 core.rados.write(shard::activate(object, &token, &identity)).await?
             }
@@ -181,7 +181,7 @@ async fn repeat(
     Err(Error::Contended(object.to_string()))
 }
 
-/// Fails where the topic's record does not name the same change any more.
+/// Fails if the topic's record no longer names the same change.
 async fn is_under_way(core: &Core, stored: &StoredTopic) -> Result<()> {
     let topic = &stored.record.topic;
     let now = core.topics.store.get(&topic.arn).await?;
@@ -191,7 +191,7 @@ async fn is_under_way(core: &Core, stored: &StoredTopic) -> Result<()> {
     if now.is_some_and(|now| is_same(&now)) { Ok(()) } else { Err(Error::Changed(topic.arn.to_string())) }
 }
 
-/// Gives the lease of a new shard back, which its predecessor's owner still has.
+/// Releases the lease of a new shard, which it inherited from its predecessor's owner.
 async fn release(core: &Core, object: &ObjectKey) -> Result<()> {
     if let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? {
         let shard = Shard::from_reply(object, &[], &reply)?;
@@ -200,7 +200,7 @@ async fn release(core: &Core, object: &ObjectKey) -> Result<()> {
     Ok(())
 }
 
-/// A shard of a topic that had the name before is in the way.
+/// Removes a shard that is in the way and belongs to a deleted topic with the same name.
 async fn remove_foreign(
     core: &Arc<Core>,
     stored: &StoredTopic,
@@ -216,8 +216,8 @@ async fn remove_foreign(
     }
 }
 
-/// Takes a shard of the current generation over, closes it, and removes outbox records that it has. `None` where the shard
-/// is not in this object any more: then it is a copy elsewhere, which is not to be touched.
+/// Takes over a shard of the current generation, closes it, and removes the outbox records of its receipts. `None` if the
+/// shard is no longer in this object: then a copy of it exists elsewhere, which must not be changed.
 async fn close(
     core: &Arc<Core>,
     stored: &StoredTopic,
@@ -305,7 +305,8 @@ async fn copy(core: &Core, shard: &Shard) -> Result<()> {
     core.rados.must_write(reshard::finish_copy(shard)).await
 }
 
-/// Forgets a closed generation all of whose shards are gone, as this one is; looks at the others from there on.
+/// Removes a closed generation from the record if all its shards are gone. The shard `gone` is; the others are checked
+/// starting after it.
 pub(crate) async fn retire(
     core: &Arc<Core>,
     stored: &StoredTopic,

@@ -1,11 +1,12 @@
-//! Lanes: the way of events into one shard of a queue.
+//! Lanes: the path of events into one shard of a queue.
 //!
-//! A lane knows the shard as its own last operation left it, so that a gateway that is alone reads nothing. Movers of many
-//! buckets hand events to it at the same time, and one operation takes them all.
+//! A lane knows the shard's state after its own last operation, so a gateway that works alone reads nothing. Movers of many
+//! buckets pass events to the lane at the same time, and one operation enqueues all of them.
 //!
-//! Invariant (`nacre_queues::enqueue`): events are enqueued only if they were seen in their outbox after the shard's state
-//! was known from which they are enqueued. A *ticket* is a mover's proof of that: it names an epoch of the lane, in which
-//! no other gateway changed the tail. A mover takes it before it reads the outbox; the lane refuses it once the epoch has ended.
+//! Invariant (`nacre_queues::enqueue`): an event is enqueued based on a state of the shard only if it was seen in its
+//! outbox after that state was known. A *ticket* is a mover's proof of this. It names an epoch of the lane, during which no
+//! other gateway changed the tail. A mover takes a ticket before it reads the outbox; the lane refuses the ticket once the
+//! epoch has ended.
 
 use crate::core::{Core, ShardKey};
 use crate::error::{Error, Result};
@@ -23,43 +24,44 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-/// Sources whose receipts a lane keeps in memory.
+/// The most sources whose receipts a lane keeps in memory.
 const MAX_SOURCES: usize = 64;
-/// Events of a queue that is full which are remembered to be dropped next, and entries of a page that shows them.
+/// The number of events of a full queue that are remembered as the next to be dropped, and the number of entries of a page
+/// with them.
 const OLDEST: usize = 512;
 const OLDEST_PAGE: u64 = 64;
-/// Operations that one turn of a lane does at most.
+/// The most operations in one turn of a lane.
 const MAX_OPS: usize = 64;
 
 /// Proof that a mover knew the lane's epoch before it read an outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
-/// Why events were left in their outbox.
+/// The reason why events were left in their outbox.
 #[derive(Clone, Debug)]
 pub(crate) enum Left {
-    /// The ticket is of an epoch that has ended: take a new one and read the outbox again.
+    /// The epoch of the ticket has ended: take a new ticket and read the outbox again.
     Stale,
-    /// The generation is closed or its object is gone: read the topic again.
+    /// The generation is closed, or its object is gone: read the topic again.
     Closed,
-    /// The shard has too many receipts of the source: find out which records are gone.
+    /// The shard has too many receipts of the source: determine which records are gone.
     Crowded,
     /// The owner must spill first.
     NotSpilled,
-    /// RADOS did not answer; events may have been enqueued.
+    /// RADOS failed; events may have been enqueued.
     Failed(Error),
 }
 
-/// What came of handing over events.
+/// The result of passing events to a lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Taken {
-    /// Events that are in the queue now, or were already.
+    /// Events that are now in the queue, or already were.
     pub(crate) moved: BTreeSet<EventId>,
-    /// Why the others are not.
+    /// The reason why the others are not.
     pub(crate) left: Option<Left>,
 }
 
-/// A lane. Made for the present generation of a topic's queue.
+/// A lane into a shard of the current generation of a topic's queue.
 pub(crate) struct Lane {
     pub(crate) key: ShardKey,
     object: ObjectKey,
@@ -72,16 +74,16 @@ pub(crate) struct Lane {
 #[derive(Default)]
 struct State {
     known: Option<Known>,
-    /// Records that are gone from their outboxes and may still have receipts.
+    /// Records that are gone from their outboxes but may still have receipts.
     gone: BTreeMap<SourceId, BTreeSet<EventId>>,
-    /// The sources that were used last, the latest at the end.
+    /// The most recently used sources, the latest one last.
     recent: Vec<SourceId>,
-    /// Events that a queue which is full may drop next. Some may be settled since they were read.
+    /// Events that a full queue may drop next. Some may have been settled since they were read.
     oldest: Vec<Oldest>,
 }
 
 impl State {
-    /// A source is used: its receipts are kept in memory, and those of another one forgotten.
+    /// Marks a source as used. Its receipts are kept in memory instead of those of another source.
     fn used(&mut self, source: &SourceId) {
         self.recent.retain(|one| one != source);
         if self.recent.len() >= MAX_SOURCES {
@@ -113,12 +115,12 @@ impl Lane {
         Lane { key, object, identity, limit, state: Default::default(), waiting: Mutex::default() }
     }
 
-    /// The limit that it was made with.
+    /// The limit with which the lane was created.
     pub(crate) fn limit(&self) -> Option<ShardLimit> {
         self.limit
     }
 
-    /// A ticket for outbox records that are read from now on; `None` where the generation is closed or gone.
+    /// A ticket for outbox records that are read from now on; `None` if the generation is closed or gone.
     pub(crate) async fn ticket(&self, core: &Core, source: &SourceId) -> Result<Option<Ticket>> {
         let mut state = self.state.lock().await;
         state.used(source);
@@ -133,8 +135,8 @@ impl Lane {
         Ok(state.known.as_ref().map(|known| Ticket(known.epoch)))
     }
 
-    /// Reads the shard, with receipts of the sources that are known and of one more. The epoch goes on if no other
-    /// gateway changed the tail. `false` where the generation is closed or gone.
+    /// Reads the shard with the receipts of the known sources and of one more. The epoch continues if no other gateway
+    /// changed the tail. Returns `false` if the generation is closed or gone.
     async fn refresh(&self, core: &Core, state: &mut State, more: Option<&SourceId>) -> Result<bool> {
         let mut sources: Vec<SourceId> = more.into_iter().cloned().collect();
         let old = state.known.take();
@@ -164,26 +166,26 @@ impl Lane {
         Ok(true)
     }
 
-    /// The receipts of a source that the lane knows.
+    /// The known receipts of a source.
     pub(crate) async fn receipts(&self, source: &SourceId) -> Option<BTreeSet<EventId>> {
         let state = self.state.lock().await;
         state.known.as_ref()?.shard.receipts.get(source).cloned()
     }
 
-    /// These records are gone from their outbox: their receipts go with the next operation.
+    /// These records are gone from their outbox: the next operation removes their receipts.
     pub(crate) async fn forget(&self, source: &SourceId, ids: impl IntoIterator<Item = EventId>) {
         let mut state = self.state.lock().await;
         let State { known, gone, .. } = &mut *state;
         let had = known.as_ref().and_then(|known| known.shard.receipts.get(source));
         let gone = gone.entry(source.clone()).or_default();
-        // What has no receipt here needs none to be dropped, unless the shard is not known.
+        // A record without a receipt needs no removal, unless the shard's receipts are unknown.
         gone.extend(ids.into_iter().filter(|id| had.is_none_or(|had| had.contains(id))));
         while gone.len() > enqueue::MAX_RECEIPTS {
             gone.pop_first();
         }
     }
 
-    /// Enqueues events of a source, those of a key in the order of its outbox.
+    /// Enqueues events of a source. Events of one key must be in the order of its outbox.
     pub(crate) async fn enqueue(
         &self,
         core: &Core,
@@ -194,7 +196,7 @@ impl Lane {
         let (reply, answer) = oneshot::channel();
         self.waiting.lock().push(Handed { ticket, source, events, reply });
         {
-            // Whoever gets here first does it for all who wait.
+            // The first task to get the lock enqueues for all waiting tasks.
             let mut state = self.state.lock().await;
             let handed = std::mem::take(&mut *self.waiting.lock());
             if !handed.is_empty() {
@@ -238,7 +240,7 @@ impl Lane {
         }
     }
 
-    /// Writes what it can; tells why the rest is left.
+    /// Enqueues as many events as possible. Returns the reason why others are left.
     async fn write(
         &self,
         core: &Core,
@@ -293,7 +295,7 @@ impl Lane {
                 Refusal::Closed => return Some(Left::Closed),
                 Refusal::StalePages(_) | Refusal::UnknownReceipts(_) => return Some(Left::Stale),
                 Refusal::TooManyReceipts(_) => return Some(Left::Crowded),
-                // What its owner did is not known: the state is as old as the lane's last reading.
+                // The owner may have made room since the lane last read the shard.
                 Refusal::NotSpilled | Refusal::NoRoom { .. } if !is_refreshed => {
                     is_refreshed = true;
                     let epoch = known.epoch;
@@ -311,7 +313,7 @@ impl Lane {
                     is_refreshed = false;
                     match drop_oldest(core, &mut known.shard, &mut state.oldest, entries, bytes).await {
                         Ok(true) => {}
-                        // Somebody else changed the head.
+                        // Another gateway changed the head.
                         Ok(false) => return Some(Left::NotSpilled),
                         Err(error) => return Some(Left::Failed(error)),
                     }
@@ -323,12 +325,12 @@ impl Lane {
 }
 
 fn answer(reply: oneshot::Sender<Taken>, moved: BTreeSet<EventId>, left: Option<Left>) {
-    // A mover that was dropped meanwhile reads its outbox again.
+    // A mover that was dropped in the meantime reads its outbox again.
     let _ = reply.send(Taken { moved, left });
 }
 
-/// Drops the oldest events of a shard whose head is as it was read; `false` where it has changed or nothing can be dropped.
-/// `oldest` are events that can be dropped next, as far as they are known.
+/// Drops the oldest events of a shard, based on the head that was read. Returns `false` if the head has changed or nothing
+/// can be dropped. `oldest` are the events known to be dropped next.
 async fn drop_oldest(
     core: &Core,
     shard: &mut Shard,
@@ -350,9 +352,10 @@ async fn drop_oldest(
     Ok(true)
 }
 
-/// Reads the oldest events of a shard's log that are not settled; none where its head is not as it was read.
+/// Reads the oldest events of a shard's log that are not settled. Returns none if the head has changed.
 ///
-/// What others dropped stays in the object until its owner settles: the log is read from the cursor on, wherever it begins.
+/// Events that other gateways dropped remain in the object until its owner settles. So the log is read from the cursor, not
+/// from its first batch.
 async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<Oldest>> {
     let of = |events: Vec<(u64, Event)>| {
         let oldest = |(sequence, event): (u64, Event)| Oldest { sequence, bytes: event.size_bytes() };
@@ -374,7 +377,7 @@ async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<Oldest>> {
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
         after = last.clone();
     }
-    // The batch with the cursor begins behind this.
+    // The batch with the cursor starts after this key.
     let mut after = cursor.checked_sub(enqueue::BATCH_EVENTS as u64);
     loop {
         let batches = settle::read_batches(&shard.object, after, OLDEST_PAGE);

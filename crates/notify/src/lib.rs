@@ -1,19 +1,20 @@
-//! Delivery of bucket notifications: topic records in RADOS, movers that enqueue what bucket indexes have in their outboxes,
-//! owners of queue shards that push events to endpoints in order, resharding, dead letters.
+//! Delivery of bucket notifications: topic records in RADOS, movers that enqueue the events in the outboxes of bucket
+//! indexes, owners of queue shards that push events to endpoints in order, resharding, and dead letters.
 //!
-//! The protocol is in `nacre-queues` and `nacre-index`, which are pure; this crate executes it over the engine seam. Time,
-//! tasks and random numbers come from [`nacre_task::Env`] alone, so that the simulator runs it. Connections to endpoints are
-//! behind [`push::Pusher`]: nothing here knows Kafka, HTTP or AMQP.
+//! The protocol is in `nacre-queues` and `nacre-index`, which are pure; this crate executes it through the engine's
+//! interface. Time, tasks and random numbers come from [`nacre_task::Env`] only, so the simulator can run it. Connections
+//! to endpoints are behind [`push::Pusher`]: this crate does not know Kafka, HTTP or AMQP.
 //!
-//! A gateway has one [`Notifier`]. The way of an event through it:
+//! A gateway has one [`Notifier`]. The path of an event through it:
 //!
-//! 1. A finish wrote an outbox record, and says so ([`Notifier::outbox_written`]). The mover of the bucket reads it, makes
-//!    its events, and hands them to the lanes of their queue shards, each of which enqueues those of all buckets at once.
-//! 2. The owner of the shard, this gateway or another one, loads the event, pushes it when its turn has come, and settles
-//!    what became of it.
+//! 1. A finish writes an outbox record and reports it ([`Notifier::outbox_written`]). The mover of the bucket reads the
+//!    record, creates its events, and passes them to the lanes of their queue shards. Each lane enqueues events of all
+//!    buckets together.
+//! 2. The owner of the shard, this gateway or another one, loads the event, pushes it when its turn comes, and settles its
+//!    outcome.
 //!
-//! What a gateway that ended left is found by scans, and by those who watch shards of others. All of it is safe without
-//! agreement between gateways; leases, locks and preferences only save work.
+//! Scans, and gateways that watch shards of other gateways, find the work that a dead gateway left. All of this is safe
+//! without agreement between gateways; leases, locks and preferences only save work.
 
 mod admission;
 mod core;

@@ -1,17 +1,17 @@
-//! What delivery counts. The gateway exports it.
+//! The metrics of delivery, which the gateway exports.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $name:ident: $kind:ident = $exported:literal,)+) => {
-        /// Figures of delivery in this gateway, since it was started.
+        /// Metrics of delivery in this gateway since it was started.
         #[derive(Debug, Default)]
         pub struct Metrics {
             $($(#[doc = $help])+ pub $name: AtomicU64,)+
         }
 
         impl Metrics {
-            /// Name, kind, help and value of each, in a fixed order.
+            /// Name, kind, help and value of each metric, in a fixed order.
             pub fn export(&self) -> Vec<Metric> {
                 vec![$(Metric {
                     name: $exported,
@@ -24,7 +24,7 @@ macro_rules! metrics {
     };
 }
 
-/// How a figure behaves.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only rises.
@@ -33,16 +33,16 @@ pub enum Kind {
     Gauge,
 }
 
-/// A figure as it is exported.
+/// A metric in exported form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// How it behaves.
+    /// Its kind.
     pub kind: Kind,
-    /// What it counts.
+    /// Its help text.
     pub help: &'static str,
-    /// The present value.
+    /// Its current value.
     pub value: u64,
 }
 

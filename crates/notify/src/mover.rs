@@ -1,9 +1,9 @@
-//! Movers: from the outboxes of bucket indexes into the queues of topics.
+//! Movers: they move events from the outboxes of bucket indexes into the queues of topics.
 //!
-//! A bucket has a mover as long as it has shards to be looked at: those that a finish of this gateway wrote records to, and
-//! those that the scan found. A turn of it reads a page of each, enqueues the events, and removes the records that have all
-//! their events in queues. What can't be moved now is passed and tried again; of a record whose events are moved in part
-//! the rest stays.
+//! A bucket has a mover as long as it has shards to process: shards to which a finish of this gateway wrote records, and
+//! shards that the scan found. A turn reads a page of each shard, enqueues the events, and removes the records whose events
+//! are all in queues. Records that can't be moved now are skipped and retried. If only some events of a record are moved,
+//! the others remain in it.
 
 mod page;
 mod receipts;
@@ -36,55 +36,55 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Records in a page.
+/// The most records in a page.
 pub(crate) const PAGE: u64 = 512;
-/// Shards of an index that a turn looks at.
+/// The most shards of an index in one turn.
 const SHARDS_A_TURN: usize = 64;
-/// Readings in a turn: whenever a lane was not known before a page was read, the page is read again.
+/// The most readings in one turn: if a lane was unknown before a page was read, the page is read again.
 const ATTEMPTS: usize = 4;
-/// Keys of objects that are remembered of a shard. With more of them its whole outbox is read.
+/// The most object keys that are remembered for a shard. Beyond it, its whole outbox is read.
 const MAX_KEYS: usize = 256;
-/// Records that a turn reads at most, of all shards together, where no page has less than a few.
+/// The most records that a turn reads from all shards together. A page has at least [`LEAST_PAGE`].
 const RECORDS_A_TURN: u64 = 2048;
 const LEAST_PAGE: u64 = 64;
-/// Bytes of events that all turns together take out of outboxes at a time, where no page has less than a few: one record has an
-/// event for each topic.
+/// The most bytes of events that all current turns together read from outboxes. A page has at least [`LEAST_BYTES`]; a
+/// record has an event for each topic.
 const BYTES: u64 = 16 << 20;
 const LEAST_BYTES: u64 = 16 << 10;
-/// Tickets that are kept of buckets without a mover.
+/// The most tickets that are kept for buckets without a mover.
 const MAX_TICKETS: usize = 65_536;
-/// Looks at a bucket's outbox that is to be emptied.
+/// The most checks of the outbox of a bucket that is to be emptied.
 const DRAINS: usize = 200;
-/// The wait after a turn that moved nothing, and the longest.
+/// The shortest and the longest delay after a turn that moved nothing.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Buckets with something to be moved.
+/// The buckets with events to be moved.
 pub(crate) struct Mover {
     work: Mutex<Work>,
     active: Semaphore,
     most_active: usize,
-    /// Tickets of movers that ended, by bucket: the next one of the bucket need not read its pages twice.
+    /// The tickets of movers that ended, by bucket. They save the next mover of the bucket a second read of its pages.
     tickets: Mutex<BTreeMap<String, Tickets>>,
 }
 
-/// Tickets of the lanes that a bucket's events go to.
+/// Tickets of the lanes for a bucket's events.
 type Tickets = BTreeMap<ShardKey, Ticket>;
 
 #[derive(Default)]
 struct Work {
     buckets: BTreeMap<String, Dirty>,
-    /// Topics whose generations are being changed by this gateway.
+    /// Topics whose generations this gateway is changing.
     changes: BTreeSet<TopicArn>,
-    /// Topics whose generations a task of this gateway is going to change.
+    /// Topics whose generations a task of this gateway will change.
     queued_changes: BTreeSet<TopicArn>,
     /// Topics whose dead letters a task of this gateway replays.
     replays: BTreeSet<TopicId>,
 }
 
-/// What is to be looked at in the outbox of a shard.
+/// The part of a shard's outbox to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The records of these objects. What else there is, and traces of what was removed, are not read.
+    /// The records of these objects. Other records, and traces of removed records, are not read.
     Keys(BTreeSet<String>),
     /// All records.
     All,
@@ -108,9 +108,9 @@ impl Part {
 #[derive(Default)]
 struct Dirty {
     shards: BTreeMap<String, Part>,
-    /// The last one that was taken.
+    /// The last shard that was taken.
     last: String,
-    /// Whether shards were noted since the mover last asked.
+    /// Whether shards were added since the mover last checked.
     has_news: bool,
 }
 
@@ -132,7 +132,7 @@ impl Mover {
         }
     }
 
-    /// Bytes of events that each of the present turns may take.
+    /// The bytes of events that each of the current turns may read.
     fn bytes_a_turn(&self) -> u64 {
         let active = self.most_active.saturating_sub(self.active.available_permits());
         BYTES / (active as u64).max(1)
@@ -150,7 +150,8 @@ impl Mover {
         kept.insert(bucket.to_owned(), tickets);
     }
 
-    /// Whether no other task changes the generations of the topic's queues.
+    /// Marks the topic's generations as being changed by the calling task. Returns `false` if another task is changing
+    /// them.
     pub(crate) fn begin_change(&self, arn: &TopicArn) -> bool {
         self.work.lock().changes.insert(arn.clone())
     }
@@ -159,7 +160,7 @@ impl Mover {
         self.work.lock().changes.remove(arn);
     }
 
-    /// Whether no other task is going to change them.
+    /// Marks a change of the topic's generations as scheduled. Returns `false` if another task has scheduled one.
     pub(crate) fn queue_change(&self, arn: &TopicArn) -> bool {
         self.work.lock().queued_changes.insert(arn.clone())
     }
@@ -168,7 +169,7 @@ impl Mover {
         self.work.lock().queued_changes.remove(arn);
     }
 
-    /// Notes shards to be looked at; tells whether the bucket had no mover.
+    /// Adds shards to be processed. Returns whether the bucket had no mover.
     fn note(&self, bucket: &str, shards: impl IntoIterator<Item = (String, Part)>) -> bool {
         let mut work = self.work.lock();
         let is_new = !work.buckets.contains_key(bucket);
@@ -183,12 +184,12 @@ impl Mover {
         is_new
     }
 
-    /// Takes shards to look at; without any the bucket's mover ends.
+    /// Takes shards to process. If there are none, the bucket's mover ends.
     fn take(&self, bucket: &str) -> Vec<(String, Part)> {
         let mut work = self.work.lock();
         let Some(dirty) = work.buckets.get_mut(bucket) else { return Vec::new() };
         let mut taken = Vec::new();
-        // Each in its turn: those with the first names may always have something.
+        // Shards take turns, because the first ones may always have records.
         while taken.len() < SHARDS_A_TURN
             && let Some(shard) = dirty.after_last()
         {
@@ -202,7 +203,7 @@ impl Mover {
         taken
     }
 
-    /// Whether shards were noted since this was last asked.
+    /// Whether shards were added since the last call.
     fn take_news(&self, bucket: &str) -> bool {
         let mut work = self.work.lock();
         work.buckets.get_mut(bucket).is_some_and(|dirty| std::mem::take(&mut dirty.has_news))
@@ -212,18 +213,18 @@ impl Mover {
         self.work.lock().buckets.remove(bucket);
     }
 
-    /// Shards of indexes that are to be looked at.
+    /// The number of index shards to be processed.
     pub(crate) fn backlog(&self) -> usize {
         self.work.lock().buckets.values().map(|dirty| dirty.shards.len()).sum()
     }
 }
 
-/// Shards of a bucket's index have outbox records, or may have.
+/// Adds shards of a bucket's index that may have outbox records.
 pub(crate) fn note(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = String>) {
     note_parts(core, bucket, shards.into_iter().map(|shard| (shard, Part::All)));
 }
 
-/// A shard has outbox records of these objects; of any where none are named.
+/// Adds a shard that has outbox records of these objects, or of any object if `keys` is empty.
 pub(crate) fn note_keys(core: &Arc<Core>, bucket: &str, shard: &str, keys: &[String]) {
     let some = !keys.is_empty() && keys.len() <= MAX_KEYS;
     let part = if some { Part::Keys(keys.iter().cloned().collect()) } else { Part::All };
@@ -286,7 +287,8 @@ async fn run(core: Arc<Core>, bucket: String) {
     }
 }
 
-/// Waits while records are added to a busy bucket's outbox, at most for `busy_linger`; `false` where the gateway stops.
+/// Waits while records are being added to a busy bucket's outbox, for at most `busy_linger`. Returns `false` if the gateway
+/// stops.
 async fn gather(core: &Core, bucket: &str) -> bool {
     // The last events of a burst wait for one or two steps.
     let step = core.settings.linger / 4;
@@ -303,7 +305,7 @@ async fn gather(core: &Core, bucket: &str) -> bool {
     }
 }
 
-/// That a task is the mover of a bucket. One that panics must not keep the scan from beginning another.
+/// Guard: the task is the mover of the bucket. After a panic, the scan can start another mover.
 struct Moving<'a> {
     mover: &'a Mover,
     bucket: &'a str,
@@ -322,16 +324,16 @@ fn next_wait(wait: Duration) -> Duration {
     (wait * 2).clamp(BACKOFF.0, BACKOFF.1)
 }
 
-/// What a turn left.
+/// The result of a turn.
 #[derive(Default)]
 struct Turn {
     /// Shards that have, or may have, more records.
     again: BTreeSet<String>,
-    /// Whether nothing was moved of what there is.
+    /// Whether no event could be moved.
     is_blocked: bool,
-    /// Whether there are more records than a turn reads: they need not be waited for.
+    /// Whether there are more records than a turn reads, so that the next turn needs no delay.
     is_full: bool,
-    /// Records that were removed.
+    /// The number of records that were removed.
     removed: u64,
 }
 
@@ -341,9 +343,9 @@ struct Move<'a> {
     bucket: &'a str,
     source: SourceId,
     tickets: Tickets,
-    /// The lanes that events were handed to in this turn, with the ids of these.
+    /// The lanes to which events were passed in this turn, and the events' ids.
     handed: Vec<(Arc<Lane>, Vec<EventId>)>,
-    /// Where the next page of a shard begins, if what is before it can't be moved now.
+    /// The start of the next page of a shard, if the records before it can't be moved now.
     cursors: BTreeMap<String, Cursor>,
 }
 
@@ -351,20 +353,20 @@ struct Move<'a> {
 struct Cursor {
     /// The record before it.
     name: bytes::Bytes,
-    /// That record's key: later records of the key must not pass those that are left.
+    /// That record's key: later records of the key must not overtake the ones that are left.
     key: String,
 }
 
-/// Where the events of a topic go.
+/// The destination of a topic's events.
 #[derive(Clone)]
 enum Way {
-    /// Into this generation of its queues.
+    /// This generation of its queues.
     Into(Arc<StoredTopic>, Generation),
-    /// Its queues remain to be made.
+    /// Its queues do not exist yet.
     Blocked,
-    /// The topic does not exist any more.
+    /// The topic no longer exists.
     Gone,
-    /// It has no queues and never had.
+    /// The topic has no queues and never had any.
     Unqueueable,
 }
 
@@ -374,13 +376,13 @@ struct ForLane {
     events: Vec<OutboxEvent>,
 }
 
-/// What pages hold, by what is to be done with it.
+/// The content of pages, grouped by how it is processed.
 #[derive(Default)]
 struct Sorted {
     lanes: BTreeMap<ShardKey, ForLane>,
-    /// Events that no queue will take: they count as moved.
+    /// Events that no queue accepts: they count as moved.
     settled: BTreeSet<EventId>,
-    /// Of these, events of topics that are gone, and those that no queue takes.
+    /// The number of these whose topic is gone, and the number of the others.
     gone: u64,
     unqueueable: u64,
     is_blocked: bool,
@@ -392,7 +394,7 @@ impl Move<'_> {
         for _ in 0..ATTEMPTS {
             let pages = self.read(shards, &mut turn).await?;
             if pages.iter().all(|page| page.records.is_empty() && page.passed.is_none()) {
-                // The records before a cursor are looked at again.
+                // The records before a cursor are read again.
                 turn.again.extend(std::mem::take(&mut self.cursors).into_keys());
                 return Ok(turn);
             }
@@ -410,7 +412,7 @@ impl Move<'_> {
         Ok(turn)
     }
 
-    /// A page of each shard.
+    /// Reads a page of each shard.
     async fn read(&self, shards: &[(String, Part)], turn: &mut Turn) -> Result<Vec<IndexPage>> {
         let count = (shards.len() as u64).max(1);
         let max = (RECORDS_A_TURN / count).clamp(LEAST_PAGE, PAGE);
@@ -439,7 +441,7 @@ impl Move<'_> {
                     turn.again.insert(shard.clone());
                     turn.is_blocked = true;
                 }
-                // The index was resharded, or the bucket is gone.
+                // The index was resharded, or the bucket no longer exists.
                 page::Read::Absent => {
                     let found = self.core.outboxes.find(self.bucket).await?;
                     let shards = found.map(|found| found.shards).unwrap_or_default();
@@ -454,7 +456,7 @@ impl Move<'_> {
     /// Assigns events to lanes.
     async fn sort(&self, pages: &[IndexPage]) -> Result<Sorted> {
         let mut sorted = Sorted::default();
-        // A topic is looked up once, so that all events of a key go the same way.
+        // A topic is looked up once, so that all events of a key have the same destination.
         let mut topics: BTreeMap<TopicId, Way> = BTreeMap::new();
         for event in pages.iter().flat_map(|page| &page.records).flat_map(|record| &record.events) {
             let way = match topics.get(&event.topic_id) {
@@ -499,7 +501,7 @@ impl Move<'_> {
         Ok(sorted)
     }
 
-    /// Where the events of a topic go.
+    /// The destination of the event's topic.
     async fn way(&self, event: &page::FoundEvent) -> Result<Way> {
         let (arn, id) = (&event.topic, event.topic_id);
         let Some(stored) = self.core.topics.get(arn, id).await? else { return Ok(Way::Gone) };
@@ -518,7 +520,8 @@ impl Move<'_> {
         Ok(Way::Blocked)
     }
 
-    /// Takes tickets of the lanes that need new ones; `false` if there were any, so that the pages must be read again.
+    /// Takes tickets of the lanes for which there is none. Returns `false` if there were any: then the pages must be read
+    /// again.
     async fn take_tickets(&mut self, sorted: &Sorted) -> Result<bool> {
         let mut are_good = true;
         for (key, for_lane) in &sorted.lanes {
@@ -537,7 +540,7 @@ impl Move<'_> {
         Ok(are_good)
     }
 
-    /// A lane's generation is closed: the topic is read again.
+    /// Reads the topic again after a lane reported its generation as closed.
     async fn closed(&mut self, lane: &Arc<Lane>) -> Result<()> {
         self.tickets.remove(&lane.key);
         self.core.forget_lane(&lane.key);
@@ -551,7 +554,7 @@ impl Move<'_> {
         Ok(())
     }
 
-    /// Hands events to their lanes; returns the ids of those that are in queues.
+    /// Passes events to their lanes. Returns the ids of those that are in queues.
     async fn enqueue(&mut self, sorted: Sorted, turn: &mut Turn) -> Result<BTreeSet<EventId>> {
         add(&self.core.metrics.dropped_topic_gone, sorted.gone);
         add(&self.core.metrics.dropped_unqueueable, sorted.unqueueable);
@@ -596,7 +599,7 @@ impl Move<'_> {
         Ok(moved)
     }
 
-    /// Removes records that are in all their queues, and notes in others which events are.
+    /// Removes records whose events are all in queues, and updates records of which some events are.
     async fn remove(
         &mut self,
         pages: Vec<IndexPage>,
@@ -629,7 +632,7 @@ impl Move<'_> {
             let is_stuck = removal.names.is_empty() && page.more;
             match page.end().filter(|_| is_stuck) {
                 Some(cursor) => drop(self.cursors.insert(page.shard.clone(), cursor)),
-                // The records before it are looked at again.
+                // The records before the cursor are read again.
                 None if self.cursors.remove(&page.shard).is_some() => {
                     turn.again.insert(page.shard.clone());
                 }
@@ -639,7 +642,7 @@ impl Move<'_> {
                 turn.again.insert(page.shard.clone());
             }
         }
-        // Records that can't be moved, or not be understood, are not read in a loop.
+        // Records that can't be moved or decoded must not be read in a busy loop.
         turn.is_blocked |= is_idle;
         for (lane, ids) in std::mem::take(&mut self.handed) {
             lane.forget(&self.source, ids.into_iter().filter(|id| gone.contains(id))).await;
@@ -648,19 +651,19 @@ impl Move<'_> {
     }
 }
 
-/// What is done with the records of a page.
+/// The changes to the records of a page.
 #[derive(Default)]
 pub(crate) struct Removal {
     /// Records to be removed.
     pub(crate) names: Vec<bytes::Bytes>,
-    /// Records of which some events are in queues: as they are, and as they shall be.
+    /// Records of which some events are in queues: name, old value, new value.
     updates: Vec<(bytes::Bytes, bytes::Bytes, bytes::Bytes)>,
-    /// Events that the outbox does not have after it.
+    /// Events that are no longer in the outbox afterwards.
     pub(crate) gone: BTreeSet<EventId>,
 }
 
 impl Removal {
-    /// Of events that are in queues.
+    /// Computes the changes from the events that are in queues.
     pub(crate) fn of(page: &IndexPage, is_moved: impl Fn(&EventId) -> bool) -> Removal {
         let mut removal = Removal::default();
         for record in &page.records {
@@ -670,7 +673,7 @@ impl Removal {
                 removal.gone.extend(record.events.iter().map(|event| event.id.clone()));
                 continue;
             }
-            // A configuration leaves the record when all its events are moved.
+            // A configuration is removed from the record when all its events are moved.
             let stays =
                 |configuration: &String| left.iter().any(|event| event.configuration == *configuration);
             let staying: Vec<String> =
@@ -689,7 +692,8 @@ impl Removal {
         removal
     }
 
-    /// Does it in one operation; `false` where the records are being moved to other shards, or another mover changed them.
+    /// Makes the changes in one operation. Returns `false` if the records are being moved to other shards, or if another
+    /// mover changed them.
     pub(crate) async fn write(&self, core: &Core, shard: &str) -> Result<bool> {
         if self.names.is_empty() && self.updates.is_empty() {
             return Ok(true);
@@ -707,13 +711,13 @@ impl Removal {
     }
 }
 
-/// The id of an event within its bucket: the change, and the event among those of the change.
+/// The id of an event within its bucket: the change, and the event's number among the events of the change.
 pub(crate) fn event_id(change: &str, ordinal: u16) -> Result<EventId> {
     let id: Vec<u8> = [change.as_bytes(), b".", &ordinal.to_be_bytes()].concat();
     EventId::new(id).map_err(Error::from)
 }
 
-/// Moves all events out of a bucket's outbox. Fails with [`Error::Contended`] where some can't be moved now.
+/// Moves all events out of a bucket's outbox. Fails with [`Error::Contended`] if some can't be moved now.
 pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
     for _ in 0..DRAINS {
         core.check_running()?;
@@ -740,8 +744,8 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
     Err(Error::Contended(format!("the outbox of bucket {bucket}")))
 }
 
-/// Looks for topics' letters to be replayed, and replays them. One task at a time: a ticket proves nothing of what another task
-/// with the same ticket enqueued and removed since the letters were read.
+/// Replays the topic's letters that are marked for it. Only one task at a time may do this: a ticket does not cover what
+/// another task with the same ticket enqueued and removed since the letters were read.
 pub(crate) async fn replay(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     let topic = stored.record.topic.id;
     while !core.mover.work.lock().replays.insert(topic) {
@@ -753,7 +757,7 @@ pub(crate) async fn replay(core: &Arc<Core>, stored: &StoredTopic) -> Result<()>
     replay::replay_letters(core, stored, &queue_id(topic)).await
 }
 
-/// That no other task of this gateway replays the letters of a topic.
+/// Guard: no other task of this gateway replays the letters of the topic.
 struct Replay<'a> {
     core: &'a Core,
     topic: TopicId,

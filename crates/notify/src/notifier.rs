@@ -1,4 +1,4 @@
-//! The delivery of notifications in one gateway, as the gateway uses it.
+//! The interface of the delivery of notifications in one gateway.
 
 use crate::admission::{self, Admitted};
 use crate::core::{Core, Parts};
@@ -26,12 +26,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How long [`Notifier::stop`] waits.
+/// The most time that [`Notifier::stop`] waits.
 const STOP: Duration = Duration::from_secs(5);
-/// Attempts at a record that others change.
+/// The most attempts to change a record that others change concurrently.
 const ATTEMPTS: usize = 32;
 
-/// What delivery needs.
+/// The dependencies of delivery.
 pub struct NotifierConfig {
     /// Time, tasks and random numbers.
     pub env: Env,
@@ -43,18 +43,18 @@ pub struct NotifierConfig {
     pub topics: TopicStore,
     /// Opens connections to endpoints.
     pub pusher: Arc<dyn Pusher>,
-    /// Where outboxes are, and which gateways run.
+    /// Locates outboxes and lists the running gateways.
     pub outboxes: Arc<dyn Outboxes>,
-    /// The number of this gateway's RADOS session (`Cluster::bind_session`), which [`Outboxes::gateways`] names as well.
+    /// The number of this gateway's RADOS session (`Cluster::bind_session`). [`Outboxes::gateways`] uses the same numbers.
     pub session: u64,
-    /// Bounds and times.
+    /// Limits and timeouts.
     pub settings: Settings,
 }
 
 /// The delivery of notifications in one gateway.
 ///
-/// Topics are made, changed and deleted by its methods, which write the record and bring the queues to it before they
-/// return; the gateway authorizes requests before, and tells the other gateways after, who call
+/// Topics are created, changed and deleted by its methods, which write the record and adapt the queues before they return.
+/// The gateway authorizes requests before, and afterwards informs the other gateways, which call
 /// [`Notifier::topic_changed`].
 pub struct Notifier {
     core: Arc<Core>,
@@ -62,7 +62,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Begins delivery: tasks of the environment that run until [`Notifier::stop`].
+    /// Starts delivery: tasks of the environment that run until [`Notifier::stop`].
     pub fn start(config: NotifierConfig) -> Arc<Notifier> {
         let NotifierConfig { env, log, index, topics, pusher, outboxes, session, settings } = config;
         let rados = Rados::new(&log, &index);
@@ -85,12 +85,13 @@ impl Notifier {
         Arc::new(Notifier { core, scan_sooner })
     }
 
-    /// Ends delivery: owners settle what was acknowledged and give their leases back. Returns after some seconds at the latest.
+    /// Ends delivery: owners settle acknowledged events and release their leases. Returns after a few seconds at the
+    /// latest.
     pub async fn stop(&self) {
         self.core.stop(STOP).await;
     }
 
-    /// The figures of this gateway.
+    /// The metrics of this gateway.
     pub fn metrics(&self) -> &Metrics {
         &self.core.metrics
     }
@@ -100,18 +101,19 @@ impl Notifier {
         &self.core.topics.store
     }
 
-    /// A topic that may be up to ten seconds old, for operations of objects; `None` where that id has no topic any more.
+    /// A topic for operations on objects, from a cache; its record may be up to ten seconds old. `None` if the topic with
+    /// that id no longer exists.
     pub async fn topic(&self, arn: &TopicArn, id: TopicId) -> Result<Option<Arc<StoredTopic>>> {
         self.core.topics.get(arn, id).await
     }
 
-    /// A finish wrote outbox records of these objects into this shard of the index of a bucket; of any objects where none are
-    /// named.
+    /// Reports that a finish wrote outbox records of these objects, or of any objects if `keys` is empty, into this shard
+    /// of a bucket's index.
     pub fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
         mover::note_keys(&self.core, bucket, shard, keys);
     }
 
-    /// The topic of that name was changed, made or deleted by another gateway.
+    /// Reports that another gateway changed, created or deleted the topic of that name.
     pub fn topic_changed(&self, arn: &TopicArn) {
         let ids = self.core.topics.invalidate(arn);
         self.core.owners.wake_all();
@@ -123,7 +125,8 @@ impl Notifier {
         });
     }
 
-    /// The gateway with this session is known to have ended: its shards are taken over at once, its outboxes emptied.
+    /// Reports that the gateway with this session has ended: its shards are taken over immediately, and its outboxes are
+    /// emptied.
     pub fn gateway_ended(&self, session: u64) {
         if session == self.core.session {
             return;
@@ -137,7 +140,7 @@ impl Notifier {
         self.scan_sooner.notify_one();
     }
 
-    /// Makes a topic, with its queues if it is persistent; `None` where the name is taken.
+    /// Creates a topic, with queues if it is persistent; `None` if the name is taken.
     pub async fn create_topic(&self, topic: Topic) -> Result<Option<Arc<StoredTopic>>> {
         let record = TopicRecord::new(topic)?;
         let Some(stored) = self.core.topics.store.create(&record).await? else { return Ok(None) };
@@ -146,8 +149,8 @@ impl Notifier {
         self.complete(&arn).await.map(Some)
     }
 
-    /// Changes a topic's attributes by `change`, which may be called several times, and its queues with them. Fails with
-    /// [`Error::NoSuchTopic`], or as `change` does.
+    /// Changes a topic's attributes with `change`, which may be called several times, and adapts its queues. Fails with
+    /// [`Error::NoSuchTopic`], or with the error of `change`.
     pub async fn update_topic<E: From<Error>>(
         &self,
         arn: &TopicArn,
@@ -157,7 +160,7 @@ impl Notifier {
             let stored = self.existing(arn).await?;
             let mut record = stored.record.clone();
             change(&mut record.topic)?;
-            // A change that is under way is completed first; that begins this one.
+            // A change in progress is completed first; then this one is started.
             if record.begin_change()? == Begin::TooMany {
                 return Err(Error::TooManyGenerations(arn.clone()).into());
             }
@@ -172,18 +175,20 @@ impl Notifier {
         Err(Error::Contended(arn.to_string()).into())
     }
 
-    /// Gives a topic's queues another number of shards; those of the old generation are drained meanwhile and afterwards.
+    /// Changes the number of shards of a topic's queues. The shards of the old generation are drained at the same time and
+    /// afterwards.
     pub async fn reshard_topic(&self, arn: &TopicArn, shards: u32) -> Result<Arc<StoredTopic>> {
         self.update_topic(arn, |topic| topic.reshard(shards).map_err(Error::from)).await
     }
 
-    /// Deletes a topic with its queues and dead letters; `false` where there is none. Returns when the name is free and the
-    /// queues are removed, or will be by whoever looks next.
+    /// Deletes a topic with its queues and dead letters; `false` if it does not exist. Returns when the name is free. The
+    /// queues are removed by then, or are removed by the next gateway that checks the topic.
     pub async fn delete_topic(&self, arn: &TopicArn) -> Result<bool> {
         self.delete(arn, |_| true).await
     }
 
-    /// As [`Notifier::delete_topic`], for the topic with that id: another one that has its name by now stays.
+    /// Like [`Notifier::delete_topic`], but only for the topic with that id: another topic that has the name by now is
+    /// kept.
     pub async fn delete_topic_with_id(&self, arn: &TopicArn, id: TopicId) -> Result<bool> {
         self.delete(arn, |stored| stored.record.topic.id == id).await
     }
@@ -208,7 +213,7 @@ impl Notifier {
         found.ok_or_else(|| Error::NoSuchTopic(arn.clone()))
     }
 
-    /// Completes changes of a topic's queues; returns its record.
+    /// Completes changes of a topic's queues, and returns its record.
     async fn complete(&self, arn: &TopicArn) -> Result<Arc<StoredTopic>> {
         generations::complete(&self.core, arn).await?;
         let stored = self.core.topics.put(self.existing(arn).await?);
@@ -216,8 +221,8 @@ impl Notifier {
         Ok(stored)
     }
 
-    /// Whether an operation that may have an event of so many bytes for a topic may begin; `None` for SlowDown, where the
-    /// topic refuses when its queue is full. Asked before the operation begins, never later.
+    /// Whether an operation that may have an event of `bytes` bytes for a topic may start; `None` means SlowDown, because
+    /// the topic refuses operations when its queue is full. Must be called before the operation starts, never later.
     pub async fn admit(&self, arn: &TopicArn, id: TopicId, bytes: u64) -> Result<Option<Admitted>> {
         let Some(stored) = self.core.topics.get(arn, id).await? else {
             return Ok(Some(Admitted::freely()));
@@ -225,12 +230,13 @@ impl Notifier {
         admission::admit(&self.core, &stored, bytes).await
     }
 
-    /// Pushes events of topics that are not persistent; returns when the fate of each is known, or the time is over.
+    /// Pushes events of non-persistent topics. Returns when the outcome of each is known, or after the timeout.
     pub async fn push_now(&self, events: Vec<TopicEvent>) -> SyncOutcome {
         sync_push::push_now(&self.core, events).await
     }
 
-    /// The circuit breaker of a topic's endpoint in this gateway. One that is not known was never used: it is closed.
+    /// The state of the circuit breaker of a topic's endpoint in this gateway. An unknown breaker was never used, so it is
+    /// closed.
     pub fn breaker(&self, topic: TopicId) -> BreakerState {
         self.core.endpoints.peek(topic).map_or(BreakerState::Closed, |endpoint| endpoint.breaker())
     }
@@ -246,17 +252,17 @@ impl Notifier {
         operators::dump(&self.core, &self.existing(arn).await?, max).await
     }
 
-    /// Dead letters of a topic behind a number, at most `max` or 256.
+    /// Up to `max` dead letters of a topic after a number, but not more than 256.
     pub async fn letters(&self, arn: &TopicArn, after: Option<u64>, max: u64) -> Result<Vec<Letter>> {
         operators::letters(&self.core, &self.existing(arn).await?, after, max).await
     }
 
-    /// Removes dead letters for good; returns how many.
+    /// Removes dead letters permanently; returns their number.
     pub async fn purge_letters(&self, arn: &TopicArn, which: Letters) -> Result<u64> {
         operators::dispose(&self.core, &self.existing(arn).await?, which, Disposal::Purge).await
     }
 
-    /// Sends dead letters again; returns how many there were.
+    /// Replays dead letters; returns their number.
     pub async fn replay_letters(&self, arn: &TopicArn, which: Letters) -> Result<u64> {
         let stored = self.core.topics.put(self.existing(arn).await?);
         let replayed = operators::dispose(&self.core, &stored, which, Disposal::Replay).await?;
@@ -264,23 +270,24 @@ impl Notifier {
         Ok(replayed)
     }
 
-    /// Removes objects of queues that belong to no topic; returns how many. Done by itself now and then.
+    /// Removes objects of queues that belong to no topic; returns their number. A task of the gateway also does this
+    /// periodically.
     pub async fn sweep(&self) -> Result<u64> {
         removal::sweep(&self.core).await
     }
 
-    /// Shards of bucket indexes that wait to be looked at for events.
+    /// The number of shards of bucket indexes that wait to be checked for events.
     pub fn backlog(&self) -> usize {
         self.core.mover.backlog()
     }
 
-    /// Moves all events out of the outbox of a bucket that is about to be removed. Its index takes no changes any more.
+    /// Moves all events out of the outbox of a bucket that is about to be removed. Its index must no longer accept changes.
     pub async fn drain_bucket(&self, bucket: &str) -> Result<()> {
         mover::drain(&self.core, bucket).await
     }
 }
 
-/// The task that has owners take up changed options.
+/// The task that makes owners adopt changed options.
 async fn follow_defaults(core: Arc<Core>) {
     let mut defaults = core.settings.defaults.clone();
     loop {
@@ -293,7 +300,7 @@ async fn follow_defaults(core: Arc<Core>) {
                 core.endpoints.wake_waiting(&core);
                 core.owners.wake_all();
             }
-            // They can't change any more, or delivery is stopped.
+            // The options can't change any more, or delivery is stopped.
             _ => return,
         }
     }
@@ -307,7 +314,7 @@ async fn refresh(core: &Arc<Core>, arn: &TopicArn, ids: Vec<TopicId>) -> Result<
     }
     let Some(stored) = stored else { return Ok(()) };
     let stored = core.topics.put(stored);
-    // Shards that wait for the old endpoint look at the new one.
+    // Shards that wait for the old endpoint then check the new one.
     core.endpoints.get(core, &stored);
     core.owners.wake_all();
     scan::look_at_topic(core, &stored).await

@@ -1,4 +1,4 @@
-//! What operators see and do: figures, queued events, dead letters.
+//! Commands for operators: figures, queued events, dead letters.
 
 mod dump;
 mod reservations;
@@ -23,7 +23,7 @@ use nacre_types::encoding;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Attempts to purge or replay a page of letters, while others change them.
+/// The most failed attempts to purge or replay letters while others change them.
 const ATTEMPTS: usize = 16;
 
 /// The figures of a topic's queue.
@@ -31,19 +31,19 @@ const ATTEMPTS: usize = 16;
 pub struct TopicReport {
     /// The topic's record.
     pub stored: Arc<StoredTopic>,
-    /// Sums, with Ceph's `Reservations`, `Size` and `Entries`.
+    /// Sums, including Ceph's `Reservations`, `Size` and `Entries`.
     pub totals: TopicStats,
-    /// Each shard of each generation.
+    /// The figures of each shard of each generation.
     pub shards: Vec<ShardStats>,
-    /// Shards that should exist and do not: the change that makes them is not complete.
+    /// Shards that should exist but do not, because the change that creates them is not complete.
     pub missing: Vec<(u64, u32)>,
     /// The dead-letter queue's counters.
     pub letters: LetterBox,
 }
 
 impl TopicReport {
-    /// Notes the states of circuit breakers, by the sessions of the gateways that told them. A shard has the state of its owner;
-    /// where that one told none, or there is no owner yet, the worst that a gateway told.
+    /// Sets the states of circuit breakers as reported by gateways, by session. A shard has the state that its owner
+    /// reported. If the owner reported none, or if there is no owner yet, it has the worst state that a gateway reported.
     pub fn set_breakers(&mut self, told: &BTreeMap<u64, BreakerState>) {
         let worst = told.values().copied().max();
         for shard in &mut self.shards {
@@ -63,11 +63,11 @@ pub struct QueuedEvent {
     pub sequence: u64,
     /// The event.
     pub event: Event,
-    /// Whether it is to be sent again out of the dead letters.
+    /// Whether it is replayed from the dead letters.
     pub is_replayed: bool,
-    /// Attempts that failed, where it is parked.
+    /// The number of failed attempts, if it is parked.
     pub attempts: Option<u32>,
-    /// How the last one failed.
+    /// The failure of the last attempt.
     pub detail: String,
 }
 
@@ -78,16 +78,16 @@ pub struct Letter {
     pub number: u64,
     /// The event.
     pub event: Event,
-    /// Why it is dead, after how many attempts, and when.
+    /// The reason, the number of attempts, and the time.
     pub letter: DeadLetter,
 }
 
 /// Which dead letters are purged or replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Letters {
-    /// All that there are now.
+    /// All letters that exist now.
     All,
-    /// The one with this number.
+    /// The letter with this number.
     One(u64),
 }
 
@@ -140,7 +140,7 @@ async fn figures(core: &Core, shard: &Shard) -> Result<ShardStats> {
     Ok(figures)
 }
 
-/// A page of the dead-letter queue; `None` where there is none.
+/// Reads a page of the dead-letter queue; `None` if there is no such queue.
 async fn read_letters(
     core: &Core,
     stored: &StoredTopic,
@@ -156,7 +156,7 @@ async fn read_letters(
     Ok(Some((queue, letters)))
 }
 
-/// Dead letters behind a number, at most `max`.
+/// Up to `max` dead letters after a number.
 pub(crate) async fn letters(
     core: &Core,
     stored: &StoredTopic,
@@ -172,14 +172,14 @@ pub(crate) async fn letters(
     shown.collect()
 }
 
-/// What is done with dead letters.
+/// The action on dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposal {
     Purge,
     Replay,
 }
 
-/// Purges or replays letters; returns how many.
+/// Purges or replays letters; returns their number.
 pub(crate) async fn dispose(core: &Core, stored: &StoredTopic, which: Letters, how: Disposal) -> Result<u64> {
     let mut done = 0;
     let mut last = None;
@@ -196,7 +196,7 @@ pub(crate) async fn dispose(core: &Core, stored: &StoredTopic, which: Letters, h
         if let Letters::One(number) = which {
             letters.retain(|(found, _)| *found == number);
         }
-        // Letters that came after the first look are left.
+        // Letters that arrived after the first read are left.
         let last = *last.get_or_insert(queue.counters.value.next);
         letters.retain(|(number, _)| *number < last);
         if letters.is_empty() {

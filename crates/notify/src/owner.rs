@@ -1,8 +1,8 @@
-//! Owners: the delivery of one shard by the gateway that has its lease.
+//! Owners: the delivery of one shard by the gateway that holds its lease.
 //!
-//! An owner takes the lease, loads what the shard has, and goes on until there is nothing to do, somebody else shall do it,
-//! or the endpoint does not answer. Its operations on the shard follow one another; pushes run beside them, each in a task
-//! that ends with the owner.
+//! An owner takes the lease and loads the shard's events. It continues until there is nothing to do, another gateway should
+//! deliver the shard, or the endpoint does not answer. Its operations on the shard are sequential; pushes run concurrently,
+//! each in a task that ends with the owner.
 
 mod letters;
 mod loading;
@@ -31,24 +31,24 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use taking::Taken;
 
-/// How often older generations and expired events are looked at.
+/// The interval at which older generations and expired events are checked.
 const LOOK: Duration = Duration::from_millis(200);
-/// The longest time between two looks whether other gateways enqueued events.
+/// The longest interval at which the owner checks whether other gateways enqueued events.
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
-/// What comes after a look at a shard.
+/// The next step for a shard after it was checked.
 pub(crate) enum Next {
-    /// Nothing: it is empty, or gone. Whoever enqueues events wakes it.
+    /// Nothing: it is empty or gone. Enqueueing an event wakes it.
     Done,
-    /// Another gateway delivers it.
+    /// Another gateway should deliver it.
     Elsewhere,
-    /// It is looked at again at that time, by the monotonic clock.
+    /// It is checked again at this time, by the monotonic clock.
     At(u64),
     /// It waits for its endpoint.
     Endpoint(Arc<TopicEndpoint>),
 }
 
-/// Events were enqueued into a shard, or may be in it.
+/// Reports that events were enqueued into a shard, or that it may have events.
 pub(crate) fn has_events(core: &Arc<Core>, key: ShardKey) {
     if core.owners.is_watched(&key) {
         return;
@@ -67,7 +67,7 @@ pub(crate) fn has_events(core: &Arc<Core>, key: ShardKey) {
     endpoint.wait(core, key);
 }
 
-/// A shard's object is full.
+/// Reports that a shard's object is full.
 pub(crate) fn must_spill(core: &Arc<Core>, key: ShardKey) {
     owners::look(core, key, true);
 }
@@ -80,7 +80,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Delivers a shard as long as this gateway can and should.
+/// Delivers a shard as long as this gateway can and should do so.
 pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<Next> {
     if core.is_stopped() {
         return Ok(Next::Done);
@@ -96,7 +96,7 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
     };
     let is_current = layout.current == Some(generation);
     if is_current && layout.next.is_some() {
-        // Whoever changes the generations takes the shards over.
+        // The gateway that changes the generations takes over the shards.
         core.change_soon(&stored);
         return Ok(Next::At(core.mono_ns() + nanos(LOOK)));
     }
@@ -131,7 +131,7 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
     ran
 }
 
-/// Bytes of events that are loaded, as the gateway counts them.
+/// The bytes of loaded events, included in the gateway's metric.
 struct Loaded<'a> {
     core: &'a Core,
     bytes: u64,
@@ -151,7 +151,7 @@ impl Drop for Loaded<'_> {
     }
 }
 
-/// What an owner knows and does.
+/// The state of an owner.
 struct Ownership<'a> {
     core: &'a Arc<Core>,
     key: ShardKey,
@@ -168,12 +168,12 @@ struct Ownership<'a> {
     pushes: Pushes,
     segment: Option<loading::LoadedSegment>,
     loaded: Loaded<'a>,
-    /// Events in a batch of the log, as the last page had them.
+    /// The average number of events in a batch of the last page.
     batch_events: u64,
-    /// Outcomes that are not settled.
+    /// The number of outcomes that are not settled.
     unsettled: usize,
     unsettled_since_ns: Option<u64>,
-    /// Whether dead letters are beside the log.
+    /// Whether there are dead letters beside the log.
     has_letters: bool,
     taken_at_ns: u64,
     looked_at_ns: Option<u64>,
@@ -181,7 +181,7 @@ struct Ownership<'a> {
     poll_at_ns: u64,
     idle_since_ns: Option<u64>,
     unwanted_since_ns: Option<u64>,
-    /// Whether settling was tried although there was no outcome, and brought nothing.
+    /// Whether the last attempt to settle without an outcome had no effect.
     is_settled_in_vain: bool,
 }
 
@@ -267,7 +267,7 @@ impl<'a> Ownership<'a> {
         }
     }
 
-    /// Takes up what changed of the topic, or of the options that count where it says nothing.
+    /// Adopts changes of the topic, and of the options that apply if the topic does not set a value.
     fn follow_topic(&mut self) {
         if let Some(now) = self.core.topics.peek(self.key.topic).filter(|now| *now != self.stored) {
             self.endpoint = self.core.endpoints.get(self.core, &now);
@@ -281,9 +281,9 @@ impl<'a> Ownership<'a> {
         }
     }
 
-    /// What is looked at from time to time: older generations, expired events, letters.
+    /// Periodic checks: expired events, older generations, the preferred gateway.
     async fn look(&mut self, now: Times) -> Result<()> {
-        // The first look comes before anything is sent, for it tells what older generations hold back.
+        // The first check precedes the first push, because it determines which events older generations block.
         if self.looked_at_ns.is_some_and(|looked_at_ns| now.mono_ns < looked_at_ns + nanos(LOOK)) {
             return Ok(());
         }
@@ -314,7 +314,7 @@ impl<'a> Ownership<'a> {
         }
     }
 
-    /// Whether the endpoint is left alone now.
+    /// The endpoint, if its breaker does not permit a push now.
     fn blocked_endpoint(&self) -> Option<&Arc<TopicEndpoint>> {
         self.endpoint.as_ref().filter(|endpoint| endpoint.blocked_until_ns(self.core).is_some())
     }
@@ -323,7 +323,7 @@ impl<'a> Ownership<'a> {
         let is_slow =
             self.endpoint.as_ref().is_none_or(|endpoint| endpoint.breaker() != BreakerState::Closed);
         let (resident, above) = (self.shard.resident_bytes(), self.core.settings.spill.above_bytes);
-        // A consumer that is slow for long is spilled for as well.
+        // A shard is also spilled if its consumer is slow for a long time.
         resident > above && (is_slow || self.wants_spill() || resident > 2 * above)
     }
 
@@ -331,17 +331,17 @@ impl<'a> Ownership<'a> {
         self.wake.must_spill.load(Ordering::Acquire)
     }
 
-    /// Whether all that the shard has is loaded, as far as is known.
+    /// Whether all known events of the shard are loaded.
     fn is_all_loaded(&self) -> bool {
         self.window.wants().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
     }
 
-    /// Whether no event of the log expires before those that are loaded.
+    /// Whether no other event of the log expires before the loaded ones.
     fn is_front_loaded(&self) -> bool {
         self.window.is_front_loaded() || self.is_all_loaded()
     }
 
-    /// Why this gateway should not deliver the shard any more.
+    /// The reason why this gateway should stop delivering the shard, if there is one.
     fn wish(&mut self, now: Times) -> Option<Next> {
         let later = |wait: Duration| Some(Next::At(now.mono_ns + nanos(wait)));
         if self.core.is_stopped() {
@@ -373,7 +373,7 @@ impl<'a> Ownership<'a> {
         }
         if let Some(endpoint) = self.blocked_endpoint().cloned() {
             let expiry = self.window.next_expiry_ns(now);
-            // When events expire is known once those that are expired are settled, and the next ones loaded.
+            // The next expiry is known once expired events are settled and the next ones are loaded.
             let expires = self.policy.time_to_live_ns.is_some();
             let is_known = !expires || (self.unsettled == 0 && self.is_front_loaded());
             let is_done = is_known && expiry.is_none_or(|left| left > nanos(LOOK));
@@ -403,9 +403,9 @@ impl<'a> Ownership<'a> {
             return None;
         }
         let since = *self.idle_since_ns.get_or_insert(now.mono_ns);
-        // Where others wait for their turn, nothing is kept that is not needed now.
+        // If other shards wait for their turn, a shard that needs nothing now is released immediately.
         let patience = if self.core.owners.is_crowded() { 0 } else { nanos(self.core.settings.idle) };
-        // Events may expire before they are tried again.
+        // Events may expire before they are retried.
         let expiry =
             self.window.next_expiry_ns(now).map(|left| now.mono_ns.saturating_add(left.max(nanos(LOOK))));
         match self.window.next_due_ns().map(|due| expiry.map_or(due, |expiry| expiry.min(due))) {
@@ -415,7 +415,7 @@ impl<'a> Ownership<'a> {
         }
     }
 
-    /// Settles what there is and gives the lease back.
+    /// Settles all outcomes and releases the lease.
     async fn end(&mut self, next: Next) -> Result<Next> {
         while self.settle().await? {}
         let layout = &self.stored.record.layout;
@@ -432,19 +432,19 @@ impl<'a> Ownership<'a> {
                 return Ok(Next::Done);
             }
         }
-        // Where it is lost already, nothing is to be given back.
+        // If the lease is already lost, this does nothing.
         self.core.rados.write(self.shard.release_lease()).await?;
         Ok(next)
     }
 
-    /// Waits for an outcome, for being told something, or for the next time at which there is something to do. An owner that
-    /// is leaving neither sends nor loads: it waits for what is in flight.
+    /// Waits for an outcome, a notification, or the next time at which there is something to do. An owner that is leaving
+    /// neither sends nor loads: it waits for events in flight.
     async fn wait(&mut self, now: Times, is_leaving: bool) {
         let mut at = (now.mono_ns + nanos(LOOK)).min(self.term.renew_at_ns());
         let settle = self.unsettled_since_ns.map(|since| since + nanos(self.core.settings.settle_linger));
         at = settle.map_or(at, |settle| at.min(settle));
         if !is_leaving {
-            // A time that has passed was not used, because there is no memory, or too many pushes wait already.
+            // A time in the past could not be used, because memory is short or too many pushes already wait.
             let due = self.window.next_due_ns().filter(|_| self.pushes.may_send(now.mono_ns));
             let blocked = self.endpoint.as_ref().and_then(|endpoint| endpoint.blocked_until_ns(self.core));
             let due = due.map(|due| due.max(blocked.unwrap_or(0))).filter(|due| *due > now.mono_ns);

@@ -1,4 +1,4 @@
-//! Which shards this gateway delivers, waits for, or watches because another gateway delivers them.
+//! The shards that this gateway delivers, waits for, or watches because another gateway delivers them.
 
 use crate::core::{Core, ShardKey};
 use crate::error::Error;
@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 
-/// Shards of other gateways that are watched at most; the scan finds the others.
+/// The most shards of other gateways that are watched; the scan finds the others.
 const MAX_WATCHED: usize = 16_384;
-/// The wait after an error, and the longest.
+/// The shortest and the longest delay after an error.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// How the task of a shard is told things.
+/// The notifications for the task of a shard.
 #[derive(Default)]
 pub(crate) struct Wake {
     pub(crate) notify: Notify,
-    /// Something happened since the task looked last.
+    /// Whether it was woken since its last check.
     is_woken: AtomicBool,
-    /// The shard's object is full: batches must be spilled.
+    /// The shard's object is full, so batches must be spilled.
     pub(crate) must_spill: AtomicBool,
-    /// The shard is to be given back.
+    /// The shard must be released.
     pub(crate) must_release: AtomicBool,
 }
 
@@ -39,11 +39,11 @@ impl Wake {
     }
 }
 
-/// What is known of a shard that another gateway delivers.
+/// A watched shard, which another gateway delivers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) owner: Owner,
-    /// Looks at which no gateway had the lease.
+    /// The number of checks in which no gateway had the lease.
     pub(crate) free_looks: u32,
 }
 
@@ -60,7 +60,7 @@ struct Timers {
 }
 
 impl Timers {
-    /// Sets a timer, unless it is set for an earlier time.
+    /// Sets a timer, unless it is already set for an earlier time.
     fn set(&mut self, timed: Timed, at_ns: u64) {
         if let Some(set) = self.of.get(&timed).copied() {
             if set <= at_ns {
@@ -86,13 +86,13 @@ pub(crate) struct Owners {
     timers: Mutex<Timers>,
     timers_changed: Notify,
     slots: Semaphore,
-    /// Slots of shards that try whether their endpoint is back: endpoints that never answer must not take those of others.
+    /// Slots of shards that probe their endpoint, so that endpoints that never answer do not use the slots of others.
     probes: Semaphore,
-    /// Tasks that wait for a slot.
+    /// The number of tasks that wait for a slot.
     queueing: AtomicUsize,
-    /// One spills at a time: it holds a segment in memory.
+    /// Limits concurrent spills, because each holds a segment in memory.
     pub(crate) spilling: Semaphore,
-    /// And few read a segment at a time.
+    /// Limits concurrent reads of segments.
     pub(crate) segments: Semaphore,
 }
 
@@ -111,7 +111,7 @@ impl Owners {
         }
     }
 
-    /// Waits for a slot in which a shard is looked at.
+    /// Waits for a slot to process a shard.
     async fn slot(&self, core: &Core, key: &ShardKey) -> Result<SemaphorePermit<'_>, AcquireError> {
         let endpoint = core.endpoints.peek(key.topic);
         if endpoint.is_some_and(|endpoint| endpoint.breaker() != BreakerState::Closed) {
@@ -128,13 +128,13 @@ impl Owners {
         self.queueing.load(Ordering::Relaxed) > 0
     }
 
-    /// Looks at a shard at that time.
+    /// Schedules a check of a shard at that time.
     pub(crate) fn wake_at(&self, key: ShardKey, at_ns: u64) {
         self.timers.lock().set(Timed::Shard(key), at_ns);
         self.timers_changed.notify_one();
     }
 
-    /// Looks at shards as soon as the task of timers runs.
+    /// Schedules an immediate check of shards by the timer task.
     pub(crate) fn wake_later(&self, keys: BTreeSet<ShardKey>) {
         let mut timers = self.timers.lock();
         keys.into_iter().for_each(|key| timers.set(Timed::Shard(key), 0));
@@ -142,7 +142,7 @@ impl Owners {
         self.timers_changed.notify_one();
     }
 
-    /// Tries at that time whether the endpoint of a topic is back.
+    /// Schedules a probe of a topic's endpoint at that time.
     pub(crate) fn probe_at(&self, topic: TopicId, at_ns: u64) {
         self.timers.lock().set(Timed::Probe(topic), at_ns);
         self.timers_changed.notify_one();
@@ -153,12 +153,12 @@ impl Owners {
         self.timers_changed.notify_one();
     }
 
-    /// Whether a task of this gateway looks at the shard.
+    /// Whether a task of this gateway processes the shard.
     pub(crate) fn is_running(&self, key: &ShardKey) -> bool {
         self.running.lock().contains_key(key)
     }
 
-    /// Gives a shard back, if this gateway has it.
+    /// Releases a shard if this gateway has it.
     pub(crate) fn release(&self, key: &ShardKey) {
         if let Some(wake) = self.running.lock().get(key) {
             wake.must_release.store(true, Ordering::Release);
@@ -166,7 +166,7 @@ impl Owners {
         }
     }
 
-    /// Another gateway delivers the shard, which has events.
+    /// Watches a shard that has events and that another gateway delivers.
     pub(crate) fn watch(&self, key: ShardKey) {
         let mut watched = self.watched.lock();
         if watched.len() < MAX_WATCHED {
@@ -190,7 +190,7 @@ impl Owners {
     }
 }
 
-/// Looks at a shard now: wakes its task, or starts one.
+/// Checks a shard now: wakes its task, or starts one.
 pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
     if core.is_stopped() || !core.settings.delivers() {
         return;
@@ -211,7 +211,7 @@ pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
     core.spawn(async move { run(task, key, wake).await });
 }
 
-/// That a task looks at a shard. A task that panics must not keep others from it.
+/// Guard: a task processes a shard. After a panic of the task, another one can process it.
 struct Looking<'a> {
     core: &'a Core,
     key: ShardKey,
@@ -236,7 +236,7 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
         let slot = core.owners.slot(&core, &key).await;
         wake.is_woken.store(false, Ordering::Release);
         add(&core.metrics.shards_owned, 1);
-        // Boxed, so that tasks which wait for a slot are small.
+        // Boxed, so that tasks that wait for a slot are small.
         let looked = owner::own(&core, key, &wake).boxed().await;
         subtract(&core.metrics.shards_owned, 1);
         drop(slot);
@@ -247,7 +247,7 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
             }
             Err(error) => {
                 match error {
-                    // Its topic is being removed, or another gateway took the lease.
+                    // The topic is being removed, or another gateway took the lease.
                     Error::Changed(_) => {
                         tracing::debug!(?key, %error, "notifications: the lease of a queue shard is lost")
                     }
@@ -262,7 +262,7 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
         let mut running = core.owners.running.lock();
         let is_woken = wake.is_woken.swap(false, Ordering::AcqRel);
         wake.must_release.store(false, Ordering::Release);
-        // What came meanwhile is looked at again, unless it has to wait anyway.
+        // A shard that was woken in the meantime is processed again, unless it has to wait anyway.
         if is_woken && matches!(next, Next::Done) && !core.is_stopped() {
             continue;
         }
@@ -275,12 +275,12 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
             Next::At(at_ns) => core.owners.wake_at(key, at_ns),
             Next::Endpoint(endpoint) => match core.endpoints.peek(key.topic) {
                 Some(now) if Arc::ptr_eq(&now, &endpoint) => endpoint.wait(&core, key),
-                // The topic has another endpoint since, which does not wake this shard.
+                // The topic has another endpoint by now, which would not wake this shard.
                 Some(_) => core.owners.wake_at(key, core.mono_ns()),
                 None => {}
             },
         }
-        // It may have been the one that should try whether the endpoint is back, and had nothing to send.
+        // This shard may have been selected as the probe, but had nothing to send.
         if let Some(endpoint) = core.endpoints.peek(key.topic).filter(|endpoint| endpoint.waiting() > 0) {
             core.owners.probe_at(key.topic, endpoint.blocked_until_ns(&core).unwrap_or(0));
         }
@@ -288,7 +288,7 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
     }
 }
 
-/// The task of timers.
+/// The timer task.
 pub(crate) async fn timers(core: Arc<Core>) {
     while !core.is_stopped() {
         let changed = core.owners.timers_changed.notified();

@@ -1,7 +1,7 @@
-//! What older generations still hold, for the shards of later ones that wait for them.
+//! The remaining events of older generations, for the shards of later generations that wait for them.
 //!
-//! A reading is shared by all shards of a topic. What a closed shard says never goes back, so that what is drained is not
-//! read again.
+//! All shards of a topic share a reading. The progress of a closed shard never goes back, so a drained shard is not read
+//! again.
 
 use crate::core::{Core, ShardKey};
 use crate::error::Result;
@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How long a reading is used, in nanoseconds.
+/// The time for which a reading is used, in nanoseconds.
 const FRESH_NS: u64 = 200_000_000;
-/// Parked events of a shard that are read. With more the shard counts as busy.
+/// The most parked events of a shard that are read. A shard with more counts as busy.
 const MAX_PARKED: u64 = 1024;
-/// Shards that are read at the same time.
+/// The number of shards that are read concurrently.
 const READS: usize = 16;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ pub(crate) struct ProgressCache {
     generations: Mutex<BTreeMap<(TopicId, u64), SharedKnown>>,
 }
 
-/// What is known of a generation, by one reader at a time.
+/// The known progress of a generation, locked by one reader at a time.
 type SharedKnown = Arc<futures::lock::Mutex<Known>>;
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl ProgressCache {
         Arc::clone(self.generations.lock().entry((topic, generation)).or_default())
     }
 
-    /// A shard made progress here: its generation is read again.
+    /// A shard made progress in this gateway: its generation must be read again.
     pub(crate) fn forget(&self, key: &ShardKey) {
         let known = self.generations.lock().get(&(key.topic, key.generation)).cloned();
         if let Some(known) = known
@@ -55,7 +55,7 @@ impl ProgressCache {
         }
     }
 
-    /// These are the generations of a topic that are not drained: others are forgotten.
+    /// Removes all generations of a topic except those in `older`, which are not drained.
     pub(crate) fn retain(&self, topic: TopicId, older: &[Generation]) {
         self.generations.lock().retain(|(of, number), _| {
             *of != topic || older.iter().any(|generation| generation.number == *number)
@@ -63,7 +63,7 @@ impl ProgressCache {
     }
 }
 
-/// The state of the generations before one.
+/// The progress of the generations before `generation`.
 pub(crate) async fn older_shards(
     core: &Core,
     stored: &StoredTopic,

@@ -1,4 +1,4 @@
-//! The seam to endpoints: what delivery asks of clients of Kafka, HTTP and AMQP.
+//! The interface to endpoints, which clients for Kafka, HTTP and AMQP implement.
 
 use futures::future::BoxFuture;
 use nacre_topics::endpoint::Endpoint;
@@ -11,48 +11,50 @@ use std::sync::Arc;
 pub struct Message {
     /// The event.
     pub event: Arc<Event>,
-    /// The `OpaqueData` that its topic has now.
+    /// The current `OpaqueData` of its topic.
     pub opaque_data: Arc<str>,
-    /// Whether an operator sends it again out of the dead letters.
+    /// Whether an operator replays it from the dead letters.
     pub is_replayed: bool,
 }
 
-/// Why an event was not delivered.
+/// The reason why an event was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The endpoint works and refuses this event: another attempt is the event's own matter.
+    /// The endpoint works but rejects this event. Other events are not affected.
     #[error("refused: {0}")]
     Refused(String),
-    /// The endpoint can't be reached or does not answer: other events of the endpoint fare no better.
+    /// The endpoint can't be reached or does not answer. Other events would fail as well.
     #[error("unavailable: {0}")]
     Unavailable(String),
 }
 
-/// What a connection is for.
+/// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Where events go.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// The topic.
     pub topic: TopicId,
-    /// The queue, where events are written in transactions: its owner's `transactional.id`. The first push of a connection
-    /// for a queue fences the connections that others opened for it: their later pushes fail for good.
+    /// The queue, if events are written in transactions: its owner's `transactional.id`. The first push of a connection for
+    /// a queue fences the connections that others opened for it: their later pushes fail permanently.
     pub queue: Option<String>,
 }
 
 /// Opens connections to endpoints.
 pub trait Pusher: Send + Sync + 'static {
-    /// A connection, made when it is first used. Whoever opens it keeps it as long as the endpoint stays the same. Fails where
-    /// the endpoint can't be used at all, such as a CA file that is missing.
+    /// Returns a connection, which is established on first use. The caller keeps it as long as the endpoint stays the same.
+    /// Fails if the endpoint can't be used at all, for example because a CA file is missing.
     fn open(&self, target: &Target) -> Result<Arc<dyn Connection>, Failure>;
 }
 
-/// A connection to an endpoint, for any number of pushes at the same time.
+/// A connection to an endpoint. Any number of pushes may run concurrently.
 pub trait Connection: Send + Sync + 'static {
-    /// Pushes events, those of one key in this order; the future ends when the fate of each is known, at the latest seconds
-    /// after the timeout of a push, and has as many outcomes as there are messages. Where the endpoint refuses several events
-    /// together, the connection sends them apart, so that an event is refused for its own sake only. Who wants no later event of a key
-    /// delivered before an earlier one that fails has one event of it in flight. An event whose outcome is `Ok` is delivered as the endpoint's ack level
-    /// says. Dropped before its end, events may have been delivered or not.
+    /// Pushes events; events of one key are pushed in the given order. The future completes when the outcome of each event
+    /// is known, at most a few seconds after the timeout of a push, and returns one outcome for each message.
+    ///
+    /// If the endpoint refuses several events together, the connection sends them separately, so that an event is refused
+    /// only for its own sake. A caller that must not have a later event of a key delivered before an earlier one that fails
+    /// has only one event of the key in flight. `Ok` means that the event was delivered according to the endpoint's ack
+    /// level. If the future is dropped before it completes, events may have been delivered or not.
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>>;
 }

@@ -1,6 +1,6 @@
-//! Executes the operations that `nacre-queues` and `nacre-index` describe.
+//! Executes the operations that `nacre-queues` and `nacre-index` build.
 //!
-//! A conflict with another gateway is an outcome, not an error: what it means depends on the operation.
+//! A conflict with another gateway is a result, not an error: its meaning depends on the operation.
 
 use crate::error::{Error, Result};
 use nacre_engine::IoCtx;
@@ -9,18 +9,18 @@ use nacre_queues::name::{CLOSED, DEAD, QUEUES, SPILL};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
 use nacre_types::errno::Errno;
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// It was applied and is durable.
     Done,
-    /// A guard did not hold: somebody changed the object.
+    /// A guard did not hold, because the object was changed.
     Changed,
     /// The object does not exist.
     Absent,
-    /// The object exists already.
+    /// The object already exists.
     Exists,
-    /// Another session has the lock.
+    /// Another session holds the lock.
     Busy,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Rados {
 }
 
 impl Rados {
-    /// `log` is the pool of queues, `index` that of bucket indexes.
+    /// `log` is the pool of queues, `index` is the pool of bucket indexes.
     pub(crate) fn new(log: &IoCtx, index: &IoCtx) -> Rados {
         Rados {
             queues: log.with_namespace(QUEUES),
@@ -66,30 +66,30 @@ impl Rados {
         self.namespace(object.namespace)
     }
 
-    /// Carries out a write.
+    /// Executes a write.
     pub(crate) async fn write(&self, op: ObjectOp) -> Result<Written> {
         let ObjectOp { object, write } = op;
         written(self.of(&object).execute(&object.name, write).await)
     }
 
-    /// Carries out a write that only another gateway's change can prevent; that is an error here.
+    /// Executes a write that only a change by another gateway can prevent, which is an error here.
     pub(crate) async fn must_write(&self, op: ObjectOp) -> Result<()> {
         let object = op.object.to_string();
         if self.write(op).await?.is_done() { Ok(()) } else { Err(Error::Changed(object)) }
     }
 
-    /// Carries out a read; `None` where the object does not exist.
+    /// Executes a read; `None` if the object does not exist.
     pub(crate) async fn read(&self, read: &ObjectRead) -> Result<Option<ObjectReply>> {
         let reply = self.of(&read.object).execute_read(&read.object.name, &read.read()).await?;
         Ok(reply.map(|reply| read.reply(reply)).transpose()?)
     }
 
-    /// Carries out a write on a shard of a bucket index.
+    /// Executes a write on a shard of a bucket index.
     pub(crate) async fn write_index(&self, object: &str, write: Write) -> Result<Written> {
         written(self.index.execute(object, write).await)
     }
 
-    /// Reads a shard of a bucket index; `None` where it does not exist.
+    /// Reads a shard of a bucket index; `None` if it does not exist.
     pub(crate) async fn read_index(&self, object: &str, read: &Read) -> Result<Option<ReadReply>> {
         Ok(self.index.execute_read(object, read).await?)
     }

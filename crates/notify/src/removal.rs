@@ -1,4 +1,4 @@
-//! Removal: of the queues of topics that are deleted, and of objects that no topic has.
+//! Removal of the queues of deleted topics, and of objects that belong to no topic.
 
 use crate::core::{Core, queue_id};
 use crate::error::{Error, Result};
@@ -16,12 +16,12 @@ use nacre_topics::names::QueueName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Objects that are removed at the same time.
+/// The number of objects that are removed concurrently.
 const REMOVALS: usize = 16;
-/// Manifests in a page.
+/// The number of manifests in a page.
 const MANIFESTS: u64 = 256;
 
-/// Removes the queues of a topic that is deleted, then its record. May be repeated.
+/// Removes the queues of a deleted topic, then its record. May be repeated.
 pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Result<()> {
     let topic = &deleted.record.topic;
     let id = queue_id(topic.id);
@@ -40,14 +40,14 @@ pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Res
     Ok(())
 }
 
-/// Removes an object that is a shard of a topic, a copy of one, or reserved for one, with its segments.
+/// Removes an object that is a shard of a topic, a copy of a shard, or reserved for a shard, together with its segments.
 pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicId) -> Result<()> {
-    // Twice: an owner that does not know yet may have changed it.
+    // Retried, because an owner that does not know of the removal yet may change the object.
     for _ in 0..16 {
         let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(()) };
         let op = match what_is(object, &reply)? {
             What::Reserved(token) if object.namespace == CLOSED => shard::remove_reserved(object, &token),
-            // A visible object may be reserved for a topic that has the name now.
+            // A visible object may be reserved for another topic that has the name now.
             What::Reserved(_) => return Ok(()),
             What::Copy(state) => ObjectOp::on(object).if_xattr(COPY, &state).then(Step::Remove),
             What::Shard(shard) if shard.id.value.topic == *topic => {
@@ -66,7 +66,7 @@ pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicI
 
 enum What {
     Reserved(Bytes),
-    /// A copy that is not complete.
+    /// An incomplete copy.
     Copy(Bytes),
     Shard(Box<Shard>),
 }
@@ -95,7 +95,7 @@ async fn remove_segments(core: &Core, shard: &Shard) -> Result<()> {
     }
 }
 
-/// Removes objects that belong to no topic: what gateways that ended left behind, and what arrived late.
+/// Removes objects that belong to no topic: leftovers of dead gateways, and objects created by late operations.
 pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     let mut objects = Vec::new();
     for namespace in [CLOSED, SPILL, DEAD, QUEUES] {
@@ -104,8 +104,8 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
             objects.push(ObjectKey { namespace, name: object.name().to_owned() });
         }
     }
-    // The records are read after the objects: a topic's record is written before its objects are, so that an object whose
-    // topic is not found has none.
+    // The records are read after the objects. A topic's record is written before its objects, so an object whose topic is
+    // not found belongs to none.
     let mut topics = Topics::new();
     let mut names = BTreeSet::new();
     for tenant in core.topics.store.tenants().await? {
@@ -142,7 +142,7 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
                     None => core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?.is_done(),
                     Some(generations) => sweep_hidden(core, &object, &topic, generations.as_ref()).await?,
                 },
-                // It has a name that no queue gives.
+                // The object does not have the name of a queue object.
                 None => false,
             }
         };
@@ -155,7 +155,7 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     Ok(removed)
 }
 
-/// The topics that exist with the numbers of their generations; `None` for those that are being deleted.
+/// The existing topics, with the numbers of their generations; `None` for topics that are being deleted.
 type Topics = BTreeMap<TopicId, Option<BTreeSet<u64>>>;
 
 fn generations_of(stored: &StoredTopic) -> BTreeSet<u64> {
@@ -163,15 +163,16 @@ fn generations_of(stored: &StoredTopic) -> BTreeSet<u64> {
     layout.delivered().chain(layout.next).map(|generation| generation.number).collect()
 }
 
-/// An object of a topic goes if it is a closed shard of a generation that the topic does not have, which is what remains of a
-/// copy that was started late, or an unreferenced segment.
+/// Removes an object of an existing topic if it is a closed shard of a generation that the topic does not have (the remains
+/// of a copy that was started late), or an unreferenced segment.
 async fn sweep_hidden(
     core: &Core,
     object: &ObjectKey,
     topic: &TopicId,
     generations: Option<&BTreeSet<u64>>,
 ) -> Result<bool> {
-    // Numbers are not used again: a generation that the record does not name, read after the object was there, is over.
+    // Numbers are not reused. The record was read after the object existed, so a generation that it does not name has
+    // ended.
     let number = object.name.split('.').nth(1).and_then(|number| number.parse::<u64>().ok());
     let (Some(generations), Some(number)) = (generations, number) else { return Ok(false) };
     match object.namespace {
@@ -184,7 +185,7 @@ async fn sweep_hidden(
     }
 }
 
-/// A visible object goes if it is a shard of a topic that is gone, or reserved for none.
+/// Removes a visible object if it is a shard of a topic that no longer exists, or is reserved for no existing topic.
 async fn sweep_visible(
     core: &Core,
     object: &ObjectKey,
@@ -193,7 +194,7 @@ async fn sweep_visible(
 ) -> Result<bool> {
     let Some(parsed) = QueueName::parse(&object.name) else { return Ok(false) };
     let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(false) };
-    // Queues of other programs are left alone.
+    // Queues of other programs are not touched.
     let Ok(found) = shard::found(object, &reply) else { return Ok(false) };
     match found {
         Found::Shard(identity) if !topics.contains_key(&identity.topic) => {
@@ -207,7 +208,7 @@ async fn sweep_visible(
     }
 }
 
-/// A segment of a topic goes if its shard is gone, or if an owner wrote it that is fenced and no manifest names it.
+/// Removes a segment of a topic if its shard is gone, or if no manifest names it and a fenced owner wrote it.
 async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
     let parts: Vec<&str> = object.name.split('.').collect();
     let [topic, generation, shard, first, epoch] = parts[..] else { return Ok(false) };

@@ -1,5 +1,5 @@
-//! What is looked at from time to time: which gateways run, shards of other gateways that have events, and all topics and
-//! outboxes for what gateways that ended have left.
+//! Periodic checks: which gateways run, shards of other gateways that have events, and all topics and outboxes, to find the
+//! work that dead gateways left.
 
 use crate::core::{Core, ShardKey};
 use crate::error::Result;
@@ -17,19 +17,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Looks at which a shard had no owner, before a gateway takes it that is not the one that should.
+/// The number of checks without an owner after which a gateway takes a shard that prefers another gateway.
 const FREE_LOOKS: u32 = 3;
-/// Readings that are done without a pause.
+/// The number of reads without a pause.
 const BURST: u32 = 50;
 
-/// Slows readings down to a rate.
+/// Limits the rate of reads.
 struct Pace<'a> {
     core: &'a Core,
     done: u32,
 }
 
 impl Pace<'_> {
-    /// Called before each reading; `false` once delivery is stopped.
+    /// Called before each read; returns `false` once delivery is stopped.
     async fn next(&mut self) -> bool {
         self.done += 1;
         if !self.done.is_multiple_of(BURST) {
@@ -49,8 +49,8 @@ fn is_busy(shard: &Shard, reply: &ObjectReply) -> bool {
     !shard.is_drained() || !reply.page.is_empty()
 }
 
-/// Whether a gateway that may be running has the lease of a shard, as far as this gateway's clock tells. Where the clock is
-/// behind, leases of gateways that ended seem to last.
+/// Whether a gateway that may be running holds the lease of a shard, according to this gateway's clock. If the clock is
+/// slow, leases of dead gateways seem to last longer.
 fn is_held(core: &Core, shard: &Shard, reply: &ObjectReply) -> bool {
     is_leased(reply, core.env.wall_ns()) && core.may_run(shard.owner.value.client)
 }
@@ -58,7 +58,7 @@ fn is_held(core: &Core, shard: &Shard, reply: &ObjectReply) -> bool {
 /// The task that watches other gateways and their shards.
 pub(crate) async fn watch(core: Arc<Core>) {
     while core.pause(core.settings.watch).await {
-        // The clock by which events expire follows slow corrections as long as somebody looks at it.
+        // The clock for the ages of events follows slow corrections only if it is read regularly.
         core.times();
         match core.outboxes.gateways().await {
             Ok(running) => core.set_running(running),
@@ -112,7 +112,7 @@ async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: Watched) -> R
     Ok(())
 }
 
-/// The task that looks through everything.
+/// The task that scans all outboxes and topics.
 pub(crate) async fn scan(core: Arc<Core>, sooner: Arc<Notify>) {
     let first = core.env.jitter(core.settings.watch);
     let mut wait = first;
@@ -157,7 +157,7 @@ async fn scan_topics(core: &Arc<Core>) -> Result<()> {
                 match scan_topic(core, &stored, &mut pace).await {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
-                    // It must not keep the others from being looked at.
+                    // An error must not prevent the scan of the other topics.
                     Err(error) => {
                         tracing::warn!(topic = %stored.record.topic.arn, %error, "notifications: a topic is not looked through; tried again");
                     }
@@ -176,12 +176,12 @@ async fn scan_topics(core: &Arc<Core>) -> Result<()> {
     Ok(())
 }
 
-/// Looks at all shards of a topic, as fast as it goes.
+/// Checks all shards of a topic; the first [`BURST`] reads need no pause.
 pub(crate) async fn look_at_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>) -> Result<()> {
     scan_topic(core, stored, &mut Pace { core, done: 0 }).await.map(drop)
 }
 
-/// `false` once delivery is stopped.
+/// Returns `false` once delivery is stopped.
 async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace<'_>) -> Result<bool> {
     if stored.record.needs_change() {
         core.change_soon(stored);
@@ -196,7 +196,7 @@ async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace
             }
             is_gone &= !look_at_shard(core, stored, generation, shard).await?;
         }
-        // A closed shard is removed by whoever owns it, a closed generation when it has none.
+        // The owner of a closed shard removes it; a closed generation is removed when it has no shards.
         if is_gone {
             crate::generations::retire(core, stored, generation, 0).await?;
         }
@@ -207,7 +207,7 @@ async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace
     Ok(!core.is_stopped())
 }
 
-/// Tells whether the shard exists.
+/// Checks a shard. Returns whether it exists.
 async fn look_at_shard(
     core: &Arc<Core>,
     stored: &Arc<StoredTopic>,

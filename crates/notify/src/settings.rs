@@ -1,5 +1,5 @@
-//! Bounds and times of delivery, which are fixed at the start, and what topics without attributes of their own have, which may
-//! change at any time. The gateway makes both of its options.
+//! Limits and timeouts of delivery, which are fixed at the start, and defaults for topics, which may change at any time.
+//! The gateway derives both from its options.
 
 use nacre_queues::dead::LetterLimit;
 use nacre_queues::retry::{Backoff, BreakerPolicy, RetryPolicy};
@@ -10,64 +10,65 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The shortest time between two tries of an event, whatever its topic says.
+/// The shortest time between two attempts of an event, regardless of its topic.
 const SHORTEST_SLEEP_NS: u64 = SECOND_NS / 10;
 
-/// Bounds and times of delivery.
+/// Limits and timeouts of delivery.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a mover waits for more events before it moves those that it was told of.
+    /// The time that a mover waits for more events before it moves those that were reported to it.
     pub linger: Duration,
-    /// The same after a turn that moved [`Settings::busy_turn`] records or more, and as long as more come: what is enqueued at a
-    /// time costs about the same for one event as for many.
+    /// The longest wait after a turn that moved [`Settings::busy_turn`] records or more, while more records arrive:
+    /// enqueueing many events together costs about as much as enqueueing one.
     pub busy_linger: Duration,
-    /// Records of a turn that show that a bucket is busy.
+    /// The number of records in a turn from which a bucket counts as busy.
     pub busy_turn: u64,
-    /// How long an owner waits for more outcomes before it settles events.
+    /// The time that an owner waits for more outcomes before it settles events.
     pub settle_linger: Duration,
     /// The term of leases on queue shards.
     pub lease: Duration,
-    /// How long an owner keeps a shard that is empty.
+    /// The time for which an owner keeps an empty shard.
     pub idle: Duration,
-    /// How often an owner looks whether other gateways enqueued events.
+    /// The interval at which an owner checks whether other gateways enqueued events.
     pub poll: Duration,
-    /// How often gateways, and shards of other gateways that have events, are looked at.
+    /// The interval at which the running gateways, and shards of other gateways that have events, are checked.
     pub watch: Duration,
-    /// How often topics and outboxes are looked through for what gateways that ended have left.
+    /// The interval at which topics and outboxes are scanned for the work that dead gateways left.
     pub scan: Duration,
-    /// Readings in a second that such a look takes at most.
+    /// The most reads per second of such a scan.
     pub scan_rate: u32,
-    /// How often hidden namespaces are searched for objects without an owner.
+    /// The interval at which hidden namespaces are searched for objects without an owner.
     pub sweep: Duration,
-    /// The bounds of a shard's window.
+    /// The limits of a shard's window.
     pub window: WindowLimits,
-    /// Queue shards that are delivered at the same time; 0 for a process that delivers none.
+    /// The number of queue shards that are delivered concurrently; 0 for a process that delivers none.
     pub active_shards: usize,
-    /// How long a shard is delivered while others wait for their turn.
+    /// The time for which a shard is delivered while others wait for their turn.
     pub turn: Duration,
-    /// Buckets whose outboxes are moved at the same time.
+    /// The number of buckets whose outboxes are moved concurrently.
     pub active_buckets: usize,
-    /// Bytes of events that are loaded for delivery. A shard may exceed it by one page.
+    /// The most bytes of events loaded for delivery. A shard may exceed it by one page.
     pub memory_bytes: u64,
-    /// Pushes to one endpoint at the same time.
+    /// The most concurrent pushes to one endpoint.
     pub pushes: usize,
-    /// Events in one push to an endpoint that takes them one by one.
+    /// The most events in one push to an endpoint that takes events individually.
     pub push_events: usize,
-    /// The backoff of events that fail.
+    /// The backoff of failed events.
     pub backoff: Backoff,
-    /// When an endpoint is left alone.
+    /// The limits of an endpoint's circuit breaker.
     pub breaker: BreakerPolicy,
     /// The bounds of a topic's dead-letter queue.
     pub letters: LetterLimit,
-    /// When queue shards are spilled.
+    /// The limits that determine when queue shards are spilled.
     pub spill: SpillLimits,
-    /// Bytes of events that this gateway admits to a topic that refuses, without seeing them in its queue.
+    /// The most bytes of outstanding events that this gateway admits to a topic that refuses operations when its queue is
+    /// full.
     pub allowance_bytes: u64,
-    /// What counts now where topics say nothing. Owners take up a change at once.
+    /// The current defaults of topics. Owners adopt a change immediately.
     pub defaults: watch::Receiver<TopicDefaults>,
 }
 
-/// What options say of topics without attributes of their own.
+/// The values that options provide for topics that do not set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicDefaults {
     /// `rgw_topic_persistency_time_to_live` in seconds; 0 for no limit.
@@ -78,7 +79,7 @@ pub struct TopicDefaults {
     pub retry_sleep_s: u32,
     /// `rgw_topic_queue_max_bytes`: the size limit of a topic's queue; `None` for none.
     pub queue_max_bytes: Option<u64>,
-    /// `rgw_topic_push_timeout`: how long an operation waits for the endpoint of a topic that is not persistent.
+    /// `rgw_topic_push_timeout`: the time that an operation waits for the endpoint of a non-persistent topic.
     pub sync_timeout: Duration,
 }
 
@@ -134,12 +135,12 @@ impl Settings {
         self.active_shards > 0
     }
 
-    /// What counts now where topics say nothing.
+    /// The current defaults of topics.
     pub fn topic_defaults(&self) -> TopicDefaults {
         *self.defaults.borrow()
     }
 
-    /// How often and how long events of a topic are tried.
+    /// The retry policy of a topic with these attributes.
     pub(crate) fn retry_policy(&self, attributes: &Attributes) -> RetryPolicy {
         let defaults = self.topic_defaults();
         let limit = |own: Option<u32>, default: u32| Some(own.unwrap_or(default)).filter(|value| *value > 0);

@@ -1,5 +1,5 @@
-//! Synchronous pushes: the events of topics that are not persistent go to the endpoint while the operation waits, for a
-//! bounded time. What fails is lost, as in Ceph.
+//! Synchronous pushes: events of non-persistent topics are pushed to the endpoint while the operation waits for a bounded
+//! time. Events that fail are lost, as in Ceph.
 
 use crate::core::Core;
 use crate::endpoints;
@@ -15,16 +15,16 @@ use nacre_topics::topic::TopicId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What came of a synchronous push.
+/// The result of a synchronous push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncOutcome {
-    /// Events that were delivered.
+    /// The number of events that were delivered.
     pub delivered: u64,
-    /// Events that were lost.
+    /// The number of events that were lost.
     pub failed: u64,
 }
 
-/// Pushes events; returns when the fate of each is known, or the time is over.
+/// Pushes events. Returns when the outcome of each is known, or after the timeout.
 pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcome {
     let mut topics: BTreeMap<TopicId, (TopicArn, Vec<Event>)> = BTreeMap::new();
     for one in events {
@@ -44,7 +44,7 @@ pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcom
     sum
 }
 
-/// Pushes events of one topic, unless the time is over.
+/// Pushes events of one topic, within the timeout.
 async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event>) -> SyncOutcome {
     let count = events.len() as u64;
     let lost = SyncOutcome { delivered: 0, failed: count };
@@ -64,7 +64,7 @@ async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event
     }
 }
 
-/// Pushes events of one topic; returns how many were delivered.
+/// Pushes events of one topic; returns the number of delivered events.
 async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> Result<u64> {
     let Some(stored) = core.topics.get(arn, id).await? else { return Ok(0) };
     let Some(endpoint) = core.endpoints.get(core, &stored) else { return Ok(0) };

@@ -1,8 +1,7 @@
-//! Topics as this gateway knows them: records that were read not long ago, or since somebody said that they changed.
+//! A cache of topic records that were read recently, or since another gateway reported a change.
 //!
-//! A record that is out of date does no harm: generations that are closed take no events, and what an event's topic says
-//! about delivery may change at any time anyway. It never takes the place of a newer one. That a topic is gone is only ever
-//! concluded from a new reading.
+//! An outdated record does no harm: closed generations accept no events, and delivery attributes may change at any time
+//! anyway. An outdated record never replaces a newer one. A topic is considered gone only after a new read.
 
 use crate::error::Result;
 use crate::topic_store::{StoredTopic, TopicStore};
@@ -15,12 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a record is used without being read again.
+/// The time for which a record is used without being read again.
 const FRESH: Duration = Duration::from_secs(10);
-/// Records that are kept. Beyond it those are forgotten that were not read lately.
+/// The most cached records. Beyond it, records that were not read recently are dropped.
 const MAX_CACHED: usize = 16_384;
 
-/// Orders the records of one topic: no record has a smaller one than those that it replaced.
+/// Orders the records of one topic: a record never has a lower order than the records that it replaced.
 fn order_of(stored: &StoredTopic) -> (u64, bool, Reverse<usize>, u64) {
     let layout = &stored.record.layout;
     (layout.last_number, layout.next.is_none(), Reverse(layout.older.len()), stored.record.topic.version)
@@ -35,7 +34,7 @@ struct Entry {
 #[derive(Default)]
 struct Entries {
     by_id: BTreeMap<TopicId, Entry>,
-    /// Counts invalidations, so that a reading that was under way meanwhile is not kept.
+    /// Counts invalidations, so that the result of a read that was in progress during one is not cached.
     invalidations: u64,
 }
 
@@ -50,7 +49,7 @@ impl TopicCache {
         TopicCache { store, env, entries: Mutex::default() }
     }
 
-    /// The topic, from memory if it was read not long ago; `None` where it is gone.
+    /// The topic, from memory if it was read recently; `None` if it no longer exists.
     pub(crate) async fn get(&self, arn: &TopicArn, id: TopicId) -> Result<Option<Arc<StoredTopic>>> {
         let now = self.env.now();
         let known = self.entries.lock().by_id.get(&id).cloned();
@@ -60,7 +59,7 @@ impl TopicCache {
         self.fresh(arn, id).await
     }
 
-    /// The topic as it is now; `None` where it is gone or being deleted.
+    /// The current record of the topic; `None` if it no longer exists or is being deleted.
     pub(crate) async fn fresh(&self, arn: &TopicArn, id: TopicId) -> Result<Option<Arc<StoredTopic>>> {
         let before = self.entries.lock().invalidations;
         let read = self.store.get(arn).await?.filter(|stored| stored.record.topic.id == id);
@@ -76,7 +75,7 @@ impl TopicCache {
         Ok(Some(stored))
     }
 
-    /// A record that was just read or written.
+    /// Caches a record that was just read or written.
     pub(crate) fn put(&self, stored: StoredTopic) -> Arc<StoredTopic> {
         let stored = Arc::new(stored);
         let mut entries = self.entries.lock();
@@ -90,7 +89,7 @@ impl TopicCache {
 
     fn insert(&self, entries: &mut Entries, stored: Arc<StoredTopic>) {
         let now = self.env.now();
-        // Whoever read the record before another task changed it may come later.
+        // A task that read the record before another one changed it may insert it later.
         if let Some(entry) = entries.by_id.get(&stored.record.topic.id)
             && order_of(&entry.stored) > order_of(&stored)
         {
@@ -104,12 +103,12 @@ impl TopicCache {
         }
     }
 
-    /// The record at hand, however old.
+    /// The cached record, regardless of its age.
     pub(crate) fn peek(&self, id: TopicId) -> Option<Arc<StoredTopic>> {
         self.entries.lock().by_id.get(&id).map(|entry| Arc::clone(&entry.stored))
     }
 
-    /// The topics of that name changed. Returns their ids, as far as they are known here.
+    /// Removes the topics of that name from the cache. Returns the ids that were cached.
     pub(crate) fn invalidate(&self, arn: &TopicArn) -> Vec<TopicId> {
         let mut entries = self.entries.lock();
         entries.invalidations += 1;

@@ -1,9 +1,9 @@
 //! The records of topics in RADOS (docs/format/queues.md).
 //!
-//! All topics of a tenant are in the omap of one object, so that they are listed in the order of their names. A change
-//! compares the whole record that was read, and no record is ever written twice: changes of one topic meet, those of
-//! different topics do not. A topic that is deleted leaves its name in the same operation that puts its record under its id;
-//! so the name can be used again at once, and the record stays until its queues are removed.
+//! All topics of a tenant are in the omap of one object, so they are listed in the order of their names. A change compares
+//! the complete record that was read, and no record content is ever written twice. So changes of one topic conflict, and
+//! changes of different topics do not. Deleting a topic removes its record from its name and stores it under its id in one
+//! operation: the name can be reused immediately, and the record remains until its queues are removed.
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
@@ -25,13 +25,13 @@ pub const TOPIC_NAMESPACE: &str = "topics";
 /// The most topics in a page.
 pub const MAX_PAGE: u64 = 1000;
 
-/// What the names of the objects begin with; the tenant follows.
+/// The prefix of the objects' names; the tenant follows.
 const OBJECT_PREFIX: &str = "topics.";
 /// The cookie of the lock on changes of generations.
 const LOCK_COOKIE: &str = "change";
-/// What the keys of topics begin with; the name follows.
+/// The prefix of the keys of topics; the name follows.
 const LIVE: &str = "t";
-/// What the keys of topics under deletion begin with; the id follows.
+/// The prefix of the keys of topics that are being deleted; the id follows.
 const DELETED: &str = "d";
 
 /// A topic and the generations of its queues.
@@ -39,11 +39,11 @@ const DELETED: &str = "d";
 pub struct TopicRecord {
     /// The topic.
     pub topic: Topic,
-    /// Its queues. A topic that was never persistent has none.
+    /// The layout of its queues. A topic that was never persistent has none.
     pub layout: Layout,
 }
 
-/// The stored form: each part in an envelope of its own, so that either can be extended.
+/// The stored form. Each part has its own envelope, so that either can be extended.
 #[derive(Serialize, Deserialize)]
 struct StoredRecord {
     topic: Bytes,
@@ -55,24 +55,25 @@ impl Versioned for StoredRecord {
 }
 
 impl TopicRecord {
-    /// The record of a new topic, whose first generation of queues remains to be made where it is persistent.
+    /// The record of a new topic. If it is persistent, its first generation of queues must still be created.
     pub fn new(topic: Topic) -> Result<TopicRecord> {
         let mut record = TopicRecord { topic, layout: Layout::default() };
         record.begin_change()?;
         Ok(record)
     }
 
-    /// What its attributes say of its queues.
+    /// The target of its queues according to its attributes.
     pub fn target(&self) -> Target {
         if self.topic.is_queued() { Target::Shards(self.topic.shards) } else { Target::NotPersistent }
     }
 
-    /// Begins the change of generations that its attributes ask for, if there is one. Called after each change of them.
+    /// Starts the change of generations that its attributes require, if any. Must be called after each change of the
+    /// attributes.
     pub fn begin_change(&mut self) -> Result<Begin> {
         Ok(self.layout.begin(self.target())?)
     }
 
-    /// Whether a change of generations is under way, or is to be started.
+    /// Whether a change of generations is in progress or must be started.
     pub fn needs_change(&self) -> bool {
         let begin = self.layout.clone().begin(self.target());
         self.layout.next.is_some() || matches!(begin, Ok(Begin::Started))
@@ -93,10 +94,10 @@ impl TopicRecord {
     }
 }
 
-/// A record as it was read or written; changes compare it.
+/// A record as it was read or written. Changes compare it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTopic {
-    /// What it says.
+    /// The decoded record.
     pub record: TopicRecord,
     key: Bytes,
     raw: Bytes,
@@ -112,7 +113,7 @@ impl StoredTopic {
 /// A page of topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicPage {
-    /// In the order of their names, or of their ids where they are being deleted.
+    /// The topics, in the order of their names, or of their ids if they are being deleted.
     pub topics: Vec<StoredTopic>,
     /// Whether there are more.
     pub more: bool,
@@ -137,19 +138,20 @@ fn deleted_key(id: TopicId) -> Bytes {
 }
 
 impl TopicStore {
-    /// The records in this pool, which is [`TOPIC_POOL`].
+    /// The records in the pool `meta`, which is [`TOPIC_POOL`].
     pub fn new(meta: &IoCtx) -> TopicStore {
         TopicStore { io: meta.with_namespace(TOPIC_NAMESPACE) }
     }
 
-    /// The topic of that tenant and name; `None` where there is none or it is being deleted. The zone group does not count: a
-    /// topic has one name in a tenant, and what a caller remembers under that name must not depend on who asked first.
+    /// The topic of that tenant and name; `None` if it does not exist or is being deleted. The zone group is not compared:
+    /// a topic has one name in a tenant, and what a caller caches under that name must not depend on the zone group of the
+    /// first request.
     pub async fn get(&self, arn: &TopicArn) -> Result<Option<StoredTopic>> {
         let found = self.read(&arn.tenant, live_key(&arn.name)).await?;
         Ok(found.filter(|stored| stored.record.topic.arn.is_same_topic(arn)))
     }
 
-    /// The topic of that name and id, also where it is being deleted.
+    /// The topic of that name and id, even if it is being deleted.
     pub async fn get_by_id(&self, arn: &TopicArn, id: TopicId) -> Result<Option<StoredTopic>> {
         if let Some(stored) = self.get(arn).await?
             && stored.record.topic.id == id
@@ -169,11 +171,11 @@ impl TopicStore {
         Ok(Some(StoredTopic { record: TopicRecord::decode(&object, raw)?, key, raw: raw.clone() }))
     }
 
-    /// Makes a topic; `None` where its name is taken. Returns when the record is durable.
+    /// Creates a topic; `None` if its name is taken. Returns when the record is durable.
     pub async fn create(&self, record: &TopicRecord) -> Result<Option<StoredTopic>> {
         let arn = &record.topic.arn;
         let (key, raw) = (live_key(&arn.name), record.encode());
-        // Twice at most: the object of a tenant is made with its first topic.
+        // Runs at most twice: the object of a tenant is created with its first topic.
         loop {
             let mut op = WriteOp::new();
             // An absent entry counts as empty.
@@ -193,7 +195,7 @@ impl TopicStore {
         }
     }
 
-    /// Replaces a record; `None` where it is not the one that was read any more. Returns when the new one is durable.
+    /// Replaces a record; `None` if the record is no longer the one that was read. Returns when the new record is durable.
     pub async fn update(&self, old: &StoredTopic, record: &TopicRecord) -> Result<Option<StoredTopic>> {
         let raw = record.encode();
         let mut op = self.changing(old);
@@ -202,8 +204,8 @@ impl TopicStore {
         Ok(is_done.then(|| StoredTopic { record: record.clone(), key: old.key.clone(), raw }))
     }
 
-    /// Deletes a topic: its name is free at once, its record stays under its id until [`TopicStore::forget`]. `None` where the
-    /// record is not the one that was read any more.
+    /// Deletes a topic: its name is free immediately, and its record remains under its id until [`TopicStore::forget`].
+    /// `None` if the record is no longer the one that was read.
     pub async fn delete(&self, old: &StoredTopic) -> Result<Option<StoredTopic>> {
         let mut record = old.record.clone();
         record.layout.delete();
@@ -214,7 +216,7 @@ impl TopicStore {
         Ok(is_done.then_some(StoredTopic { record, key, raw }))
     }
 
-    /// Removes the record of a topic whose queues are gone; tells whether it was the one that was read.
+    /// Removes the record of a topic whose queues are gone. Returns whether it was still the record that was read.
     pub async fn forget(&self, old: &StoredTopic) -> Result<bool> {
         let mut op = self.changing(old);
         op.omap_rm_keys(vec![old.key.clone()]);
@@ -236,8 +238,8 @@ impl TopicStore {
         }
     }
 
-    /// Keeps other gateways from changing the generations of a topic's queues at the same time, for so long; `false` where
-    /// another one does. Changes are safe without it: it saves work.
+    /// Prevents other gateways from changing the generations of a topic's queues for `duration`; `false` if another gateway
+    /// has this lock. Changes are safe without it; it only saves work.
     pub(crate) async fn lock_change(&self, topic: &Topic, duration: Duration) -> Result<bool> {
         let (object, lock) = (object_of(&topic.arn.tenant), format!("change.{}", topic.id));
         let taken = self.io.lock_exclusive(&object, &lock, LOCK_COOKIE, "", duration, MAY_RENEW).await;
@@ -248,7 +250,7 @@ impl TopicStore {
         }
     }
 
-    /// Gives that back.
+    /// Releases the lock of [`TopicStore::lock_change`].
     pub(crate) async fn unlock_change(&self, topic: &Topic) -> Result<()> {
         let (object, lock) = (object_of(&topic.arn.tenant), format!("change.{}", topic.id));
         match self.io.unlock(&object, &lock, LOCK_COOKIE).await {
@@ -257,12 +259,12 @@ impl TopicStore {
         }
     }
 
-    /// The topics of a tenant whose names sort behind `after`, at most `max` of them.
+    /// Up to `max` topics of a tenant whose names sort after `after`.
     pub async fn list(&self, tenant: &str, after: Option<&str>, max: u64) -> Result<TopicPage> {
         self.page(tenant, LIVE, after.map(live_key), max).await
     }
 
-    /// The topics of a tenant that are being deleted and whose ids sort behind `after`.
+    /// Up to `max` topics of a tenant that are being deleted and whose ids sort after `after`.
     pub async fn list_deleted(&self, tenant: &str, after: Option<TopicId>, max: u64) -> Result<TopicPage> {
         self.page(tenant, DELETED, after.map(deleted_key), max).await
     }
@@ -287,7 +289,7 @@ impl TopicStore {
         Ok(TopicPage { topics: topics?, more: page.more })
     }
 
-    /// The tenants that have, or had, topics.
+    /// The tenants that have or had topics.
     pub async fn tenants(&self) -> Result<Vec<String>> {
         let mut lister = self.io.list();
         let mut tenants = Vec::new();

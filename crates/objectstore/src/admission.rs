@@ -1,4 +1,4 @@
-//! What a transaction may do to a store's space: which transactions only give space back, and limits on objects.
+//! Space rules for transactions: which transactions are accepted by a full store, and the size limit of objects.
 
 use crate::MAX_OBJECT_BYTES;
 use crate::error::{Result, StoreError};
@@ -6,9 +6,9 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::OI_ATTR;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info, that it or a collection exists); it may remove data. Such a
-/// transaction is taken even where the store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't
-/// do without it. New objects of clients are refused before they are ordered.
+/// Whether `txn` writes only bookkeeping (log, metadata, the object's info, the existence of an object or a collection) or
+/// removes data. A full store accepts such a transaction (rule B6) and takes the space from the ballast, because a member of
+/// a PG must be able to apply it. New objects of clients are refused before they are ordered.
 pub fn writes_no_data(txn: &Transaction) -> bool {
     let frees = |op: &TxnOp| {
         matches!(
@@ -27,17 +27,17 @@ pub fn writes_no_data(txn: &Transaction) -> bool {
         )
     };
     let bookkeeping = |op: &TxnOp| match op {
-        // A new PG of an OSD that is full already.
+        // A PG can be created on an OSD that is already full.
         TxnOp::CreateCollection => true,
         TxnOp::MetaSet(_) | TxnOp::LogAppend(_) | TxnOp::Touch(_) | TxnOp::AllocHint { .. } => true,
-        // The object's info goes with every change of an object, and grows with its watchers.
+        // Every change of an object also writes its info, which grows with the number of watchers.
         TxnOp::SetAttrs { attrs, .. } => attrs.iter().all(|(name, _)| name == OI_ATTR),
         _ => false,
     };
     txn.ops.iter().all(|op| frees(op) || bookkeeping(op))
 }
 
-/// The end of a range of `oid`, refused beyond [`MAX_OBJECT_BYTES`].
+/// The end of a range of `oid`. Fails with [`StoreError::TooLarge`] beyond [`MAX_OBJECT_BYTES`].
 pub fn range_end(oid: &ObjectId, offset: u64, len: u64) -> Result<u64> {
     let end = offset.saturating_add(len);
     if end > MAX_OBJECT_BYTES {

@@ -1,4 +1,4 @@
-//! What can go wrong in a store, by what a caller can do about it.
+//! The errors of a store, grouped by what a caller can do about them.
 
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
@@ -6,10 +6,10 @@ use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use std::sync::Arc;
 
-/// Result of store calls.
+/// Result of a store call.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Why a store refused or failed. Cheap to clone: a stopped store answers every call with it.
+/// Why a store refused a call or failed. Cheap to clone, because a stopped store returns the same error from every call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The object is absent.
@@ -21,18 +21,19 @@ pub enum StoreError {
     /// The collection still holds objects.
     #[error("{0}: collection is not empty")]
     NotEmpty(PgId),
-    /// No space for what the transaction writes; nothing was changed. Removing objects still works.
+    /// The store has no space for the data of the transaction. Nothing was changed. Transactions that remove objects still
+    /// succeed.
     #[error("no space left: {wanted_bytes} bytes wanted, {available_bytes} available")]
     NoSpace {
-        /// Bytes that were asked for.
+        /// Bytes requested.
         wanted_bytes: u64,
-        /// Bytes that may still be given out.
+        /// Bytes that can still be allocated.
         available_bytes: u64,
     },
-    /// The request makes no sense; nothing was changed.
+    /// The request is invalid. Nothing was changed.
     #[error("invalid request: {0}")]
     Invalid(&'static str),
-    /// The object would exceed [`crate::MAX_OBJECT_BYTES`]; nothing was changed.
+    /// The object would exceed [`crate::MAX_OBJECT_BYTES`]. Nothing was changed.
     #[error("{oid}: object would grow to {size_bytes} bytes, the limit is {limit_bytes}")]
     TooLarge {
         /// The object.
@@ -42,7 +43,7 @@ pub enum StoreError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// What is on the device is not what was written. Never retried, never served.
+    /// The device does not hold what was written to it. The read is never retried and the data is never returned.
     #[error("{what} is corrupt: {detail}")]
     Corrupt {
         /// What was read.
@@ -50,29 +51,29 @@ pub enum StoreError {
         /// What is wrong with it.
         detail: String,
     },
-    /// Written by a release that this one can't read, or not decodable.
+    /// The data was written by a release that this one can't read, or can't be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The operating system failed a call.
+    /// A system call failed.
     #[error("{what}: {}", std::io::Error::from_raw_os_error(*.code))]
     Io {
-        /// What was tried, on what.
+        /// The operation and its target.
         what: String,
         /// Its `errno`.
         code: i32,
     },
-    /// The metadata database failed a call.
+    /// A call to the metadata database failed.
     #[error("{what}: {detail}")]
     Database {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// RocksDB's text.
+        /// RocksDB's error text.
         detail: String,
     },
     /// Another process has the store mounted.
     #[error("{0}: the store is in use by another process")]
     InUse(String),
-    /// The path holds no store, another store's device, or already a store (mkfs).
+    /// The path holds no store, or the device of another store, or (mkfs) already a store.
     #[error("{path}: {reason}")]
     WrongStore {
         /// The path.
@@ -80,10 +81,10 @@ pub enum StoreError {
         /// What was found there.
         reason: String,
     },
-    /// The store has stopped for good after a failure that must not be retried (a failed fsync, for instance).
+    /// The store has stopped permanently after a failure that must not be retried, such as a failed fsync.
     #[error("the store has stopped: {0}")]
     Stopped(Arc<str>),
-    /// Mounting was told to stop.
+    /// The mount was cancelled.
     #[error("interrupted")]
     Interrupted,
     /// The store was unmounted.
@@ -92,23 +93,23 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The error of the last system call, on `what`.
+    /// An I/O error on `what` with the error number of `error`, or `EIO` if it has none.
     pub fn io(what: impl Into<String>, error: &std::io::Error) -> StoreError {
         StoreError::Io { what: what.into(), code: error.raw_os_error().unwrap_or(Errno::EIO.0) }
     }
 
-    /// Corruption of `what`.
+    /// An error that reports corruption of `what`.
     pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> StoreError {
         StoreError::Corrupt { what: what.into(), detail: detail.into() }
     }
 
-    /// Whether contents can't be read: those of an object, where nothing else was touched.
+    /// Whether the error means that stored contents can't be read. If the call read a single object, that object is damaged.
     pub fn is_damage(&self) -> bool {
         matches!(self, StoreError::Corrupt { .. })
             || matches!(self, StoreError::Io { code, .. } if *code == Errno::EIO.0)
     }
 
-    /// The number that clients get.
+    /// The error number that clients receive.
     pub fn errno(&self) -> Errno {
         match self {
             StoreError::NotFound(_) | StoreError::NoCollection(_) => Errno::ENOENT,

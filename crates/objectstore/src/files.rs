@@ -1,4 +1,4 @@
-//! Small files replaced atomically, and the lock that keeps a store to one process.
+//! Atomic replacement of small files, and the lock that limits a store to one process.
 //!
 //! All calls go through the C library (`std::fs`), so that the crash suite can record them.
 
@@ -9,13 +9,13 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Replaces `path` with `parts` one after the other: temporary file, fsync, rename, fsync of the directory. Durable on
-/// return.
+/// Replaces the contents of `path` with the concatenation of `parts`: writes a temporary file, syncs it, renames it and syncs the
+/// directory. Durable on return.
 pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> Result<()> {
     replace_atomically(path, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }
 
-/// As [`write_atomically`] with contents that `write` produces.
+/// Like [`write_atomically`], with the contents that `write` produces.
 pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
     let failed = |error: &std::io::Error| StoreError::io(format!("write {}", path.display()), error);
     let temporary = path.with_extension("new");
@@ -38,7 +38,7 @@ pub fn sync_directory(directory: &Path) -> Result<()> {
         .map_err(|e| StoreError::io(format!("fsync {}", directory.display()), &e))
 }
 
-/// The contents of `path`, `None` where there is no such file.
+/// The contents of `path`, or `None` if the file does not exist.
 pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -47,7 +47,7 @@ pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Holds a store's lock file; the lock goes with it.
+/// Holds a store's lock file. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct StoreLock {
     file: File,
@@ -74,7 +74,7 @@ impl StoreLock {
 
 impl Drop for StoreLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a process that another thread has just forked holds the file, too, until it calls exec.
+        // Closing the file is not enough: a process that another thread has just forked also holds the file until it calls exec.
         _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

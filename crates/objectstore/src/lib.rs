@@ -1,23 +1,22 @@
-//! The [`ObjectStore`] trait, what an OSD keeps its PGs in, and its implementation in memory, [`MemStore`]. The stores on disks
-//! are in `nacre-store`.
+//! The [`ObjectStore`] trait, through which an OSD stores its PGs, and its in-memory implementation, [`MemStore`]. The on-disk
+//! stores are in `nacre-store`.
 //!
-//! A store holds *collections* (one per PG) of objects with data, attributes and omap, each collection's log and small
-//! metadata, and a few values of the store itself. All change goes through [`Transaction`]s, each applied whole or not
-//! at all.
+//! A store holds *collections* (one per PG) of objects with data, attributes and omap, the log and a small amount of metadata of
+//! each collection, and a few values of the store itself. All changes are made by [`Transaction`]s, which are atomic.
 //!
 //! # Invariants
 //! - **Apply, then commit.** [`ObjectStore::queue_transaction`] checks the transaction and applies it in memory before
 //!   it returns: every later read, from any thread, sees it. It is durable when its [`Completion`] fires. A transaction
-//!   that can't be applied (no space, absent clone source, damaged object) is refused with an error and changes nothing.
+//!   that can't be applied (no space, missing clone source, damaged object) is refused with an error and changes nothing.
 //! - **Order.** Transactions of one collection take effect, become durable and complete in the order in which they were
 //!   queued; after a crash a collection holds a prefix of them. Completions of one group commit arrive together.
-//! - **Fail-stop.** After a failed write or fsync nothing is retried: the store refuses everything from then on, fails
-//!   what was queued and tells [`StoreEvents::fatal`].
-//! - **Corruption is never served.** Data is checksummed and verified at every read from a device.
+//! - **Fail-stop.** A failed write or fsync is never retried: from then on the store refuses every call, fails
+//!   the queued transactions and calls [`StoreEvents::fatal`].
+//! - **Corruption is never served.** Data is checksummed, and verified on every read from a device.
 //!
-//! The crate knows nothing of maps, peers, clients or PG states.
+//! The crate does not know maps, peers, clients or PG states.
 
-/// Counts for tests that damage records.
+/// Counts allocations for the tests that damage records.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
@@ -46,25 +45,25 @@ use std::time::Duration;
 /// The largest object, in bytes, that a store accepts. `osd_max_object_size` limits clients to far less.
 pub const MAX_OBJECT_BYTES: u64 = 1 << 32;
 
-/// Where a store reports durable transactions.
+/// Receives the completions of a store's transactions.
 ///
-/// One sink usually stands for one OSD shard; tokens tell its transactions apart.
+/// A sink usually belongs to one OSD shard; the tokens identify its transactions.
 pub trait CommitSink: Send + Sync {
-    /// The transactions with these tokens are durable. Called once per sink and group commit, tokens in the order in
-    /// which they were queued, from the store's commit thread (MemStore: from within `queue_transaction`), with no
-    /// lock of the store held. Must return soon: the next group commit waits for it.
+    /// The transactions with these tokens are durable. Called once per sink and group commit, with the tokens in queue order,
+    /// from the store's commit thread (MemStore: from within `queue_transaction`). The store holds no lock during the call.
+    /// Must return soon, because the next group commit waits for it.
     fn committed(&self, tokens: &[u64]);
 
-    /// The store stopped before these became durable; whether they survive is unknown until the next mount.
+    /// The store stopped before these transactions became durable. Whether they survive is unknown until the next mount.
     fn failed(&self, tokens: &[u64], error: &StoreError);
 }
 
-/// What to call when a transaction is durable.
+/// What a store calls when a transaction is durable.
 #[derive(Clone)]
 pub struct Completion {
-    /// Whom to tell.
+    /// The sink to notify.
     pub sink: Arc<dyn CommitSink>,
-    /// What the sink knows the transaction by.
+    /// The sink's identifier for the transaction.
     pub token: u64,
 }
 
@@ -74,33 +73,33 @@ impl std::fmt::Debug for Completion {
     }
 }
 
-/// What a store tells its owner on its own account.
+/// Notifications of a store to its owner that are not answers to a call.
 pub trait StoreEvents: Send + Sync {
-    /// The store has stopped for good. Called once, from any of the store's threads.
+    /// The store has stopped permanently. Called once, from any of the store's threads.
     fn fatal(&self, error: &StoreError);
 
-    /// A mount is reading all objects' records to find out what is allocated. Told about once a second, and `None` when
-    /// that is over.
+    /// A mount is reading the records of all objects to find out what is allocated. Called about once a second during the
+    /// scan, and with `None` when the scan has ended.
     fn scanning(&self, _progress: Option<&ScanProgress>) {}
 
-    /// Whether such a mount is to give up; asked many times a second.
+    /// Whether a mount that scans must give up. Called many times a second.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// How far a scan of all objects is.
+/// Progress of a scan of all objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanProgress {
-    /// Objects' records read.
+    /// Number of object records read.
     pub onodes: u64,
-    /// About how many there are.
+    /// Approximate number of object records.
     pub expected: u64,
-    /// For how long it has been going on.
+    /// Time since the start of the scan.
     pub elapsed: Duration,
 }
 
-/// [`StoreEvents`] for owners that look at returned errors only.
+/// [`StoreEvents`] for owners that only use returned errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IgnoreEvents;
 
@@ -108,48 +107,48 @@ impl StoreEvents for IgnoreEvents {
     fn fatal(&self, _error: &StoreError) {}
 }
 
-/// What mounting a store found (rules B3 and R2).
+/// The state in which a mount found the store (rules B3 and R2).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MountReport {
-    /// The identity of the contents. A new one where contents were lost.
+    /// The identity of the contents. It is new if contents were lost.
     pub incarnation: Incarnation,
-    /// Whether the store was unmounted cleanly before.
+    /// Whether the store was cleanly unmounted before.
     pub clean: bool,
-    /// What was lost, for the log and for health; a store with this set has a new incarnation and must not count as
+    /// What was lost, for the log and for health reports. A store with this set has a new incarnation and must not count as
     /// in-sync for anything it holds.
     pub loss: Option<String>,
     /// Number of collections found.
     pub collections: u64,
     /// Number of objects found.
     pub objects: u64,
-    /// Bytes withheld from allocation because records that own them can't be trusted.
+    /// Bytes withheld from allocation because the records that own them can't be trusted.
     pub quarantined_bytes: u64,
     /// How long mounting took.
     pub took: Duration,
-    /// How the store knew what is allocated, where it allocates.
+    /// How the store determined what is allocated, if it has an allocator.
     pub allocation: Option<AllocationSource>,
 }
 
-/// How a store knew at its start what is allocated.
+/// How a store determined at mount what is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationSource {
-    /// From the file that a clean shutdown wrote.
+    /// From the file written by a clean shutdown.
     File,
-    /// From a checkpoint and so many deltas since.
+    /// From a checkpoint and the deltas recorded since.
     Checkpoint {
         /// Group commits since the checkpoint.
         deltas: u64,
     },
-    /// From the database (`bluestore_allocation_from_file` is off).
+    /// From the database (if `bluestore_allocation_from_file` is off).
     Records,
-    /// From all objects' records.
+    /// From the records of all objects.
     Scan {
-        /// Why none of the quicker ways would do.
+        /// Why none of the faster sources could be used.
         reason: String,
     },
 }
 
-/// An object's size and the like.
+/// Basic properties of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectStat {
     /// Size in bytes, holes included.
@@ -176,11 +175,11 @@ pub struct PoolUsage {
     pub allocated_bytes: u64,
     /// Objects.
     pub objects: u64,
-    /// Bytes that compressed data has come to.
+    /// Bytes of compressed data after compression.
     pub compressed_bytes: u64,
     /// Bytes allocated for compressed data.
     pub compressed_allocated_bytes: u64,
-    /// Bytes of object data that is kept compressed.
+    /// Bytes of object data that is stored compressed, before compression.
     pub compressed_original_bytes: u64,
 }
 
@@ -201,7 +200,7 @@ impl PoolUsage {
 pub struct Statfs {
     /// Size of the store in bytes.
     pub total_bytes: u64,
-    /// Bytes that clients' data may still take.
+    /// Bytes still available for clients' data.
     pub available_bytes: u64,
     /// Bytes allocated for objects' data.
     pub allocated_bytes: u64,
@@ -215,22 +214,22 @@ pub struct Statfs {
     pub pools: BTreeMap<PoolId, PoolUsage>,
 }
 
-/// Free space as an allocator sees it.
+/// Free space as the allocator sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeSpace {
     /// Size of the device in bytes.
     pub capacity_bytes: u64,
-    /// What space is given out in, in bytes.
+    /// Allocation unit in bytes.
     pub unit_bytes: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// Free extents as offset and length in bytes, in order; the first ones where there are too many.
+    /// Free extents as offset and length in bytes, in order. Limited to the first ones if there are too many.
     pub extents: Vec<(u64, u64)>,
-    /// Whether there are more.
+    /// Whether there are more free extents.
     pub more: bool,
 }
 
-/// Space set aside by [`ObjectStore::reserve`]; given back when dropped. Hold it until the transaction was queued.
+/// Space set aside by [`ObjectStore::reserve`], and released on drop. Must be held until the transaction has been queued.
 #[must_use = "dropping a reservation gives the space back"]
 pub struct Reservation {
     bytes: u64,
@@ -238,13 +237,13 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Counts `bytes` in `pool` until dropped.
+    /// Adds `bytes` to `pool` until the reservation is dropped.
     pub fn new(pool: &Arc<std::sync::atomic::AtomicU64>, bytes: u64) -> Reservation {
         pool.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         Reservation { bytes, pool: Arc::clone(pool) }
     }
 
-    /// How much was set aside, in bytes.
+    /// The reserved space in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -256,20 +255,20 @@ impl Drop for Reservation {
     }
 }
 
-/// What can be read of a store. A reader sees every transaction that was queued before, whole.
+/// The read operations of a store. A reader sees every transaction that was queued before, in full.
 ///
 /// Reads of an absent object fail with [`StoreError::NotFound`], of an absent collection with
 /// [`StoreError::NoCollection`].
 pub trait ReadStore: Send + Sync {
-    /// Reads up to `len` bytes at `offset`; short at the object's end, empty past it. Holes read as zeros.
-    /// `u64::MAX` reads to the end.
+    /// Reads up to `len` bytes at `offset`. The result is short at the object's end and empty past it. Holes read as zeros. A
+    /// `len` of `u64::MAX` reads to the end.
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes>;
 
-    /// The parts of a range that are allocated, as offset and length, in order and within the object; what lies between
-    /// reads as zeros. Neighbouring parts may or may not be one.
+    /// The allocated parts of a range, as offset and length, in order and within the object. The gaps between them read as zeros.
+    /// Adjacent parts are not necessarily merged.
     fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>>;
 
-    /// The object's size and the like.
+    /// Basic properties of the object.
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat>;
 
     /// Whether the object exists. An absent collection has no objects.
@@ -281,20 +280,20 @@ pub trait ReadStore: Send + Sync {
         }
     }
 
-    /// One attribute of the object, `None` where it has no such attribute.
+    /// One attribute of the object, or `None` if it has no such attribute.
     fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>>;
 
     /// All attributes, ordered by name.
     fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>>;
 
-    /// The omap header, empty where none was set.
+    /// The omap header, empty if none was set.
     fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes>;
 
-    /// Those of `keys` that exist, with their values, in the order asked for.
+    /// The entries of `keys` that exist, in the order of `keys`.
     fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>>;
 
-    /// Omap entries in key order, beginning after `start_after` (`None`: from the first) and limited to keys that begin
-    /// with `prefix`, to `max` entries and, one entry apart, to `max_bytes` of keys and values.
+    /// Omap entries in key order, starting after `start_after` (`None`: at the first). The page is limited to keys that start
+    /// with `prefix`, to `max` entries and to `max_bytes` of keys and values; its first entry may exceed `max_bytes`.
     fn omap_iterate(
         &self,
         coll: PgId,
@@ -305,7 +304,7 @@ pub trait ReadStore: Send + Sync {
         max_bytes: usize,
     ) -> Result<Page<(Bytes, Bytes)>>;
 
-    /// As [`ReadStore::omap_iterate`], the keys alone; values do not count towards `max_bytes`.
+    /// Like [`ReadStore::omap_iterate`], but returns only the keys. Values do not count towards `max_bytes`.
     fn omap_get_keys(
         &self,
         coll: PgId,
@@ -338,7 +337,7 @@ pub trait ReadStore: Send + Sync {
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>>;
 }
 
-/// A local object store. The module documentation states what every implementation keeps to.
+/// A local object store. The crate documentation states the invariants of every implementation.
 pub trait ObjectStore: ReadStore {
     /// `memstore`, `filestore` or `bluestore`, as in `osd objectstore`.
     fn kind(&self) -> &'static str;
@@ -346,11 +345,11 @@ pub trait ObjectStore: ReadStore {
     /// The identity of the contents.
     fn incarnation(&self) -> Incarnation;
 
-    /// Checks and applies `txn` in memory and queues it for commit; `on_commit` fires when it is durable. Blocks while
+    /// Checks `txn`, applies it in memory and queues it for commit; `on_commit` fires when it is durable. Blocks while
     /// too much is queued. On an error nothing has changed and `on_commit` does not fire.
     fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()>;
 
-    /// Queues several transactions in order; stops at the first refused one and returns its index with the error.
+    /// Queues several transactions in order. Stops at the first one that is refused and returns its index with the error.
     fn queue_transactions(
         &self,
         batch: Vec<(&Transaction, Option<Completion>)>,
@@ -368,56 +367,55 @@ pub trait ObjectStore: ReadStore {
         wait.outcome()
     }
 
-    /// Returns when everything queued before is durable.
+    /// Waits until every transaction queued before is durable.
     fn flush(&self) -> Result<()>;
 
-    /// Commits what is queued, saves state for a quick start and closes the store; every later call fails with
-    /// [`StoreError::NotMounted`]. Dropping a store without this is as a crash of the process.
+    /// Commits all queued transactions, saves state for a fast mount and closes the store. Every later call fails with
+    /// [`StoreError::NotMounted`]. Dropping a store without this call is equivalent to a crash of the process.
     fn umount(&self) -> Result<()>;
 
     /// The error that stopped the store, if it has stopped.
     fn stopped(&self) -> Option<StoreError>;
 
-    /// What an operator must know of the store now: (health code, text).
+    /// Conditions of the store that an operator must know, as (health code, text).
     fn health(&self) -> Vec<(String, String)>;
 
-    /// Adds what the store has counted since it was mounted, and its usage.
+    /// Adds the store's counters since the mount and its usage to `out`.
     fn metrics(&self, out: &mut Vec<Metric>);
 
-    /// Rewrites what the store's database takes on disk, so that deleted and overwritten records go, while the store is
-    /// in use; `progress` is told each part that begins, with its number and how many there are. Returns when it is
-    /// done, at once where there is no such database.
+    /// Rewrites the files of the store's database while the store is in use, so that deleted and overwritten records are removed.
+    /// Calls `progress` at the start of each part with its name, its number and the number of parts. Returns when done, and
+    /// immediately if the store has no such database.
     fn compact(&self, _progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
         self.stopped().map_or(Ok(()), Err)
     }
 
-    /// At most `max` free extents, where the store has an allocator.
+    /// At most `max` free extents, or `None` if the store has no allocator.
     fn free_space(&self, _max: usize) -> Option<FreeSpace> {
         None
     }
 
-    /// How the data of each pool's objects is kept from now on, where the store has a choice; pools that are not named
-    /// have the defaults.
+    /// Sets how new data of each pool's objects is kept, if the store supports it. Pools that are not listed use the defaults.
     fn set_data_options(&self, _pools: BTreeMap<PoolId, DataOptions>) {}
 
     /// Usage.
     fn statfs(&self) -> Result<Statfs>;
 
-    /// Sets `bytes` aside before an op is ordered (rule B6): fails with [`StoreError::NoSpace`] where the store is full
-    /// or would become so, counting other reservations. Transactions that only remove need none.
+    /// Reserves `bytes` before an op is ordered (rule B6). Fails with [`StoreError::NoSpace`] if the store is full or would
+    /// become full, counting other reservations. Transactions that only remove need no reservation.
     fn reserve(&self, bytes: u64) -> Result<Reservation>;
 
-    /// One of the store's own values (OSD id, cluster id, highest maps seen and the like).
+    /// One of the store's own values (OSD id, cluster id, highest map epochs and the like).
     fn super_get(&self, key: &str) -> Result<Option<Bytes>>;
 
-    /// Sets (or, with `None`, removes) values of the store's own, all or none; durable on return.
+    /// Sets, or with `None` removes, the store's own values, all or none. Durable on return.
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()>;
 
     /// The store's own values whose keys begin with `prefix`, in key order.
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>>;
 }
 
-/// A sink for callers that wait.
+/// A sink for callers that block until the commit.
 #[derive(Default)]
 pub struct Wait {
     outcome: Mutex<Option<Result<()>>>,

@@ -1,16 +1,15 @@
-//! MemStore: objects in memory, bounded by what they really take.
+//! MemStore: a store in memory, limited by the memory that its contents take.
 //!
-//! A transaction is durable as soon as it is applied, in the sense that nothing more will be done for it: contents
-//! survive a clean unmount, which saves them to a file, and nothing else. After a crash the store comes back empty
-//! with a new incarnation and a [`MountReport`] that says so. The store's own values (`super_set`) are an exception:
-//! they are journalled to a file at once, so that an OSD keeps its identity.
+//! A transaction completes as soon as it is applied. Contents survive only a clean unmount, which saves them to a file.
+//! After a crash the store is empty and has a new incarnation, and its [`MountReport`] says so. The store's own values
+//! (`super_set`) are an exception: they are written to a file immediately, so that an OSD keeps its identity.
 //!
 //! # Invariants
-//! - `used` is the sum of the costs of all collections as [`cost`] counts allocations; writes are refused where it
-//!   would pass the limit, transactions that write no data are taken up to a small ballast beyond it.
-//! - Before the host or a control group runs out of memory ([`host`]) the store says that it has no space and reserves
-//!   none; with still less, transactions are refused. Nothing makes the host swap.
-//! - A collection's lock is held while a transaction is applied, so readers see it whole or not at all. No lock is held
+//! - `used` is the sum of the costs of all collections, counted in allocations (see [`cost`]). Writes that would exceed the
+//!   limit are refused; transactions that write no data may exceed it by a small ballast.
+//! - Before the host or a control group runs out of memory ([`host`]), the store reports no available space and refuses
+//!   reservations. With even less memory it refuses transactions. The store never makes the host swap.
+//! - A collection's lock is held while a transaction is applied, so readers see all of it or nothing. No lock is held
 //!   while a completion runs.
 
 mod collection;
@@ -41,30 +40,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Transactions that write data are refused where the host has less than this part of `min_free_bytes` left.
+/// Transactions that write data are refused if the host has less than `min_free_bytes` divided by this left.
 const REFUSAL_PART: u64 = 4;
 
-/// How a [`MemStore`] is set up.
+/// Configuration of a [`MemStore`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemStoreConfig {
-    /// `memstore_device_bytes`: what the contents may take of memory.
+    /// `memstore_device_bytes`: the memory that the contents may take.
     pub device_bytes: u64,
-    /// The share of it, in parts per million, at which [`ObjectStore::reserve`] refuses.
+    /// The fraction of `device_bytes`, in parts per million, above which [`ObjectStore::reserve`] fails.
     pub full_micro: u32,
-    /// `memstore_min_free_bytes`: where the host, or a control group of the process, could not give so much more without
-    /// swapping, the store says that it has no space and [`ObjectStore::reserve`] refuses; transactions are refused at a
-    /// quarter of it.
+    /// `memstore_min_free_bytes`: memory to leave available to the host and to the control groups of the process without
+    /// swapping. Below it the store reports no available space and [`ObjectStore::reserve`] fails; below a quarter of it,
+    /// transactions that write data are refused.
     pub min_free_bytes: u64,
 }
 
 impl Default for MemStoreConfig {
-    /// Ceph's default of 1 GiB, full at 95 %; 64 MiB are left to the host.
+    /// Ceph's default of 1 GiB, full at 95 %. 64 MiB are left to the host.
     fn default() -> Self {
         MemStoreConfig { device_bytes: 1 << 30, full_micro: 950_000, min_free_bytes: 64 << 20 }
     }
 }
 
-/// A store in memory.
+/// A store in memory. See the module documentation.
 pub struct MemStore {
     config: MemStoreConfig,
     directory: PathBuf,
@@ -73,7 +72,7 @@ pub struct MemStore {
     used: AtomicU64,
     reserved: Arc<AtomicU64>,
     host: Host,
-    /// The host had too little memory when last looked at.
+    /// Whether the host had too little memory at the last check.
     host_is_low: AtomicBool,
     superblock: Mutex<SuperblockLog>,
     mounted: AtomicBool,
@@ -87,7 +86,7 @@ impl std::fmt::Debug for MemStore {
 }
 
 impl MemStore {
-    /// Makes an empty store in `directory`, which is created where it is absent and must hold no store.
+    /// Creates an empty store in `directory`. The directory is created if missing and must not hold a store.
     pub fn mkfs(directory: &Path) -> Result<Incarnation> {
         std::fs::create_dir_all(directory)
             .map_err(|e| StoreError::io(format!("create {}", directory.display()), &e))?;
@@ -148,7 +147,7 @@ impl MemStore {
         Ok((store, report))
     }
 
-    /// Bytes of memory that the contents take, by count.
+    /// Bytes of memory that the contents take, as counted by the store.
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -166,14 +165,14 @@ impl MemStore {
         f(&self.collection(coll)?.lock())
     }
 
-    /// What transactions that write no data may take beyond the limit, in bytes.
+    /// Bytes by which transactions that write no data may exceed the limit.
     fn ballast(&self) -> u64 {
         (self.config.device_bytes / 64).max(64 << 10)
     }
 
-    /// Whether a transaction may begin. The host's memory is judged less strictly than where space is told or reserved: a
-    /// member of a PG must apply what was ordered before the others heard that it has no space left, and ends otherwise,
-    /// with its contents.
+    /// Checks whether there is space for a transaction. The host's memory is judged less strictly here than in `statfs` and
+    /// `reserve`: a member of a PG must apply what was ordered before the other members learn that it has no space left. If it
+    /// can't, it stops and loses its contents.
     fn admit(&self, wanted_bytes: u64, writes_no_data: bool) -> Result<()> {
         let limit = self.config.device_bytes + if writes_no_data { self.ballast() } else { 0 };
         let available_bytes = limit.saturating_sub(self.used_bytes());
@@ -188,7 +187,7 @@ impl MemStore {
         Err(StoreError::NoSpace { wanted_bytes, available_bytes })
     }
 
-    /// Bytes that may be promised before the host or a control group has too little left.
+    /// Bytes that can still be reserved before the host or a control group has too little memory left.
     fn host_room(&self) -> u64 {
         let Some(available) = self.host.available(self.used_bytes()) else { return u64::MAX };
         let room = available.saturating_sub(self.config.min_free_bytes);
@@ -210,7 +209,7 @@ impl MemStore {
         }
     }
 
-    /// Applies a transaction that creates or removes its collection: rare, so under the lock of the whole map.
+    /// Applies a transaction that creates or removes its collection. These are rare and run under the lock of the whole map.
     fn apply_with_map(&self, txn: &Transaction) -> Result<()> {
         let mut map = self.collections.write();
         self.check_mounted()?;
@@ -240,7 +239,7 @@ impl MemStore {
         let collection = self.collection(txn.collection)?;
         fail::fail_point!("memstore::apply");
         let mut collection = collection.lock();
-        // Between the lookup and the lock the store may have been closed and saved, and the collection removed.
+        // Between the lookup and the lock, the store may have been unmounted and saved, and the collection may have been removed.
         self.check_mounted()?;
         if collection.is_removed() {
             return Err(StoreError::NoCollection(txn.collection));
@@ -276,7 +275,8 @@ impl ObjectStore for MemStore {
     }
 
     fn umount(&self) -> Result<()> {
-        // Everybody who changes something holds this map's lock or a collection's; from here on nobody can start.
+        // Every change holds the lock of this map or of a collection and checks `mounted` under it, so no change can start
+        // from here on.
         let map = self.collections.write();
         if !self.mounted.swap(false, Ordering::AcqRel) {
             return Err(StoreError::NotMounted);
@@ -300,7 +300,7 @@ impl ObjectStore for MemStore {
     }
 
     fn metrics(&self, out: &mut Vec<Metric>) {
-        // A store that is closed has nothing to tell.
+        // A closed store reports nothing.
         let Ok(usage) = self.statfs() else { return };
         let gauge = |name, help, value| Metric::gauge("memstore", name, help, value);
         out.push(gauge("allocated", "Bytes of memory that contents take", usage.allocated_bytes));
@@ -471,7 +471,7 @@ mod tests {
         let collection = PgId::new(PoolId(3), 0);
         let oid = ObjectId::new(PoolId(3), "", "", "an object");
         store.commit(&Transaction { collection, ops: vec![TxnOp::CreateCollection] }).unwrap();
-        // Closed while a transaction is on its way to the collection.
+        // The store is closed between the lookup of the collection and its lock.
         let (closed, thread) = (Arc::clone(&store), std::thread::current().id());
         fail::cfg_callback("memstore::apply", move || {
             if std::thread::current().id() == thread {

@@ -1,9 +1,10 @@
-//! The own small values of a MemStore or FileStore, in the file `super.log`, durable at once so that they survive a crash.
+//! The store's own values of a MemStore or FileStore, in the file `super.log`. Each change is durable immediately and
+//! survives a crash.
 //!
-//! They are few and rarely set: each change replaces the file (docs/format/memstore.md). So no part of it is ever torn, and
-//! what does not fit its checksum is damage, never a change that was not acknowledged.
+//! The values are few and rarely set, so each change replaces the file (docs/format/memstore.md). The file is therefore never
+//! torn: a checksum mismatch is damage and never an unacknowledged change.
 //!
-//! Earlier releases appended a record for each change. Such a file is read once and replaced at mount.
+//! Earlier releases appended a record for each change. Such a file is read once, at mount, and replaced.
 
 use crate::error::{Result, StoreError};
 use crate::files::{read_if_present, write_atomically};
@@ -12,7 +13,7 @@ use nacre_types::crc32c::crc32c;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// First bytes of the file. One with appended records begins with the length of the first.
+/// First bytes of the file. The files of earlier releases start with the length of the first record instead.
 const MAGIC: &[u8; 16] = b"nacre superblk 2";
 
 type Values = BTreeMap<String, Bytes>;
@@ -21,13 +22,13 @@ type Values = BTreeMap<String, Bytes>;
 pub struct SuperblockLog {
     path: PathBuf,
     values: Values,
-    /// An earlier change failed: which values are on disk is unknown, so nothing more is taken.
+    /// The error of an earlier change. The values on disk are then unknown, so further changes are refused.
     failed: Option<StoreError>,
 }
 
 impl SuperblockLog {
-    /// Reads the values of the store in `directory`; makes the file where there is none. Fails with
-    /// [`StoreError::Corrupt`] where any of it is damaged.
+    /// Reads the values of the store in `directory`, and creates the file if it does not exist. Fails with
+    /// [`StoreError::Corrupt`] if any part of the file is damaged.
     pub fn open(directory: &Path) -> Result<SuperblockLog> {
         let path = directory.join("super.log");
         let corrupt = |detail| StoreError::corrupt(path.display().to_string(), detail);
@@ -44,7 +45,7 @@ impl SuperblockLog {
         Ok(SuperblockLog { path, values, failed: None })
     }
 
-    /// A value.
+    /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<Bytes> {
         self.values.get(key).cloned()
     }
@@ -57,7 +58,7 @@ impl SuperblockLog {
             .collect()
     }
 
-    /// Sets or removes values, all or none; durable on return. After an error nothing more can be set before the next mount.
+    /// Sets or removes values, all or none. Durable on return. After an error every change is refused until the next mount.
     pub fn set(&mut self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -79,22 +80,22 @@ impl SuperblockLog {
 }
 
 fn encode(values: &Values) -> Vec<u8> {
-    // As one record of a journal that sets them all: a release that knows journals only finds it behind what it takes for a
-    // damaged one, and refuses the store instead of dropping its values.
+    // One journal record that sets all values. A release that only knows journals takes the magic for a damaged record, finds
+    // this whole record behind it, and refuses the store instead of dropping its values.
     let record = journal::encode(values.iter().map(|(key, value)| (key.as_str(), Some(value))));
     [&MAGIC[..], &record].concat()
 }
 
-/// The values of what follows the magic; `None` where it is damaged.
+/// Decodes the values behind the magic. `None` if they are damaged.
 fn decode(record: &[u8]) -> Option<Values> {
     let (changes, []) = journal::whole_record(record)? else { return None };
     changes.into_iter().map(|(key, value)| Some((key, value?))).collect()
 }
 
-/// Records, and the files of earlier releases that were made of them.
+/// The record format, and the journal files of earlier releases that consist of such records.
 ///
-/// A record is `length u32 | crc32c u32 | postcard of [(key, Option value)]`. At each mount such a file was replaced by one
-/// of a single record, and records were appended to that; so a torn append may be what follows the first record.
+/// A record is `length u32 | crc32c u32 | postcard of [(key, Option value)]`. Earlier releases replaced the file at each mount by
+/// one with a single record and appended records to it, so only records after the first can be torn.
 mod journal {
     use super::{Bytes, Values, crc32c};
 
@@ -110,7 +111,7 @@ mod journal {
         record
     }
 
-    /// A whole record at the begin of `journal`, and what follows it.
+    /// Decodes the record at the start of `journal` if it is whole. Returns its changes and the bytes after it.
     pub(super) fn whole_record(journal: &[u8]) -> Option<(Changes, &[u8])> {
         let (header, rest) = journal.split_at_checked(8)?;
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -123,7 +124,7 @@ mod journal {
         Some((postcard::from_bytes(body).ok()?, after))
     }
 
-    /// The values that a whole journal makes; a torn last record was never acknowledged and is dropped. The text says what
+    /// The values that a whole journal sets. A torn last record was never acknowledged and is dropped. The error text says what
     /// is damaged.
     pub(super) fn read(journal: &[u8]) -> Result<Values, &'static str> {
         let mut values = Values::new();
@@ -138,9 +139,9 @@ mod journal {
             let Some((more, after)) = whole_record(rest) else { break };
             (changes, rest) = (more, after);
         }
-        // A file system may record a new size before the data, and write blocks in any order: zeros stand for what a torn
-        // append did not write, in its length too. Followed by a further record it can't be one, since each is durable before
-        // the next begins.
+        // A file system may record a new size before the data and may write blocks in any order, so a torn append can contain
+        // zeros, even in its length. A damaged record before a whole one is not a torn append, because each record is durable
+        // before the next is written.
         if (1..rest.len()).any(|at| whole_record(&rest[at..]).is_some()) {
             return Err("a record before the last one is damaged");
         }
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
     use nacre_fuzz::Target;
 
-    /// Makes the checksum of the record behind the first `at` bytes right.
+    /// Corrects the checksum of the record after the first `at` bytes.
     fn reseal(file: &mut [u8], at: usize) {
         let Some((_, record)) = file.split_at_mut_checked(at) else { return };
         if let Some((header, rest)) = record.split_at_mut_checked(8) {
@@ -201,7 +202,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut superblock = SuperblockLog::open(directory.path()).unwrap();
         superblock.set(&[("a", Some("1".into()))]).unwrap();
-        // In the way of the file that is to become the new one.
+        // A directory at the path of the temporary file makes the replacement fail.
         let obstacle = directory.path().join("super.new");
         std::fs::create_dir(&obstacle).unwrap();
         superblock.set(&[("a", Some("2".into()))]).unwrap_err();
@@ -224,12 +225,12 @@ mod tests {
         assert_eq!(SuperblockLog::open(directory.path()).unwrap().list(""), values);
         assert!(std::fs::read(&path).unwrap().starts_with(MAGIC));
         assert_eq!(SuperblockLog::open(directory.path()).unwrap().list(""), values);
-        // An earlier release refuses the new file: it finds a whole record that is not at the begin.
+        // An earlier release refuses the new file, because it finds a whole record that is not at the start.
         let file = std::fs::read(&path).unwrap();
         assert!(
             journal::whole_record(&file).is_none() && journal::whole_record(&file[MAGIC.len()..]).is_some()
         );
-        // The first record was never appended.
+        // The first record can't be torn, because it was never appended.
         for at in 0..first.len() {
             let mut damaged = first.clone();
             damaged[at] ^= 1;
@@ -245,7 +246,7 @@ mod tests {
     fn a_journals_append_that_ends_in_zeros_is_torn() {
         let kept = Bytes::from_static(b"kept");
         let whole = journal::encode([("a", Some(&kept))].into_iter());
-        // Long enough for a length of two bytes, either of which may be missing.
+        // Long enough for a length of two bytes, either of which can be missing.
         let late = Bytes::from(vec![7; 300]);
         let torn = journal::encode([("b", Some(&late))].into_iter());
         for written in 0..torn.len() {
@@ -254,7 +255,7 @@ mod tests {
             let values = journal::read(&file).unwrap();
             assert_eq!(values, Values::from([("a".to_owned(), kept.clone())]), "{written} bytes");
         }
-        // Any part of it may be missing, its head too.
+        // Any part of the record can be missing, its header too.
         for first in 0..torn.len() {
             for missing in [4, 100, torn.len()] {
                 let mut file = [&whole[..], &torn[..]].concat();
@@ -267,7 +268,7 @@ mod tests {
                 assert_eq!(values.get("b"), (!lost).then_some(&late), "{missing} bytes at {first}");
             }
         }
-        // Behind a record that is damaged there is another: not torn.
+        // A damaged record that is followed by another one is not a torn append.
         let mut cut = [&whole[..], &torn[..]].concat();
         cut[..8].fill(0);
         assert!(journal::read(&cut).is_err());

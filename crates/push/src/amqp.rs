@@ -1,12 +1,12 @@
 //! AMQP 0-9-1 endpoints.
 //!
-//! Topics of the same broker, virtual host and user share a connection; each exchange has a channel of its own, because a
-//! broker closes the channel on which something is wrong. As in Ceph the exchange must exist, which is checked with a
-//! passive declaration, and messages are persistent. With the ack level `broker` an event is delivered when the broker
-//! confirms it, with `routable` when it did not return it as well, with `none` when it was sent.
+//! Topics with the same broker, virtual host and user share a connection. Each exchange has its own channel, because a
+//! broker closes the channel in which an error occurs. As in Ceph, the exchange must exist, which a passive declaration
+//! checks, and messages are persistent. With the ack level `broker`, an event is delivered when the broker confirms it;
+//! with `routable`, the broker must also not return it; with `none`, it is delivered when it was sent.
 //!
-//! After a failure the next push connects. A push whose time is over ends the connection: what the broker does not take
-//! would pile up in its buffers.
+//! After a failure, the next push connects again. A push that times out while it publishes ends the connection: otherwise
+//! messages that the broker does not take would accumulate in the client's buffers.
 
 mod transport;
 
@@ -25,20 +25,20 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use transport::Socket;
 
-/// Bytes of a frame: they decide how large the client's buffers are.
+/// The frame size in bytes, which determines the size of the client's buffers.
 const FRAME_BYTES: u32 = 16 << 10;
-/// Seconds between two signs of life of the broker, at most.
+/// The most seconds between two heartbeats of the broker.
 const HEARTBEAT_SECONDS: u16 = 10;
 /// The delivery mode of messages that survive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
-/// A broker, with one virtual host and user.
+/// A broker with one virtual host and user.
 pub(crate) struct Broker {
     context: Arc<Context>,
     uri: AMQPUri,
     dialer: Dialer,
     current: Mutex<Option<Arc<Session>>>,
-    /// One permit an event.
+    /// One permit for each event.
     in_flight: Semaphore,
 }
 
@@ -48,7 +48,7 @@ struct Session {
     socket: Socket,
 }
 
-/// An exchange of a broker, with a topic's routing key.
+/// An exchange of a broker, with the routing key of a topic.
 pub(crate) struct Exchange {
     broker: Arc<Broker>,
     name: String,
@@ -57,7 +57,7 @@ pub(crate) struct Exchange {
     current: Mutex<Option<Arc<Link>>>,
 }
 
-/// An open channel. It is closed before the session that it belongs to.
+/// An open channel. It is dropped before its session.
 struct Link {
     channel: Channel,
     session: Arc<Session>,
@@ -66,7 +66,7 @@ struct Link {
 /// A connection to an AMQP endpoint.
 pub(crate) struct AmqpConnection(pub(crate) Arc<Exchange>);
 
-/// The endpoint without what topics of the same broker have for themselves.
+/// The endpoint without the properties that topics of one broker do not share.
 pub(crate) fn broker_key(endpoint: &AmqpEndpoint) -> AmqpEndpoint {
     AmqpEndpoint {
         exchange: String::new(),
@@ -81,7 +81,7 @@ impl Connection for AmqpConnection {
         let exchange = self.0.clone();
         Box::pin(async move {
             let count = messages.len();
-            // A task, so that confirmations are received after the push was given up.
+            // A separate task, so that confirmations are still received after the push was abandoned.
             let pushed = tokio::spawn(async move { exchange.push(&messages).await });
             pushed.await.unwrap_or_else(|_| vec![Err(unavailable("the runtime ends")); count])
         })
@@ -100,7 +100,7 @@ impl Broker {
         Ok(Broker {
             context: context.clone(),
             uri: AMQPUri {
-                // TLS is the transport's.
+                // The transport implements TLS.
                 scheme: AMQPScheme::AMQP,
                 authority: AMQPAuthority { userinfo, host, port },
                 vhost: endpoint.vhost.clone(),
@@ -116,7 +116,7 @@ impl Broker {
         })
     }
 
-    /// The open connection, or a new one.
+    /// The open connection, or a new one if there is none.
     async fn session(&self) -> Result<Arc<Session>, Failure> {
         let mut current = self.current.lock().await;
         if let Some(session) = current.as_ref().filter(|session| session.connection.status().connected()) {
@@ -155,10 +155,10 @@ impl Exchange {
         let limits = &self.broker.context.limits;
         let deadline = Instant::now() + limits.amqp.push;
         let same = |failure: Failure| messages.iter().map(|_| Err(failure.clone())).collect();
-        // A push that is larger than the bound goes alone.
+        // A push that exceeds the bound is sent alone.
         let most = limits.events_in_flight.clamp(1, u32::MAX as usize);
         let count = u32::try_from(messages.len().min(most)).unwrap_or(u32::MAX);
-        // Other exchanges of the same broker may have filled the bound.
+        // Other exchanges of the same broker may have used up the permits.
         let Ok(Ok(_permits)) = timeout_at(deadline, self.broker.in_flight.acquire_many(count)).await else {
             return same(unavailable(format!(
                 "{} events wait for the broker already",
@@ -179,7 +179,7 @@ impl Exchange {
         }
     }
 
-    /// The open channel, or a new one.
+    /// The open channel, or a new one if there is none.
     async fn link(&self) -> Result<Arc<Link>, Failure> {
         let mut current = self.current.lock().await;
         let is_open = |link: &&Arc<Link>| {
@@ -207,7 +207,7 @@ impl Exchange {
         Ok(current.insert(Arc::new(Link { channel, session })).clone())
     }
 
-    /// Publishes events in their order and waits for the confirmation of each.
+    /// Publishes events in order and waits for the confirmation of each one.
     async fn publish(&self, channel: &Channel, messages: &[Message]) -> Vec<Result<(), Failure>> {
         let mut published = Vec::with_capacity(messages.len());
         for message in messages {
@@ -234,7 +234,7 @@ impl Exchange {
     }
 }
 
-/// What the broker says of a topic or of itself meets all its events.
+/// Errors of the broker concern all events of a topic, so the endpoint counts as unavailable.
 fn failure_of(error: &lapin::Error) -> Failure {
     unavailable(crate::with_causes(error))
 }

@@ -1,4 +1,4 @@
-//! Connections by TCP and TLS to the servers of HTTP and AMQP endpoints.
+//! TCP and TLS connections to the servers of HTTP and AMQP endpoints.
 
 use crate::tls::Tls;
 use crate::{Context, Timeouts, unavailable};
@@ -21,18 +21,19 @@ pub(crate) struct Dialer {
     context: Arc<Context>,
     server: HostPort,
     tls: Option<Tls>,
-    /// The longest time to connect.
+    /// The connect timeout.
     limit: Duration,
 }
 
-/// A connection, with TLS or without.
+/// A connection with or without TLS.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Dialer {
-    /// To `server`. `tls` says whether its certificate is verified, and against which file; `None` is without TLS.
+    /// Creates a dialer for `server`. `tls` tells whether the server's certificate is verified, and with which CA file;
+    /// `None` means no TLS.
     pub(crate) fn new(
         context: &Arc<Context>,
         server: &HostPort,
@@ -44,7 +45,7 @@ impl Dialer {
         Ok(Dialer { context: context.clone(), server: server.clone(), tls, limit: timeouts.connect })
     }
 
-    /// Resolves the host name, checks each address by the policy and connects to the first that answers.
+    /// Resolves the host name, checks each address against the policy, and connects to the first address that answers.
     pub(crate) async fn connect(&self) -> Result<Stream, Failure> {
         let limit = self.limit;
         match timeout(limit, self.connect_any()).await {
@@ -63,7 +64,7 @@ impl Dialer {
                 failure = unavailable(error.to_string());
                 continue;
             }
-            // An address that does not answer leaves time for the others.
+            // An address that does not answer must leave time for the others.
             let share = self.limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
             let connected = timeout(share, TcpStream::connect(address)).await;
             match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -84,7 +85,7 @@ impl Dialer {
 }
 
 impl Stream {
-    /// The connection without TLS.
+    /// The TCP connection below TLS.
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Stream::Plain(stream) => stream,

@@ -1,8 +1,8 @@
-//! HTTP endpoints: events as POST requests over connections that are kept.
+//! HTTP endpoints: events are sent as POST requests over persistent connections.
 //!
-//! A request has up to `batch-size` events, and never two of the same key: a key's next event is sent when the one before
-//! it was answered. An answer of 2xx is a delivery. Redirects are not followed, for they could lead anywhere. Bodies of
-//! answers are read to a bound, so that the connection can be used again, and not looked at.
+//! A request has up to `batch-size` events, and never two of the same key: a key's next event is sent after the previous
+//! one was answered. A 2xx status means that the events were delivered. Redirects are not followed, because they could lead
+//! anywhere. Bodies of responses are read up to a bound, so that the connection can be reused, and are ignored.
 
 use crate::dial::{Dialer, Stream};
 use crate::{Context, body, delivery, timed_out, unavailable, with_causes};
@@ -30,15 +30,15 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 use tower_service::Service;
 
-/// The most bytes of an answer's body that are read. A connection with a longer body is closed.
+/// The most bytes of a response's body that are read. A connection with a longer body is closed.
 const MAX_BODY_BYTES: usize = 64 << 10;
-/// The most bytes of an answer's head.
+/// The most bytes of a response's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// How long a request waits for one of the first connections before a further one is used.
+/// The time that a request waits for one of the first connections before it uses an additional one.
 const FURTHER_CONNECTION_WAIT: Duration = Duration::from_millis(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// An endpoint with its pool of connections.
+/// An endpoint with its connection pool.
 pub(crate) struct Client {
     context: Arc<Context>,
     uri: Uri,
@@ -46,9 +46,9 @@ pub(crate) struct Client {
     cloudevents: bool,
     batch_size: usize,
     pool: Pool<Connector, Full<Bytes>>,
-    /// One permit a request on one of the first connections.
+    /// One permit for each request on the first connections.
     requests: Semaphore,
-    /// The same on further connections.
+    /// One permit for each request on additional connections.
     more_requests: Semaphore,
 }
 
@@ -67,7 +67,7 @@ impl Client {
         let limits = context.limits;
         let tls = endpoint.tls.then_some((endpoint.verify_ssl, endpoint.ca_location.as_deref()));
         let dialer = Dialer::new(context, &endpoint.server, tls, &context.limits.http)?;
-        // Neither message says more than where it is wrong: the path may be a secret.
+        // Neither message quotes the value, because the path may be a secret.
         let uri = Uri::try_from(endpoint.url()).map_err(|_| unavailable("push-endpoint: not a URL"))?;
         let authorization = endpoint.credentials.as_ref().map(|credentials| {
             let pair = format!("{}:{}", credentials.user, credentials.password.reveal());
@@ -100,14 +100,14 @@ impl Client {
 
     async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
         let deadline = Instant::now() + self.context.limits.http.push;
-        // The failure that all other events would meet too.
+        // A failure that all other events would have as well.
         let outage = Mutex::new(None);
         let mut outcomes: Vec<Result<(), Failure>> = messages.iter().map(|_| Ok(())).collect();
         let mut refused = HashMap::new();
         for round in rounds(messages) {
             let mut ready = Vec::with_capacity(round.len());
             for at in round {
-                // A key's events after one that was refused would be out of order.
+                // After a failed event, later events of its key would be out of order.
                 match refused.get(&key_of(&messages[at])) {
                     Some(failure) => outcomes[at] = Err(Failure::clone(failure)),
                     None => ready.push(at),
@@ -129,8 +129,8 @@ impl Client {
         outcomes
     }
 
-    /// Sends events in one request, and in requests of fewer if it is refused, so that one bad event fails alone. Sends
-    /// nothing more once the endpoint was found unavailable.
+    /// Sends events in one request. If it is refused, sends them in smaller requests, so that a bad event fails alone.
+    /// Sends nothing more once the endpoint is unavailable.
     async fn send_split(
         &self,
         messages: &[Message],
@@ -161,14 +161,14 @@ impl Client {
         outcomes
     }
 
-    /// One request.
+    /// Sends one request.
     async fn send(&self, messages: &[Message], part: &[usize], deadline: Instant) -> Result<(), Failure> {
         let request = self.request(messages, part)?;
         let answer = timeout_at(deadline, async {
             let _permit = self.permit().await.map_err(|_| unavailable("the client is closed"))?;
             let response = self.pool.request(request).await.map_err(|error| reason_of(&error))?;
             let status = response.status();
-            // What the body does makes no difference to the outcome.
+            // The body does not affect the outcome.
             _ = timeout_at(deadline, discard(response.into_body())).await;
             Ok(status)
         });
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Waits until there may be another request. Where requests need not wait for long, the first connections are all there are.
+    /// Waits until another request may be sent. If requests do not have to wait long, only the first connections are used.
     async fn permit(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         if let Ok(permit) = self.requests.try_acquire() {
             return Ok(permit);
@@ -220,7 +220,7 @@ impl Client {
     }
 }
 
-/// The events in rounds, none of which has two events of one key.
+/// Divides the events into rounds, none of which has two events of one key.
 fn rounds(messages: &[Message]) -> Vec<Vec<usize>> {
     let mut rounds: Vec<Vec<usize>> = Vec::new();
     let mut next_round = HashMap::new();
@@ -243,7 +243,7 @@ fn answered(status: StatusCode) -> String {
     format!("the endpoint answered {status}")
 }
 
-/// Why a request was not answered. What the client's own errors say is not for users; their causes are.
+/// The reason why a request was not answered. Only the causes of the client's own errors are useful to users.
 fn reason_of(error: &hyper_util::client::legacy::Error) -> Failure {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -255,7 +255,7 @@ fn reason_of(error: &hyper_util::client::legacy::Error) -> Failure {
     unavailable(with_causes(error))
 }
 
-/// Reads a body to its end or to the bound. A connection whose body was not read is not used again.
+/// Reads a body up to its end or to the bound. A connection with an unread body is not reused.
 async fn discard(mut body: Incoming) {
     let mut read = 0;
     while let Some(Ok(frame)) = body.frame().await {
@@ -266,7 +266,7 @@ async fn discard(mut body: Incoming) {
     }
 }
 
-/// Makes the pool's connections.
+/// Opens the pool's connections.
 #[derive(Clone)]
 pub(crate) struct Connector(Dialer);
 

@@ -1,11 +1,11 @@
 //! Kafka endpoints.
 //!
-//! The key of a message is `BUCKET/KEY`, by which Kafka's own partitioner (murmur2) chooses the partition, so that a key's
-//! events stay in order. With the ack level `broker` a producer is idempotent and an event is delivered when all in-sync
-//! replicas have it; with `none` it counts as delivered once it was sent.
+//! The key of a message is `BUCKET/KEY`. Kafka's standard partitioner (murmur2) selects the partition by this key, so a
+//! key's events stay in order. With the ack level `broker`, the producer is idempotent, and an event is delivered when all
+//! in-sync replicas have it; with `none`, an event counts as delivered when it was sent.
 //!
-//! A producer has a bounded queue, some threads, and keeps no event longer than the timeout of a push. If librdkafka
-//! declares it broken (a fatal error), the next push makes another one.
+//! A producer has a bounded queue and several threads, and keeps no event longer than the timeout of a push. If librdkafka
+//! declares the producer broken (a fatal error), the next push creates another one.
 
 mod native;
 mod transactional;
@@ -28,27 +28,27 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How much later than its limit librdkafka may say that a message's time is over: it looks once a second.
+/// The most that librdkafka delays the report of a timeout: it checks once a second.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
 /// The wait for room in a producer's queue.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// The most bytes of events that a producer holds.
 const MAX_QUEUE_BYTES: usize = 64 << 20;
 
-/// A producer for all topics of the same brokers, made when it is first used.
+/// A producer for all topics of the same brokers, created on first use.
 pub(crate) struct SharedProducer {
     context: Arc<Context>,
     config: ClientConfig,
     current: Mutex<Option<Arc<Producer>>>,
 }
 
-/// A connection to a topic of Kafka.
+/// A connection to a Kafka topic.
 pub(crate) struct KafkaConnection {
     producer: Arc<SharedProducer>,
     topic: Arc<CString>,
 }
 
-/// The endpoint without what topics of the same brokers have for themselves.
+/// The endpoint without the properties that topics of the same brokers do not share.
 pub(crate) fn producer_key(endpoint: &KafkaEndpoint) -> KafkaEndpoint {
     KafkaEndpoint { topic: String::new(), ..endpoint.clone() }
 }
@@ -92,7 +92,7 @@ impl SharedProducer {
         Ok(current.insert(producer).clone())
     }
 
-    /// Lets the next push make another producer, unless that was done already.
+    /// Lets the next push create another producer, unless this was already done.
     async fn discard(&self, broken: &Arc<Producer>) {
         let mut current = self.current.lock().await;
         if current.as_ref().is_some_and(|known| Arc::ptr_eq(known, broken)) {
@@ -101,14 +101,14 @@ impl SharedProducer {
     }
 }
 
-/// Starts a producer, off the threads of the runtime.
+/// Starts a producer on a thread for blocking operations.
 async fn start(context: &Arc<Context>, config: ClientConfig) -> Result<Arc<Producer>, Failure> {
     let context = context.clone();
     let started = spawn_blocking(move || Producer::start(&config, &context).map(Arc::new)).await;
     started.unwrap_or_else(|_| Err(unavailable("the runtime ends")))
 }
 
-/// Sends events in their order and waits for the fate of each.
+/// Sends events in order and waits for the outcome of each one.
 async fn send(
     producer: &Arc<Producer>,
     topic: &CString,
@@ -144,7 +144,7 @@ async fn send(
     .await
 }
 
-/// What an error says of other events.
+/// Converts an error: refused if it concerns a single event, unavailable if it concerns all events.
 fn failure_of(code: RDKafkaErrorCode, producer: &Producer) -> Failure {
     match code {
         RDKafkaErrorCode::MessageSizeTooLarge
@@ -152,7 +152,8 @@ fn failure_of(code: RDKafkaErrorCode, producer: &Producer) -> Failure {
         | RDKafkaErrorCode::InvalidMessageSize
         | RDKafkaErrorCode::InvalidRecord
         | RDKafkaErrorCode::PolicyViolation => Failure::Refused(code.to_string()),
-        // A broker may refuse what a topic's timestamps or format do not allow; all else meets every event of the topic.
+        // A broker may refuse an event whose timestamp or format the topic does not allow. All other errors concern every
+        // event of the topic.
         RDKafkaErrorCode::InvalidTimestamp => Failure::Refused(code.to_string()),
         RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::Fatal => match producer.last_error() {
             Some(reason) => unavailable(format!("{code}: {reason}")),
@@ -166,7 +167,7 @@ fn topic_name(topic: &str) -> Result<CString, Failure> {
     CString::new(topic).map_err(|_| unavailable("the topic has a name that Kafka can't have"))
 }
 
-/// librdkafka's configuration for an endpoint.
+/// librdkafka's configuration for the endpoint.
 fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig, Failure> {
     let limits = &context.limits;
     let millis = |duration: Duration, least: u128| duration.as_millis().max(least).to_string();
@@ -205,7 +206,7 @@ fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig
     if endpoint.tls {
         config.set("enable.ssl.certificate.verification", endpoint.verify_ssl.to_string());
         if let Some(path) = &endpoint.ca_location {
-            // The text that was checked, not the path, which may lead elsewhere later.
+            // The checked content is passed, not the path, which may lead to another file later.
             let text = String::from_utf8(read_ca(context, path)?);
             config
                 .set("ssl.ca.pem", text.map_err(|_| unavailable(format!("ca-location {path}: not a text")))?);

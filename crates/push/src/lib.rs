@@ -1,12 +1,12 @@
 //! Clients of notification endpoints: HTTP, Kafka and AMQP 0-9-1.
 //!
-//! They implement the seam of `nacre-notify` ([`nacre_notify::push`]). What may be connected to is decided by
-//! [`EndpointPolicy`], at each connection and after host names are resolved.
+//! They implement the interface of `nacre-notify` ([`nacre_notify::push`]). [`EndpointPolicy`] decides which servers may be
+//! connected to. It is checked for each connection, after host names are resolved.
 //!
 //! Connections to the same endpoint share a client: one pool of HTTP connections for all shards of a topic, one producer
 //! for all topics of the same Kafka brokers with the same attributes, one AMQP connection for all topics of the same broker
-//! and user. A client ends with the last of its connections. Its memory is bounded by [`Limits`], however many events are
-//! pushed. This module neither retries events nor knows queues.
+//! and user. A client ends with the last of its connections. [`Limits`] bounds its memory, however many events are pushed.
+//! This crate neither retries events nor manages queues.
 
 mod amqp;
 mod dial;
@@ -23,12 +23,12 @@ use registry::Registry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Limits of time for one kind of endpoints.
+/// Timeouts for one kind of endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// The longest time from the begin of a push to its outcome; at least a second with Kafka.
+    /// The longest time from the start of a push to its outcome; at least one second for Kafka.
     pub push: Duration,
-    /// The longest time to connect, TLS included; at least a second with Kafka.
+    /// The longest time to connect, including TLS; at least one second for Kafka.
     pub connect: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Timeouts {
     }
 }
 
-/// Limits of time and memory. The gateway makes them of its options.
+/// Limits of time and memory, which the gateway derives from its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// `rgw_http_notif_message_timeout` and `rgw_http_notif_connection_timeout`.
@@ -47,20 +47,20 @@ pub struct Limits {
     pub kafka: Timeouts,
     /// `rgw_amqp_message_timeout` and `rgw_amqp_connection_timeout`.
     pub amqp: Timeouts,
-    /// The time after which connections of HTTP that are not used are closed.
+    /// The time after which unused HTTP connections are closed.
     pub http_idle_timeout: Duration,
-    /// `rgw_kafka_connection_idle`: the time after which connections of Kafka that are not used are closed.
+    /// `rgw_kafka_connection_idle`: the time after which unused Kafka connections are closed.
     pub kafka_idle_timeout: Duration,
     /// `rgw_kafka_max_batch_size`: the most bytes of events in one request to Kafka; `None` for librdkafka's default.
     pub kafka_batch_bytes: Option<u32>,
-    /// `rgw_http_notif_max_connections`: the most connections to one HTTP endpoint at the same time. Further requests wait
-    /// for one of them.
+    /// `rgw_http_notif_max_connections`: the most simultaneous connections to one HTTP endpoint. Further requests wait for
+    /// one of them.
     pub http_connections: usize,
-    /// The connections to one HTTP endpoint that are enough where requests need not wait for them. Further ones are opened for
-    /// requests that had to wait.
+    /// The number of connections to one HTTP endpoint that are used first. Additional ones are opened only for requests
+    /// that had to wait.
     pub http_first_connections: usize,
-    /// `rgw_notification_max_inflight`: the most events that one Kafka producer or AMQP connection holds. Further ones wait for
-    /// room, and fail if there is none in time.
+    /// `rgw_notification_max_inflight`: the most events that one Kafka producer or AMQP connection holds. Further events
+    /// wait for room, and fail if there is none in time.
     pub events_in_flight: usize,
 }
 
@@ -81,7 +81,7 @@ impl Default for Limits {
     }
 }
 
-/// Opens connections to endpoints. Connections are to be used within a tokio runtime.
+/// Opens connections to endpoints. Connections must be used within a tokio runtime.
 pub struct Endpoints {
     context: Arc<Context>,
     http: Registry<Endpoint, http::Client>,
@@ -90,16 +90,16 @@ pub struct Endpoints {
     brokers: Registry<Endpoint, amqp::Broker>,
 }
 
-/// What all clients share.
+/// State that all clients share.
 struct Context {
     policy: RwLock<Arc<EndpointPolicy>>,
     limits: Limits,
-    /// The system's certificates, read when the first client needs them.
+    /// The system's CA certificates, read when the first client needs them.
     system_roots: OnceLock<Arc<tls::Roots>>,
 }
 
 impl Endpoints {
-    /// Clients that connect to what `policy` allows.
+    /// Creates clients that may connect to the endpoints that `policy` allows.
     pub fn new(policy: EndpointPolicy, limits: Limits) -> Endpoints {
         let context =
             Context { policy: RwLock::new(Arc::new(policy)), limits, system_roots: OnceLock::new() };
@@ -112,7 +112,7 @@ impl Endpoints {
         }
     }
 
-    /// Replaces the policy, for connections of all clients that are made from now on.
+    /// Replaces the policy for all connections that are opened from now on.
     pub fn set_policy(&self, policy: EndpointPolicy) {
         *self.context.policy.write() = Arc::new(policy);
     }
@@ -162,7 +162,7 @@ impl Context {
     }
 }
 
-/// The text of a message or request with these events.
+/// The body of a message or request with these events.
 fn body<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<u8> {
     record::body(&messages.map(delivery).collect::<Vec<_>>())
 }
@@ -179,7 +179,7 @@ fn timed_out(timeouts: &Timeouts) -> Failure {
     unavailable(format!("no answer within {:?}", timeouts.push))
 }
 
-/// An error with what caused it.
+/// The text of an error, including its causes.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

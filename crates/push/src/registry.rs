@@ -1,9 +1,9 @@
-//! Clients that are in use, by what they connect to.
+//! Clients that are in use, by their endpoint.
 
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// Keeps clients only as long as somebody else does.
+/// Holds weak references to clients, which end with their last user.
 pub(crate) struct Registry<K, C> {
     clients: Mutex<Vec<(K, Weak<C>)>>,
 }
@@ -15,7 +15,7 @@ impl<K, C> Default for Registry<K, C> {
 }
 
 impl<K: Clone + PartialEq, C> Registry<K, C> {
-    /// The client for `key`, made if there is none.
+    /// The client for `key`; creates it if there is none.
     pub(crate) fn get_or_make<E>(&self, key: &K, make: impl FnOnce() -> Result<C, E>) -> Result<Arc<C>, E> {
         let mut clients = self.clients.lock();
         let known = clients.iter().find(|(known, _)| known == key);

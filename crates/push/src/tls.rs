@@ -1,4 +1,4 @@
-//! TLS of HTTP and AMQP endpoints, and files with certificates.
+//! TLS for HTTP and AMQP endpoints, and CA files.
 
 use crate::{Context, unavailable};
 use nacre_notify::push::Failure;
@@ -15,13 +15,13 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-/// The largest CA file. The system's whole list has a fifth of it.
+/// The largest CA file, in bytes: about five times the size of the system's complete list.
 const MAX_CA_BYTES: u64 = 1 << 20;
 
-/// Certificates to verify against.
+/// The trusted CA certificates.
 pub(crate) type Roots = RootCertStore;
 
-/// How to begin TLS with a server.
+/// The parameters for TLS with a server.
 #[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,
@@ -29,7 +29,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// TLS with `server`, verified against the file `ca_location` or the system's certificates, or not at all.
+    /// Prepares TLS with `server`, whose certificate is verified with the file `ca_location`, with the system's
+    /// certificates, or not at all.
     pub(crate) fn new(
         context: &Context,
         server: &HostPort,
@@ -59,12 +60,12 @@ impl Tls {
     }
 }
 
-/// The contents of a CA file, if the policy allows the place that its path leads to.
+/// The content of a CA file, if the policy allows the location that its path resolves to.
 pub(crate) fn read_ca(context: &Context, path: &str) -> Result<Vec<u8>, Failure> {
     let failed = |error: std::io::Error| unavailable(format!("ca-location {path}: {error}"));
     let resolved = fs::canonicalize(path).map_err(failed)?;
     let policy = context.policy();
-    // The folder may itself be reached by a link.
+    // The path of the folder may itself contain a symbolic link.
     let folder = policy.ca_folder.as_ref().and_then(|folder| fs::canonicalize(folder).ok());
     let policy = nacre_topics::endpoint::EndpointPolicy { ca_folder: folder, ..(*policy).clone() };
     policy.check_ca_location(&resolved).map_err(|error| unavailable(error.to_string()))?;
@@ -105,7 +106,7 @@ fn system_roots() -> Roots {
     roots
 }
 
-/// Takes any certificate. The handshake still proves that the server has its key.
+/// Accepts any certificate. The handshake still proves that the server has the certificate's key.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

@@ -1,16 +1,17 @@
-//! Admission: whether a new operation may produce events for a topic that refuses when its queue is full.
+//! Admission control: whether a new operation may produce events for a topic that refuses operations when its queue is
+//! full.
 //!
-//! A gateway decides before it starts the operation, from the queue's size as it read it last and from what
-//! it admitted itself. It never decides later: an admitted event is always enqueued. A gateway has at most
-//! `allowance` events *outstanding*, that is admitted and not yet seen in a queue's size or given up. So with
-//! G gateways (those that died with events outstanding included) the limit is passed by at most (G - 1) ×
-//! allowance events.
+//! A gateway decides before it starts the operation, based on the queue's size in its last reading and on the events that
+//! it admitted itself. It never decides later: an admitted event is always enqueued. A gateway has at most `allowance`
+//! *outstanding* events: events that were admitted, and that are neither included in a reading of the queue's size nor
+//! given up. So with G gateways (including those that died with outstanding events), the limit is exceeded by at most (G -
+//! 1) × allowance events.
 //!
-//! Proof: of the readings that any admission is based on, consider the one that began last, at time t. For
-//! its gateway the size read plus its own outstanding events stayed within the limit. Every other gateway's
-//! admissions are based on readings that began before t. They released only events that had been enqueued
-//! before those readings began: these are in the size read at t. What else such a gateway admitted is
-//! outstanding at its last admission, hence at most `allowance`.
+//! Proof: of the readings that any admission is based on, consider the one that started last, at time t. For its gateway,
+//! the size that was read plus its own outstanding events stayed within the limit. The admissions of every other gateway
+//! are based on readings that started before t. These readings released only events that had been enqueued before the
+//! readings started, and those events are included in the size at t. All other events that such a gateway admitted are
+//! outstanding at its last admission, and hence at most `allowance`.
 
 /// A gateway's view of one topic's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,45 +20,44 @@ pub struct Admission {
     allowance: u64,
     /// Entries at the last reading; `None` before the first one.
     entries: Option<u64>,
-    /// Admitted; not yet known to be enqueued or given up.
+    /// Admitted events that are not yet known to be enqueued or given up.
     pending: u64,
-    /// Enqueued since the reading that is under way, or the last one, started: not in its figure for
-    /// certain.
+    /// Events enqueued since the current or last reading started. The reading may not include them.
     fresh: u64,
-    /// Enqueued before the current reading started.
+    /// Events enqueued before the current reading started.
     settled_by_reading: u64,
 }
 
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The operation may begin.
+    /// The operation may start.
     Admitted,
-    /// The queue is full: SlowDown.
+    /// The queue is full; the operation fails with SlowDown.
     Full,
-    /// Read the queue's size first, then ask again.
+    /// The queue's size must be read before the decision.
     ReadFirst,
 }
 
 impl Admission {
-    /// For a topic with a limit of `limit` events. `allowance` is at least 1.
+    /// Creates the state for a topic with a limit of `limit` events. An `allowance` below 1 counts as 1.
     pub fn new(limit: u64, allowance: u64) -> Admission {
         let allowance = allowance.max(1);
         Admission { limit, allowance, entries: None, pending: 0, fresh: 0, settled_by_reading: 0 }
     }
 
-    /// Events that count against the allowance.
+    /// The number of events that count against the allowance.
     pub fn outstanding(&self) -> u64 {
         self.pending + self.fresh + self.settled_by_reading
     }
 
-    /// Whether an operation with this many events may begin; it then counts until [`Admission::enqueued`] or
-    /// [`Admission::given_up`].
+    /// Whether an operation with `events` events may start. If it is admitted, its events count until
+    /// [`Admission::enqueued`] or [`Admission::given_up`].
     pub fn admit(&mut self, events: u64) -> Decision {
         let Some(entries) = self.entries else { return Decision::ReadFirst };
         let outstanding = self.outstanding() + events;
         if outstanding > self.allowance {
-            // A reading turns events that were enqueued into entries. What is pending only time can settle.
+            // A reading turns enqueued events into entries, but does not help against pending events.
             let is_helped = self.fresh + self.settled_by_reading > 0;
             return if is_helped { Decision::ReadFirst } else { Decision::Full };
         }
@@ -68,41 +68,41 @@ impl Admission {
         Decision::Admitted
     }
 
-    /// What was admitted as `from` turned out to be `to`. So the allowance may be passed, by as much as was not known when it
-    /// was admitted.
+    /// Corrects the number of admitted events of an operation from `from` to `to`. The allowance may be exceeded by the
+    /// difference, which was unknown at the admission.
     pub fn resized(&mut self, from: u64, to: u64) {
         self.pending = self.pending.saturating_sub(from) + to;
     }
 
-    /// Admitted events are in the queue.
+    /// Admitted events were enqueued.
     pub fn enqueued(&mut self, events: u64) {
         let events = events.min(self.pending);
         self.pending -= events;
         self.fresh += events;
     }
 
-    /// An operation failed, so that its events do not exist.
+    /// An operation failed, so its events do not exist.
     pub fn given_up(&mut self, events: u64) {
         self.pending -= events.min(self.pending);
     }
 
-    /// A reading of all shards begins. A second one may begin only after the first has ended or failed.
+    /// A reading of all shards starts. Another one may start only after this one has ended or failed.
     pub fn reading_begins(&mut self) {
         self.settled_by_reading += std::mem::take(&mut self.fresh);
     }
 
-    /// The reading that began last has ended: the sum of the shards' entries.
+    /// The last reading has ended. `entries` is the sum over all shards.
     pub fn reading_ended(&mut self, entries: u64) {
         self.entries = Some(entries);
         self.settled_by_reading = 0;
     }
 
-    /// Whether a reading of the queue's size tells something new: there is none, or events were enqueued since.
+    /// Whether a reading of the queue's size would give new information: there is none, or events were enqueued since.
     pub fn needs_reading(&self) -> bool {
         self.entries.is_none() || self.fresh + self.settled_by_reading > 0
     }
 
-    /// Time has passed: the last reading is no longer used.
+    /// Discards the last reading, which is too old.
     pub fn expire(&mut self) {
         self.entries = None;
     }
@@ -145,7 +145,7 @@ mod tests {
         const ALLOWANCE: u64 = 8;
         let mut gateways: Vec<_> = (0..GATEWAYS).map(|_| Admission::new(100, ALLOWANCE)).collect();
         let mut queue = 92;
-        // All read the same moment, and admit all that they may before anything is enqueued.
+        // All gateways read at the same moment, and admit all that they may before any event is enqueued.
         for gateway in &mut gateways {
             gateway.reading_begins();
             gateway.reading_ended(queue);
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(admission.admit(10), Decision::Admitted);
         admission.reading_begins();
         admission.enqueued(10);
-        // The reading may have passed the shards before.
+        // The reading may have passed the shards before the events were enqueued.
         admission.reading_ended(0);
         assert_eq!(admission.outstanding(), 10);
         assert_ne!(admission.admit(1), Decision::Admitted);

@@ -1,42 +1,42 @@
 //! Ages of events under clocks that jump.
 //!
-//! An event's time is that of the gateway that made the change, and the deliverer's clock may jump by an hour.
-//! That must not make queued events dead letters. So a deliverer judges by the *smaller* of two times: the
-//! wall clock, and the wall clock as it was before the last jump, carried on by the monotonic clock. A jump
-//! forward is not believed for [`HOLD_NS`]; a jump backward makes events live longer by that jump at most. On the other hand, an event is at least as old as the time that this
-//! deliverer has known it, so that an event with a time in the future expires as well. Where the clocks of two
-//! gateways differ, events of one expire at the other too early or too late by the difference.
+//! An event has the time of the gateway that made the change, and the clock of the gateway that delivers it may jump by an
+//! hour. Such a jump must not turn queued events into dead letters. So the delivering gateway uses the *smaller* of two
+//! times: the wall clock, and the wall clock before the last jump advanced by the monotonic clock. A jump forward is
+//! ignored for [`HOLD_NS`]; a jump backward makes events live longer by at most that jump. An event is also at least as old
+//! as the time for which this gateway has known it, so an event with a time in the future expires as well. If the clocks of
+//! two gateways differ, events of one gateway expire at the other too early or too late by the difference.
 
-/// A difference between wall and monotonic clock that grows by more than this between two looks is a jump.
+/// The clock has jumped if the difference between wall and monotonic clock grows by more than this between two calls.
 const TOLERANCE_NS: u64 = 2_000_000_000;
-/// How long a clock that jumped must run on before it is believed: a day.
+/// How long a clock must run after a jump before it is trusted: a day.
 pub const HOLD_NS: u64 = 24 * 3600 * 1_000_000_000;
 
-/// A moment by both clocks.
+/// A point in time on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Nanoseconds since 1970.
     pub wall_ns: u64,
-    /// Nanoseconds of a clock that never jumps.
+    /// Nanoseconds of the monotonic clock.
     pub mono_ns: u64,
 }
 
 /// A clock that follows slow corrections of the wall clock but no jumps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteadyClock {
-    /// A moment of the clock that is believed.
+    /// A point in time on the trusted clock.
     anchor: Moment,
-    /// The clock after a jump: a moment of it, and when it was seen first.
+    /// The clock after a jump: a point in time on it, and the monotonic time when it was first observed.
     other: Option<(Moment, u64)>,
 }
 
 impl SteadyClock {
-    /// A clock that starts by believing the wall clock.
+    /// Creates a clock that initially trusts the wall clock.
     pub fn new(now: Moment) -> SteadyClock {
         SteadyClock { anchor: now, other: None }
     }
 
-    /// The time by which events are judged, in nanoseconds since 1970. Called at least once a minute.
+    /// The time for computing ages of events, in nanoseconds since 1970. Must be called at least once a minute.
     pub fn now_ns(&mut self, now: Moment) -> u64 {
         let steady = carried(self.anchor, now);
         if steady.abs_diff(now.wall_ns) <= TOLERANCE_NS {
@@ -56,13 +56,13 @@ impl SteadyClock {
     }
 }
 
-/// The wall clock at `now` if it had run on from `anchor` without corrections.
+/// The wall clock at `now` if it had run from `anchor` without corrections.
 fn carried(anchor: Moment, now: Moment) -> u64 {
     anchor.wall_ns.saturating_add(now.mono_ns.saturating_sub(anchor.mono_ns))
 }
 
-/// The age of an event. `steady_ns` is what [`SteadyClock::now_ns`] returned, `known_since_ns` and `mono_ns`
-/// are monotonic.
+/// The age of an event. `steady_ns` is the result of [`SteadyClock::now_ns`]; `known_since_ns` and `mono_ns` are monotonic
+/// times.
 pub fn age_ns(event_ns: u64, steady_ns: u64, known_since_ns: u64, mono_ns: u64) -> u64 {
     steady_ns.saturating_sub(event_ns).max(mono_ns.saturating_sub(known_since_ns))
 }
@@ -88,7 +88,7 @@ mod tests {
             let now = clock.now_ns(at(START + second * SECOND + jump, second * SECOND));
             assert_eq!(age_ns(event, now, 0, second * SECOND), second * SECOND, "after {second} s");
         }
-        // And back again.
+        // The clock jumps back.
         let now = clock.now_ns(at(START + 120 * SECOND, 120 * SECOND));
         assert_eq!(now, START + 120 * SECOND);
     }
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(age_ns(START, now, 0, SECOND), SECOND, "as long as it was known");
         let now = clock.now_ns(at(START - HOUR + 50 * SECOND, 50 * SECOND));
         assert_eq!(age_ns(START, now, 0, 50 * SECOND), 50 * SECOND);
-        // An event of another gateway whose clock is right.
+        // The event is from another gateway, whose clock is correct.
         assert_eq!(age_ns(START + HOUR, now, 10 * SECOND, 50 * SECOND), 40 * SECOND);
     }
 

@@ -1,15 +1,15 @@
-//! Dead-letter queues: one object for each topic, whatever generations its queue has.
+//! Dead-letter queues: one object for each topic, independent of the generations of its queue.
 //!
-//! An event becomes a dead letter in one operation on its shard, which takes it out of the queue and notes it
-//! beside the log ([`crate::settle`]). From there it is moved to the dead-letter queue by the same protocol
-//! by which outboxes are moved ([`crate::enqueue`]): the operation that adds it also adds a receipt, receipts
-//! go when the shard's note is gone, and every operation compares the attribute [`LETTERS`], whose revision
-//! rises. So a letter that was purged or replayed in the meantime does not come back.
+//! An event becomes a dead letter in one operation on its shard, which removes it from the queue and records it beside the
+//! log ([`crate::settle`]). From there it is moved to the dead-letter queue by the same protocol as outbox records
+//! ([`crate::enqueue`]): the operation that adds the letter also adds a receipt, a receipt is removed once the shard's
+//! record is gone, and every operation compares the attribute [`LETTERS`], whose revision rises. So a letter that was
+//! purged or replayed in the meantime does not reappear.
 //!
-//! Replaying is the same in the other direction: one operation makes a letter an outbox record of this
-//! object, which movers enqueue into the topic's queue as an event that is marked as replayed.
+//! Replaying uses the same protocol in the other direction: one operation turns a letter into an outbox record of this
+//! object, and movers enqueue it into the topic's queue as an event that is marked as replayed.
 //!
-//! The queue is bounded: the oldest letters are dropped, and counted.
+//! The queue is bounded: the oldest letters are dropped and counted.
 
 use crate::enqueue::{Moved, OutboxEvent, SourcePage};
 use crate::error::{Result, corrupt};
@@ -23,20 +23,20 @@ use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Letters that one operation adds at most, of [`MAX_SETTLED_BYTES`] or one letter. Who purges or replays
-/// takes pages of no more.
+/// The most letters that one operation adds. It adds up to [`MAX_SETTLED_BYTES`], or a single letter. Pages for purging and
+/// replaying are not larger.
 pub const MAX_LETTERS: usize = 256;
 
 /// [`LETTERS`]: the counters of a dead-letter queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LetterBox {
-    /// Counts the operations on the queue.
+    /// The number of operations on the queue.
     pub revision: u64,
     /// The sequence number of the next letter.
     pub next: u64,
-    /// Letters.
+    /// The number of letters.
     pub entries: u64,
-    /// Bytes of their events.
+    /// The bytes of their events.
     pub bytes: u64,
     /// Letters that were dropped to make room.
     pub dropped: u64,
@@ -48,91 +48,90 @@ impl Versioned for LetterBox {
     const NAME: &'static str = "dead-letter queue";
 }
 
-/// The bounds of a dead-letter queue. A single letter is always taken.
+/// The bounds of a dead-letter queue. A single letter is always accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LetterLimit {
-    /// Letters.
+    /// The most letters.
     pub entries: u64,
-    /// Bytes of their events.
+    /// The most bytes of their events.
     pub bytes: u64,
 }
 
-/// A dead-letter queue as it was read, or as an operation made it.
+/// A dead-letter queue, as it was read or as an operation changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadQueue {
-    /// Where it is.
+    /// Its object.
     pub object: ObjectKey,
     /// Its counters.
     pub counters: Stored<LetterBox>,
-    /// Receipts of the sources that were read.
+    /// The receipts of the sources that were read.
     pub receipts: ReceiptsOf,
 }
 
 /// A dead letter with its sequence number in the queue.
 pub type NumberedLetter = (u64, DeadLetter);
 
-/// What a mover knows of the dead letters beside the log of one shard. They were read after the dead-letter
-/// queue was.
+/// A mover's reading of the dead letters beside the log of one shard. They were read after the dead-letter queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetterPage {
     /// The shard's source ([`SourceId::dead`]).
     pub source: SourceId,
-    /// The queue's revision that was known before.
+    /// The queue's revision before the reading.
     pub revision: u64,
-    /// Letters with their numbers in the shard, from the first one on.
+    /// Letters with their numbers in the shard, starting with the first one.
     pub letters: Vec<(u64, DeadLetter)>,
-    /// Whether these are all that the shard has.
+    /// Whether the shard has no other letters.
     pub is_complete: bool,
 }
 
-/// What comes of planning to add letters.
+/// The result of planning to add letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddLetters {
-    /// This operation is to be done.
+    /// This operation is to be executed.
     Write(Box<AddPlan>),
-    /// The queue has them all.
+    /// The queue already has all letters.
     Nothing(Moved),
-    /// The page was read before the queue was, or the source's receipts were not read.
+    /// The page was read before the queue, or the source's receipts were not read.
     Stale,
-    /// Letters must be dropped: read this many of the oldest ones and more, with the queue, and plan again.
+    /// Letters must be dropped: read at least this many of the oldest ones together with the queue, and plan again.
     NeedsOldest(u64),
 }
 
 /// An operation that adds letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddPlan {
-    /// The operation. ECANCELED means that the queue changed: read it again, then the shard.
+    /// The operation. ECANCELED means that the queue changed: read the queue again, then the shard.
     pub op: ObjectOp,
-    /// The queue after it.
+    /// The queue after the operation.
     pub after: DeadQueue,
-    /// Letters that are in the queue after it.
+    /// The letters that are in the queue after the operation.
     pub moved: Moved,
 }
 
-/// Creates the dead-letter queue of a topic; fails with EEXIST where there is one.
+/// Creates the dead-letter queue of a topic; fails with EEXIST if it exists.
 pub fn create(topic: &TopicId) -> ObjectOp {
     let counters = record::encode(&LetterBox::default());
     ObjectOp::create(&name::dead_object(topic)).set_xattr(LETTERS, &counters)
 }
 
-/// Reads a dead-letter queue: its counters and receipts of a source.
+/// Reads a dead-letter queue: its counters and the receipts of a source.
 pub fn read(topic: &TopicId, source: &SourceId) -> ObjectRead {
     ObjectRead::keys(&name::dead_object(topic), vec![name::receipts_key(source)])
 }
 
-/// Reads its counters and letters behind a sequence number.
+/// Reads the counters, and the letters after a sequence number.
 pub fn read_letters(topic: &TopicId, kind: LetterKind, after: Option<u64>, max: u64) -> ObjectRead {
     let kind = kind.key();
     let after = after.map(|sequence| kind.key(sequence)).unwrap_or_default();
     ObjectRead::page(&name::dead_object(topic), after, kind.prefix(), max)
 }
 
-/// Letters of a dead-letter queue by what is done with them.
+/// The two kinds of letters in a dead-letter queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetterKind {
-    /// Those that stay.
+    /// Letters that stay in the queue.
     Kept,
-    /// Those that are to be replayed.
+    /// Letters to be replayed.
     Replayed,
 }
 
@@ -146,7 +145,7 @@ impl LetterKind {
 }
 
 impl DeadQueue {
-    /// Interprets what a read returned; `sources` are those whose receipts were read.
+    /// Interprets a reply; `sources` are those whose receipts were read.
     pub fn from_reply(topic: &TopicId, sources: &[SourceId], reply: &ObjectReply) -> Result<DeadQueue> {
         let object = name::dead_object(topic);
         let raw = reply.xattrs.get(LETTERS).cloned();
@@ -163,7 +162,7 @@ impl DeadQueue {
         Ok(DeadQueue { object, counters, receipts })
     }
 
-    /// Letters of a page, with their sequence numbers.
+    /// Decodes the letters of a page, with their sequence numbers.
     pub fn letters(&self, kind: LetterKind, page: &[(Bytes, Bytes)]) -> Result<Vec<NumberedLetter>> {
         let parse = |(key, value): &(Bytes, Bytes)| {
             let sequence = kind.key().sequence(key);
@@ -174,8 +173,8 @@ impl DeadQueue {
         page.iter().map(parse).collect()
     }
 
-    /// Plans to add letters of a shard. `oldest` is the beginning of the queue as it was read with it; it may
-    /// be empty as long as there is room.
+    /// Plans to add letters of a shard. `oldest` contains the first letters of the queue, from the same read; it may be
+    /// empty as long as there is room.
     pub fn add(&self, page: LetterPage, limit: LetterLimit, oldest: &[NumberedLetter]) -> AddLetters {
         let LetterPage { source, revision, mut letters, is_complete } = page;
         let Some(had) = self.receipts.get(&source).filter(|_| revision == self.counters.value.revision)
@@ -213,7 +212,7 @@ impl DeadQueue {
             counters.bytes -= letter.event.size_bytes();
             counters.dropped += 1;
         }
-        // What is left over is what this operation adds, once all others were dropped.
+        // All remaining letters are added by this operation, once all others were dropped.
         let others = counters.entries - added;
         if others > 0 && (counters.entries > limit.entries || counters.bytes > limit.bytes) {
             return AddLetters::NeedsOldest(self.counters.value.entries.min(added + remove.len() as u64 * 2));
@@ -229,15 +228,14 @@ impl DeadQueue {
         AddLetters::Write(Box::new(AddPlan { op: op.omap_set(set).omap_remove(remove), after, moved }))
     }
 
-    /// Removes letters for good.
+    /// Removes letters permanently.
     pub fn purge(&self, letters: &[NumberedLetter]) -> (ObjectOp, DeadQueue) {
         let (counters, keys) = self.without(letters);
         let (op, after) = self.change(counters);
         (op.omap_remove(keys), after)
     }
 
-    /// Makes letters outbox records of this object. Their time to live counts from `now_ns`, nanoseconds
-    /// since 1970.
+    /// Turns letters into outbox records of this object. Their time to live starts at `now_ns`, in nanoseconds since 1970.
     pub fn replay(&self, letters: &[NumberedLetter], now_ns: u64) -> (ObjectOp, DeadQueue) {
         let (mut counters, keys) = self.without(letters);
         let mut set = Vec::with_capacity(letters.len());
@@ -251,7 +249,7 @@ impl DeadQueue {
         (op.omap_set(set).omap_remove(keys), after)
     }
 
-    /// The counters and keys when letters of this reading are taken out.
+    /// The counters without these letters, and the letters' keys.
     fn without(&self, letters: &[NumberedLetter]) -> (LetterBox, Vec<Bytes>) {
         let mut counters = self.counters.value;
         let bytes: u64 = letters.iter().map(|(_, letter)| letter.event.size_bytes()).sum();
@@ -268,7 +266,7 @@ impl DeadQueue {
     }
 }
 
-/// How many of these letters one operation takes.
+/// The number of these letters that fit into one operation.
 fn fitting(letters: &[NumberedLetter]) -> usize {
     let mut bytes = 0;
     let fits = |(_, letter): &&NumberedLetter| {
@@ -278,7 +276,7 @@ fn fitting(letters: &[NumberedLetter]) -> usize {
     letters.iter().take(MAX_LETTERS).take_while(fits).count().max(1).min(letters.len())
 }
 
-/// The numbers that a page shows all letters of: it begins with the first one.
+/// The range of numbers that a page covers completely; the page starts with the first letter.
 #[derive(Clone, Copy, Debug)]
 struct Covered(Option<u64>);
 
@@ -292,9 +290,8 @@ impl Covered {
     }
 }
 
-/// Letters that are to be replayed, as the outbox of a source for one shard of the queue. `letters` begin
-/// with the first one that there is, and were read after the shard was, with the receipts of
-/// [`SourceId::replay`].
+/// The letters to be replayed into one shard of the queue, as a page of an outbox. `letters` start with the first existing
+/// one. They were read after the shard, which was read with the receipts of [`SourceId::replay`].
 pub fn replay_page(
     topic: &TopicId,
     letters: &[NumberedLetter],
@@ -314,12 +311,12 @@ pub fn replay_page(
     SourcePage { source, basis: shard.basis(), events, gone, is_complete }
 }
 
-/// The number in an id that [`dead_id`] made.
+/// The number in an id that [`dead_id`] created.
 pub fn number_of(id: &EventId) -> Option<u64> {
     Some(u64::from_be_bytes(id.as_bytes().try_into().ok()?))
 }
 
-/// Removes outbox records of replayed letters that are in the queue.
+/// Removes the outbox records of replayed letters that are in the queue.
 pub fn forget_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
     let keys = numbers.iter().map(|number| Kind::Replay.key(*number)).collect();
     ObjectOp::on(&name::dead_object(topic)).omap_remove(keys)
@@ -357,7 +354,7 @@ mod tests {
         DeadQueue { object: name::dead_object(&topic()), counters, receipts }
     }
 
-    /// A shard that has had the replays 0 and 9.
+    /// A shard that has enqueued the replays 0 and 9.
     fn shard() -> Shard {
         let id = Identity { topic: topic(), generation: 1, shard: 0, shards: 1 };
         let receipts = BTreeSet::from([dead_id(0), dead_id(9)]);
@@ -391,7 +388,7 @@ mod tests {
         let (_, queue) = queue.purge(&[(0, letter("1234567890")), (1, letter("1234567890"))]);
         assert_eq!((queue.counters.value.entries, queue.counters.value.bytes), (0, 0));
         assert!(matches!(queue.add(page(&queue, &[0, 1]), LIMIT, &[]), AddLetters::Nothing(_)));
-        // When the shard has forgotten the first one, so does the queue.
+        // Once the shard has removed the first letter, the queue removes its receipt.
         let queue = add(&queue, &[1, 2], &[]);
         assert_eq!(queue.counters.value.entries, 1);
         assert_eq!(queue.receipts[&source()], BTreeSet::from([dead_id(1), dead_id(2)]));

@@ -1,20 +1,17 @@
-//! Enqueueing: events of outboxes, many at a time, into one shard, each exactly once.
+//! Enqueueing: many events of outboxes are added to one shard in one operation, each exactly once.
 //!
-//! A *mover* reads the shard's state, then outbox records of one or more sources, enqueues what the shard has
-//! not had, and then removes the outbox records. Any number of movers may do so for the same sources at the
-//! same time.
+//! A *mover* reads the shard's state, then outbox records of one or more sources. It enqueues the events that the shard has
+//! not had, and then removes the outbox records. Any number of movers may process the same sources at the same time.
 //!
-//! Deduplication: the operation that enqueues an event adds its id to the *receipts* of its source. A receipt
-//! is removed only by an operation whose mover knows that the outbox record is gone. The operation compares
-//! the tail, and every operation that changes the log's end or receipts raises the tail's revision. So when
-//! it succeeds, receipts are as they were before the mover read the outbox. Suppose an event of that reading
-//! had been enqueued before. Then its receipt is there, and the mover skips it; or its receipt was removed
-//! before the state was read, hence its outbox record had been removed before that too, and the later reading
-//! of the outbox did not show it. The first is handled and the second contradicts the assumption.
-//! [`SourcePage::basis`] holds movers to that order.
+//! Deduplication: the operation that enqueues an event adds its id to the *receipts* of its source. A receipt is removed
+//! only by an operation whose mover knows that the outbox record is gone. The operation compares the tail, and every
+//! operation that changes the log's end or the receipts raises the tail's revision. So if the operation succeeds, the
+//! receipts are unchanged since before the mover read the outbox. Suppose an event of that reading was enqueued earlier.
+//! Then either its receipt is present, and the mover skips the event. Or its receipt was removed before the state was read;
+//! then its outbox record had been removed even earlier, and the later reading of the outbox did not contain it, which
+//! contradicts the assumption. [`SourcePage::basis`] enforces the order of the reads.
 //!
-//! Receipts are bounded by [`MAX_RECEIPTS`] for each source: a mover that does not remove outbox records
-//! can't go on.
+//! The receipts of each source are bounded by [`MAX_RECEIPTS`]: a mover that does not remove outbox records can't continue.
 
 use crate::error::Result;
 use crate::name::{self, Kind, SourceId};
@@ -24,16 +21,15 @@ use crate::shard::{ReceiptsOf, Shard, Stored};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// Bytes of events in one batch at most, unless it is one event.
+/// The most bytes of events in one batch, unless it is a single event.
 pub const BATCH_BYTES: u64 = 64 << 10;
-/// Events in one batch at most.
+/// The most events in one batch.
 pub const BATCH_EVENTS: usize = 512;
-/// Bytes of events in one operation at most, unless it is one event.
+/// The most bytes of events in one operation, unless it is a single event.
 pub const OP_BYTES: u64 = 1 << 20;
-/// Receipts of one source in one shard at most.
+/// The most receipts of one source in one shard.
 pub const MAX_RECEIPTS: usize = 4096;
-/// Bytes of events in the object itself at most. Beyond it outboxes keep their records until the owner has
-/// spilled.
+/// The most bytes of events in the object itself. Beyond it, outboxes keep their records until the owner has spilled.
 pub const MAX_RESIDENT_BYTES: u64 = 32 << 20;
 
 /// The state of a shard that a mover knew before it read an outbox.
@@ -48,40 +44,40 @@ pub struct Basis {
 /// An outbox record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxEvent {
-    /// Its identity within the source.
+    /// Its id within the source.
     pub id: EventId,
     /// The event.
     pub event: Event,
 }
 
-/// What a mover knows of one source: the outbox records for one shard.
+/// A mover's reading of one source: its outbox records for one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourcePage {
     /// The source.
     pub source: SourceId,
     /// The state of the shard that was known before these records were seen in the outbox.
     pub basis: Basis,
-    /// Records that were in the outbox. Those of one key are in their order, and none of a key is left out
-    /// before another one of it.
+    /// Records that were in the outbox. Records of one key are in their order, and no record is omitted before another one
+    /// of the same key.
     pub events: Vec<OutboxEvent>,
-    /// Ids of records that are known to be gone from the outbox.
+    /// The ids of records that are no longer in the outbox.
     pub gone: BTreeSet<EventId>,
-    /// Whether `events` are all records for this shard that the source had: then all others are gone.
+    /// Whether `events` are all records of the source for this shard. If so, all other records are gone.
     pub is_complete: bool,
 }
 
-/// What comes of planning an enqueue.
+/// The result of planning an enqueue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enqueue {
-    /// This operation is to be done.
+    /// This operation is to be executed.
     Write(Box<EnqueuePlan>),
-    /// There is nothing to write. The records of these sources are in the queue already.
+    /// There is nothing to write. These records are already in the queue.
     Nothing(Vec<Moved>),
-    /// The mover must do something else first.
+    /// The mover must take another action first.
     Refused(Refusal),
 }
 
-/// Records that are in the queue, so that the outbox may lose them.
+/// Records that are in the queue and may be removed from the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The source.
@@ -90,45 +86,44 @@ pub struct Moved {
     pub ids: Vec<EventId>,
 }
 
-/// Why nothing can be enqueued now.
+/// The reason why nothing can be enqueued now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The generation is closed: read the topic again.
     Closed,
-    /// The receipts of these sources are not known: read the shard with them, then the outboxes again.
+    /// The receipts of these sources are unknown: read the shard with them, then the outboxes again.
     UnknownReceipts(Vec<SourceId>),
-    /// These sources were read before the shard's state was, or given twice: read them again.
+    /// These sources were read before the shard's state, or occur twice: read them again.
     StalePages(Vec<SourceId>),
-    /// These sources have too many receipts: remove outbox records that are in the queue.
+    /// These sources have too many receipts: remove outbox records whose events are in the queue.
     TooManyReceipts(Vec<SourceId>),
     /// The object is full: the owner must spill first.
     NotSpilled,
-    /// A queue that drops the oldest events must drop some first.
+    /// The queue drops its oldest events, and must drop some first.
     NoRoom {
-        /// How many entries.
+        /// The number of entries to drop.
         entries: u64,
-        /// How many bytes.
+        /// The number of bytes to drop.
         bytes: u64,
     },
 }
 
-/// An operation that enqueues.
+/// An operation that enqueues events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnqueuePlan {
-    /// The operation. ECANCELED and ENOENT mean that the shard changed: read it again, then the outboxes.
+    /// The operation. ECANCELED and ENOENT mean that the shard changed: read the shard again, then the outboxes.
     pub op: ObjectOp,
-    /// The shard after it.
+    /// The shard after the operation.
     pub after: Shard,
-    /// Records that are in the queue after it.
+    /// The records that are in the queue after the operation.
     pub moved: Vec<Moved>,
-    /// Records that did not fit, with the basis that they have after it.
+    /// The records that did not fit, with their basis after the operation.
     pub rest: Vec<SourcePage>,
-    /// Events that it adds.
+    /// The number of events that the operation adds.
     pub added: u64,
 }
 
-/// The limit of a queue that drops the oldest events, for one shard: the topic's divided by the number of
-/// shards.
+/// The limit for one shard of a queue that drops its oldest events: the topic's limit divided by the number of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardLimit {
     /// Entries.
@@ -138,17 +133,16 @@ pub struct ShardLimit {
 }
 
 impl Shard {
-    /// What a page that is read from now on is based on.
+    /// The basis of pages that are read from now on.
     pub fn basis(&self) -> Basis {
         Basis { generation: self.id.value.generation, revision: self.tail.value.revision }
     }
 }
 
-/// Plans to enqueue what the shard has not had of these pages.
+/// Plans to enqueue the events of these pages that the shard has not had.
 ///
-/// `limit` is that of a topic that drops its oldest events. Other topics have none here: what was admitted is
-/// enqueued. `resident_bytes` are the bytes of events that the object itself has at most
-/// ([`MAX_RESIDENT_BYTES`]).
+/// `limit` is the limit of a topic that drops its oldest events. Other topics have no limit here: admitted events are
+/// always enqueued. `resident_bytes` is the most bytes of events in the object itself ([`MAX_RESIDENT_BYTES`]).
 pub fn plan(
     shard: &Shard,
     pages: Vec<SourcePage>,
@@ -179,7 +173,7 @@ pub fn plan(
     Ok(selection.finish())
 }
 
-/// Events that are chosen for one operation.
+/// The events selected for one operation.
 struct Selection<'a> {
     shard: &'a Shard,
     limit: Option<ShardLimit>,
@@ -211,7 +205,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Chooses events of a page until the operation is full.
+    /// Selects events of a page until the operation is full.
     fn take(&mut self, page: SourcePage) -> Result<()> {
         let SourcePage { source, basis, events, gone, is_complete } = page;
         let had = self.shard.receipts.get(&source).cloned().unwrap_or_default();
@@ -229,7 +223,7 @@ impl<'a> Selection<'a> {
                 moved.push(outbox.id);
                 continue;
             }
-            // Once one does not fit, none behind it is taken: order within the source.
+            // After an event that does not fit, no later one is taken, to keep the order within the source.
             if !left.is_empty() || !self.fits(&outbox.event) {
                 left.push(outbox);
                 continue;
@@ -251,7 +245,7 @@ impl<'a> Selection<'a> {
             self.moved.push(Moved { source: source.clone(), ids: moved });
         }
         if !left.is_empty() {
-            // What was gone is gone for the rest too; it says nothing any more of what else there is.
+            // The operation already processes the gone records. The rest is not all that the source has.
             self.rest.push(SourcePage {
                 source,
                 basis,
@@ -263,7 +257,7 @@ impl<'a> Selection<'a> {
         Ok(())
     }
 
-    /// Whether another event may be added to the operation.
+    /// Whether the operation can take another event.
     fn fits(&mut self, event: &Event) -> bool {
         if self.is_full {
             return false;
@@ -272,8 +266,7 @@ impl<'a> Selection<'a> {
         let is_first = self.events.is_empty();
         let fits_op = is_first || bytes <= OP_BYTES;
         let fits_object = self.shard.resident_bytes() + bytes <= self.resident_bytes;
-        // A single event is taken by a queue that has nothing to be dropped, whatever its size: parked events are
-        // not dropped.
+        // A queue that has nothing to drop accepts a single event of any size: parked events are not dropped.
         let fits_limit = (is_first && self.shard.is_log_empty())
             || self.limit.is_none_or(|limit| {
                 self.shard.entries() + entries <= limit.entries
@@ -284,7 +277,7 @@ impl<'a> Selection<'a> {
         !self.is_full
     }
 
-    /// What must be dropped so that the next operation takes as much as it can.
+    /// The room to be made so that the next operation takes as many events as possible.
     fn needed_room(&self, limit: ShardLimit) -> Refusal {
         let (mut entries, mut bytes) = (0, 0);
         for outbox in self.rest.iter().flat_map(|page| &page.events) {
@@ -339,7 +332,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// Events as batches, from this sequence number on.
+/// Groups events into batches, starting with the sequence number `first`.
 fn batches(first: u64, events: Vec<Event>) -> Vec<(Bytes, Bytes)> {
     let mut groups: Vec<Vec<Event>> = Vec::new();
     let mut bytes = 0;

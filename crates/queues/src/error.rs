@@ -1,12 +1,11 @@
-//! What can be wrong with what a caller gives or an object holds.
+//! Errors in a caller's arguments or in an object's content.
 
 use nacre_types::encoding::DecodeError;
 
-/// An error of this crate. Conflicts with other gateways are not errors: functions return them as outcomes.
+/// An error of this crate. Conflicts with other gateways are not errors: functions return them as results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// An attribute, key or record of an object can't be understood. Never retried: an operator must look at
-    /// the object.
+    /// An attribute, key or record of an object can't be decoded. Never retried: an operator must examine the object.
     #[error("{object}: {source}")]
     Corrupt {
         /// The object.
@@ -14,17 +13,17 @@ pub enum Error {
         /// What is wrong.
         source: DecodeError,
     },
-    /// A name can't be used.
+    /// A name is invalid.
     #[error("{what} {name:?} is not valid: {reason}")]
     InvalidName {
-        /// What it names.
+        /// The kind of name.
         what: &'static str,
         /// The name.
         name: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// An event is larger than any queue takes.
+    /// An event exceeds the size limit of queues.
     #[error("an event has {bytes} bytes; a queue takes events of up to {limit}")]
     TooLarge {
         /// Its size.
@@ -32,7 +31,7 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// A number of shards that a topic can't have.
+    /// A topic can't have this number of shards.
     #[error("a topic has 1 to {limit} shards, not {shards}")]
     InvalidShards {
         /// The number.
@@ -45,7 +44,7 @@ pub enum Error {
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Damage of an object that decoding did not find by itself.
+/// Corruption of an object that decoding did not detect.
 pub(crate) fn corrupt(
     object: &impl std::fmt::Display,
     what: &'static str,

@@ -1,13 +1,11 @@
-//! The generations of a topic's queue, as the topic's record keeps them.
+//! The generations of a topic's queue, as stored in the topic's record.
 //!
-//! Each change of the number of shards makes a new *generation*. Events are enqueued into the current one
-//! only; older ones are closed and are drained. A topic that is created gets its first generation in the same
-//! way, and one that is switched to non-persistent gets a hidden one of a single shard, for events that
-//! outboxes still hold.
+//! Each change of the number of shards creates a new *generation*. Events are enqueued into the current one only; older
+//! ones are closed and drained. A new topic gets its first generation in the same way. A topic that becomes non-persistent
+//! gets a hidden generation with a single shard, for events that are still in outboxes.
 //!
-//! Changes of the record are compare-and-swap operations of whoever keeps it. A change of generations is
-//! [`Layout::begin`], the steps of [`crate::reshard`], which any gateway may repeat or continue, and
-//! [`Layout::commit`].
+//! Changes of the record are compare-and-swap operations of the code that stores it. A change of generations consists of
+//! [`Layout::begin`], the steps of [`crate::reshard`], which any gateway may repeat or continue, and [`Layout::commit`].
 
 use crate::error::{Error, Result};
 use crate::name::{self, KeyHash, MAX_SHARDS, TopicId};
@@ -16,18 +14,17 @@ use crate::record::Identity;
 use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 
-/// Generations that may be waiting to be drained. More changes are refused.
+/// The most generations that wait to be drained. Further changes are refused.
 pub const MAX_OLDER: usize = 16;
 
 /// A generation of a topic's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Counts from 1.
+    /// The generation's number, from 1.
     pub number: u64,
-    /// Its shards, at least 1.
+    /// The number of its shards, at least 1.
     pub shards: u32,
-    /// Whether its shards are objects that `rados ls` shows in the namespace `notif` while it is the current
-    /// one.
+    /// Whether its shards are objects in the namespace `notif`, shown by `rados ls`, while it is the current one.
     pub is_visible: bool,
 }
 
@@ -51,15 +48,15 @@ impl Generation {
 /// The generations of a topic's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// What events are enqueued into; `None` for a topic that was never persistent.
+    /// The generation into which events are enqueued; `None` for a topic that was never persistent.
     pub current: Option<Generation>,
-    /// What is being made.
+    /// The generation that is being created.
     pub next: Option<Generation>,
-    /// Closed generations that are not drained, oldest first.
+    /// Closed generations that are not yet drained, oldest first.
     pub older: Vec<Generation>,
-    /// The highest number that was given to a generation.
+    /// The highest number of a generation so far.
     pub last_number: u64,
-    /// Whether the topic is being deleted: its objects are removed, then its record.
+    /// Whether the topic is being deleted: first its objects are removed, then its record.
     pub is_deleted: bool,
 }
 
@@ -67,7 +64,7 @@ impl Versioned for Layout {
     const NAME: &'static str = "queue layout";
 }
 
-/// What a queue is to become.
+/// The target of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Persistent, with this many shards.
@@ -76,16 +73,16 @@ pub enum Target {
     NotPersistent,
 }
 
-/// What [`Layout::begin`] did.
+/// The result of [`Layout::begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// The layout names a new generation now: write the record, then do the steps.
+    /// The layout now names a new generation: write the record, then execute the steps.
     Started,
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Unchanged,
-    /// Another change is under way: complete it first.
+    /// Another change is in progress: complete it first.
     Busy,
-    /// Too many generations wait to be drained.
+    /// Too many generations are not yet drained.
     TooMany,
     /// The topic is being deleted.
     Deleted,
@@ -97,7 +94,7 @@ impl Layout {
         self.current.is_some_and(|current| current.is_visible)
     }
 
-    /// Begins a change of generations.
+    /// Starts a change of generations.
     pub fn begin(&mut self, target: Target) -> Result<Begin> {
         if let Target::Shards(shards) = target
             && !(1..=MAX_SHARDS).contains(&shards)
@@ -129,8 +126,8 @@ impl Layout {
         Ok(Begin::Started)
     }
 
-    /// Ends the change to generation `number`, whose steps are done; `false` where that is not under way:
-    /// somebody else did it.
+    /// Completes the change to generation `number` after all its steps; `false` if this change is not in progress, because
+    /// another gateway completed it.
     #[must_use]
     pub fn commit(&mut self, number: u64) -> bool {
         match self.next {
@@ -143,7 +140,7 @@ impl Layout {
         }
     }
 
-    /// Forgets a generation all of whose shards are gone; `false` where it is not there.
+    /// Removes a generation whose shards are all gone; `false` if it is not there.
     #[must_use]
     pub fn retire(&mut self, number: u64) -> bool {
         let before = self.older.len();
@@ -156,17 +153,17 @@ impl Layout {
         self.is_deleted = true;
     }
 
-    /// Generations with events to be delivered, oldest first.
+    /// Generations whose events are to be delivered, oldest first.
     pub fn delivered(&self) -> impl Iterator<Item = Generation> + '_ {
         self.older.iter().copied().chain(self.current)
     }
 
-    /// Generations whose events a generation waits for.
+    /// Generations whose events are delivered before those of generation `number`.
     pub fn before(&self, number: u64) -> impl Iterator<Item = Generation> + '_ {
         self.delivered().filter(move |generation| generation.number < number)
     }
 
-    /// All objects of shards that the topic can have, to be removed when it is deleted.
+    /// The objects of all shards that the topic may have, to be removed when it is deleted.
     pub fn objects(&self, tenant: &str, topic_name: &str, topic: &TopicId) -> Vec<ObjectKey> {
         let all = || self.delivered().chain(self.next);
         let visible = all().map(|generation| generation.visible_shards()).max().unwrap_or(0);
@@ -178,7 +175,7 @@ impl Layout {
     }
 }
 
-/// Where a shard can be: look at the first place; if another generation is there, at the second one.
+/// The objects where a shard may be. If the first one holds another generation, the shard is in the second one.
 pub fn places(
     tenant: &str,
     topic_name: &str,

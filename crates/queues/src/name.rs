@@ -1,6 +1,6 @@
 //! Names: topics, sources, namespaces, RADOS objects, omap keys, and the hash that assigns keys to shards.
 //!
-//! No omap key contains NUL: the C interface of librados pages by C strings.
+//! No omap key contains NUL, because the C interface of librados takes cursors as C strings.
 
 use crate::error::{Error, Result};
 use crate::op::ObjectKey;
@@ -8,9 +8,9 @@ use bytes::Bytes;
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
 
-/// The namespace of the shards of current generations; `rados ls` shows exactly these.
+/// The namespace of the shards of current generations. It contains no other objects, so `rados ls` shows exactly these.
 pub const QUEUES: &str = "notif";
-/// The namespace of the shards of closed generations, and of hidden ones.
+/// The namespace of the shards of closed and hidden generations.
 pub const CLOSED: &str = "notif.closed";
 /// The namespace of spill segments.
 pub const SPILL: &str = "notif.spill";
@@ -20,17 +20,17 @@ pub const DEAD: &str = "notif.dead";
 /// The most shards of a topic.
 pub const MAX_SHARDS: u32 = 4096;
 
-/// The longest id of a topic or a source, in bytes.
+/// The longest id of a topic, in bytes. The id of a source may have 40 more.
 const MAX_ID_BYTES: usize = 128;
-/// Digits of a sequence number in a key.
+/// The number of digits of a sequence number in a key.
 const SEQUENCE_DIGITS: usize = 16;
 
-/// A topic's id: unique for ever, other than its name.
+/// A topic's id. Unlike a topic's name, it is never reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TopicId(String);
 
 impl TopicId {
-    /// Takes letters, digits, `-` and `_`.
+    /// Accepts letters, digits, `-` and `_`.
     pub fn new(id: &str) -> Result<TopicId> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if id.is_empty() || id.len() > MAX_ID_BYTES || !id.bytes().all(valid) {
@@ -52,16 +52,16 @@ impl std::fmt::Display for TopicId {
     }
 }
 
-/// Where events come from: the outbox of a bucket (its id), of a dead-letter queue, or of a shard's dead
-/// letters.
+/// The source of events: the outbox of a bucket (its id), the replay outbox of a dead-letter queue, or the dead letters of
+/// a shard.
 ///
-/// An outbox record belongs to one source for ever. An event id that a complete reading of a source does not
-/// show never appears in that source again.
+/// An outbox record always belongs to the same source. An event id that is missing from a complete reading of a source
+/// never appears in that source again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SourceId(String);
 
 impl SourceId {
-    /// Takes printable ASCII without spaces.
+    /// Accepts printable ASCII without spaces.
     pub fn new(id: &str) -> Result<SourceId> {
         if id.is_empty() || id.len() > MAX_ID_BYTES + 40 || !id.bytes().all(|byte| byte.is_ascii_graphic()) {
             let reason = "it has 1 to 168 printable characters";
@@ -75,7 +75,7 @@ impl SourceId {
         SourceId(format!("replay.{topic}"))
     }
 
-    /// The dead letters that a shard hands over.
+    /// The dead letters that a shard moves to the dead-letter queue.
     pub fn dead(topic: &TopicId, generation: u64, shard: u32) -> SourceId {
         SourceId(format!("dead.{topic}.{generation}.{shard}"))
     }
@@ -86,8 +86,8 @@ impl SourceId {
     }
 }
 
-/// The hash of an object's key within its bucket. It decides the shard, and keys of one hash are delivered in
-/// one order.
+/// The hash of an object's key within its bucket. It determines the shard. Events of keys with the same hash are delivered
+/// in one order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyHash(pub u32);
 
@@ -97,26 +97,26 @@ impl KeyHash {
         KeyHash(ceph_str_hash_rjenkins(format!("{bucket}:{key}").as_bytes()))
     }
 
-    /// The shard of this hash among `shards`, which is not 0.
+    /// The shard of this hash among `shards`, which must not be 0.
     pub fn shard(self, shards: u32) -> u32 {
         self.0 % shards.max(1)
     }
 }
 
-/// The visible object of a shard: `TENANT:TOPIC`, and `TENANT:TOPIC.N` from the second shard on.
+/// The visible object of a shard: `TENANT:TOPIC` for shard 0, `TENANT:TOPIC.N` for shard N.
 ///
-/// Topics' names have no dots, so that names of different topics never coincide.
+/// Topic names have no dots, so names of different topics never coincide.
 pub fn queue_object(tenant: &str, topic: &str, shard: u32) -> ObjectKey {
     let name = if shard == 0 { format!("{tenant}:{topic}") } else { format!("{tenant}:{topic}.{shard}") };
     ObjectKey { namespace: QUEUES, name }
 }
 
-/// The object of a shard whose generation is closed or hidden.
+/// The object of a shard of a closed or hidden generation.
 pub fn closed_object(topic: &TopicId, generation: u64, shard: u32) -> ObjectKey {
     ObjectKey { namespace: CLOSED, name: format!("{topic}.{generation}.{shard}") }
 }
 
-/// The object of a spill segment. The owner's epoch makes the names that different owners write different.
+/// The object of a spill segment. The owner's epoch makes the names of different owners' segments distinct.
 pub fn segment_object(topic: &TopicId, generation: u64, shard: u32, first: u64, epoch: u64) -> ObjectKey {
     ObjectKey { namespace: SPILL, name: format!("{topic}.{generation}.{shard}.{first:016x}.{epoch}") }
 }
@@ -126,8 +126,8 @@ pub fn dead_object(topic: &TopicId) -> ObjectKey {
     ObjectKey { namespace: DEAD, name: topic.to_string() }
 }
 
-/// The topic that an object in [`CLOSED`], [`SPILL`] or [`DEAD`] belongs to, so that a sweep can find what no
-/// topic owns.
+/// The topic that an object in [`CLOSED`], [`SPILL`] or [`DEAD`] belongs to. A sweep uses it to find objects without a
+/// topic.
 pub fn topic_of(object: &ObjectKey) -> Option<TopicId> {
     if object.namespace == QUEUES {
         return None;
@@ -135,25 +135,25 @@ pub fn topic_of(object: &ObjectKey) -> Option<TopicId> {
     TopicId::new(object.name.split('.').next()?).ok()
 }
 
-/// Records of a shard's omap, by the first byte of their keys.
+/// The kinds of records in a shard's omap, by the first byte of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `d`: a dead letter on its way to the dead-letter queue.
     Dead,
-    /// `e`: a batch of events, under the sequence number of the first one.
+    /// `e`: a batch of events, keyed by the sequence number of the first one.
     Batch,
     /// `l`: a dead letter in the dead-letter queue.
     Letter,
-    /// `o`: a dead letter that is to be replayed.
+    /// `o`: a dead letter to be replayed.
     Replay,
     /// `r`: a parked event.
     Parked,
-    /// `s`: the manifest of a spill segment, under the sequence number of its first event.
+    /// `s`: the manifest of a spill segment, keyed by the sequence number of its first event.
     Segment,
 }
 
 impl Kind {
-    /// What the keys begin with.
+    /// The prefix of the keys.
     pub fn prefix(self) -> &'static str {
         match self {
             Kind::Dead => "d",
@@ -165,7 +165,7 @@ impl Kind {
         }
     }
 
-    /// The key of a record: the prefix and 16 hexadecimal digits, which sort as the numbers do.
+    /// The key of a record: the prefix and 16 hexadecimal digits, which sort like the numbers.
     pub fn key(self, sequence: u64) -> Bytes {
         format!("{}{sequence:0SEQUENCE_DIGITS$x}", self.prefix()).into()
     }
@@ -180,7 +180,7 @@ impl Kind {
     }
 }
 
-/// The prefix of receipts' keys.
+/// The prefix of the keys of receipts.
 pub const RECEIPTS: &str = "w";
 
 /// The key of the receipts of a source.
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(topic_of(&queue_object("", "t", 0)), None);
     }
 
-    /// Part of the format: a reader of another release must find a key in the same shard.
+    /// The assignment is part of the format: another release must find a key in the same shard.
     #[test]
     fn a_key_is_assigned_by_the_hash_of_bucket_and_key() {
         let hash = KeyHash::new("bucket", "key");

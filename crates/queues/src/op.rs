@@ -1,4 +1,4 @@
-//! Compound operations on the objects of queues: which object, and what [`nacre_types::compound`] describes.
+//! Compound operations on the objects of queues: an object, and an operation of [`nacre_types::compound`].
 
 use crate::error::{Result, corrupt};
 use bytes::Bytes;
@@ -26,17 +26,17 @@ impl std::fmt::Display for ObjectKey {
 pub struct ObjectOp {
     /// The object.
     pub object: ObjectKey,
-    /// What must hold, and what is done then.
+    /// Its guards and its steps.
     pub write: Write,
 }
 
 impl ObjectOp {
-    /// An operation on an object that must exist.
+    /// Starts an operation on an existing object.
     pub fn on(object: &ObjectKey) -> ObjectOp {
         ObjectOp::with(object, Guard::Exists)
     }
 
-    /// An operation that creates an object that must not exist.
+    /// Starts an operation that creates an object, which must not exist.
     pub fn create(object: &ObjectKey) -> ObjectOp {
         ObjectOp::with(object, Guard::Create)
     }
@@ -79,27 +79,27 @@ impl ObjectOp {
     }
 }
 
-/// A page of omap entries.
+/// The range of a page of omap entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
-    /// The last key of the page before; empty for the first page.
+    /// The last key of the previous page; empty for the first page.
     pub after: Bytes,
-    /// What the keys begin with.
+    /// The prefix of the keys.
     pub prefix: Bytes,
     /// The most entries.
     pub max: u64,
 }
 
-/// A compound read of one object: all parts see the same state of it.
+/// A compound read of one object: all its parts see the same state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRead {
     /// The object.
     pub object: ObjectKey,
-    /// Omap entries to read by key.
+    /// Omap entries to be read by key.
     pub keys: Vec<Bytes>,
-    /// A page of the omap.
+    /// A page of the omap to be read.
     pub page: Option<PageRequest>,
-    /// Whether the data is read. The attributes always are.
+    /// Whether the data is read. The attributes are always read.
     pub data: bool,
 }
 
@@ -125,7 +125,7 @@ impl ObjectRead {
         ObjectRead { data: true, ..ObjectRead::attributes(object) }
     }
 
-    /// What is read.
+    /// The read without the object.
     pub fn read(&self) -> Read {
         let keys = Some(&self.keys).filter(|keys| !keys.is_empty()).map(|keys| Fetch::Keys(keys.clone()));
         let page =
@@ -160,16 +160,16 @@ impl ObjectRead {
     }
 }
 
-/// What an [`ObjectRead`] of an object that exists returned.
+/// The reply to an [`ObjectRead`] of an existing object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectReply {
     /// All attributes.
     pub xattrs: BTreeMap<String, Bytes>,
-    /// The entries that were asked for by key and exist.
+    /// The requested omap entries that exist.
     pub values: BTreeMap<Bytes, Bytes>,
     /// The page, in the order of the keys.
     pub page: Vec<(Bytes, Bytes)>,
-    /// Whether there are entries behind the page.
+    /// Whether there are entries after the page.
     pub more: bool,
     /// The data.
     pub data: Bytes,

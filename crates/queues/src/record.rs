@@ -1,4 +1,4 @@
-//! What queues keep in RADOS: attributes and omap values, each a structure in a versioned envelope
+//! The records of queues in RADOS: attributes and omap values, each a structure in a versioned envelope
 //! (docs/format/queues.md).
 
 use crate::error::{Error, Result};
@@ -7,25 +7,25 @@ use bytes::Bytes;
 use nacre_types::encoding::{self, Versioned};
 use serde::{Deserialize, Serialize};
 
-/// The attribute that says whose queue an object is ([`Identity`]).
+/// The attribute that identifies the queue that an object belongs to ([`Identity`]).
 pub const ID: &str = "rgw.queue.id";
-/// The attribute that says whether it takes events: [`OPEN`] or [`CLOSED`].
+/// The attribute that tells whether the shard accepts events: [`OPEN`] or [`CLOSED`].
 pub const STATE: &str = "rgw.queue.state";
-/// The attribute that counts what came in ([`Tail`]).
+/// The attribute with the counters of enqueued events ([`Tail`]).
 pub const TAIL: &str = "rgw.queue.tail";
-/// The attribute that counts what went out ([`Head`]).
+/// The attribute with the counters of settled events ([`Head`]).
 pub const HEAD: &str = "rgw.queue.head";
 /// The attribute that names the owner ([`Owner`]).
 pub const OWNER: &str = "rgw.queue.owner";
 /// The attribute of a copy of a shard ([`CopyState`]).
 pub const COPY: &str = "rgw.queue.copy";
-/// The attribute of an object that is reserved for a shard: the token of who reserved it. Empty or absent in
-/// a shard.
+/// The attribute of an object that is reserved for a shard: the token of the gateway that reserved it. Empty or absent in a
+/// shard.
 pub const RESERVED: &str = "rgw.queue.reserved";
 /// The attribute of a dead-letter queue ([`LetterBox`](crate::dead::LetterBox)).
 pub const LETTERS: &str = "rgw.queue.letters";
 
-/// The value of [`STATE`] of a shard that takes events.
+/// The value of [`STATE`] of a shard that accepts events.
 pub const OPEN: &[u8] = b"open";
 /// The value of [`STATE`] of a shard of a closed generation.
 pub const CLOSED: &[u8] = b"closed";
@@ -34,16 +34,16 @@ pub const CLOSED: &[u8] = b"closed";
 pub const MAX_EVENT_BYTES: usize = 256 << 10;
 /// The longest id of an event, in bytes.
 pub const MAX_EVENT_ID_BYTES: usize = 64;
-/// The longest text about a failure that is kept, in bytes.
+/// The longest text about a failure that is stored, in bytes.
 const MAX_DETAIL_BYTES: usize = 512;
 
-/// An event's identity within its source: never used for another event.
+/// An event's id within its source. It is never used for another event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EventId(Bytes);
 
 impl EventId {
-    /// Takes 1 to 64 bytes: the operation's tag, and the configuration's number where one operation has
-    /// several events.
+    /// Accepts 1 to 64 bytes: the operation's tag, followed by the configuration's number if the operation has several
+    /// events.
     pub fn new(id: impl Into<Bytes>) -> Result<EventId> {
         let id = id.into();
         if id.is_empty() || id.len() > MAX_EVENT_ID_BYTES {
@@ -64,7 +64,7 @@ impl EventId {
 pub struct Event {
     /// The hash of its bucket and key.
     pub key: KeyHash,
-    /// When the operation took place, in nanoseconds since 1970. Its time to live counts from it.
+    /// When the operation took place, in nanoseconds since 1970. The time to live starts at this time.
     pub time_ns: u64,
     /// Whether it was replayed from the dead-letter queue.
     pub replayed: bool,
@@ -73,12 +73,12 @@ pub struct Event {
 }
 
 impl Event {
-    /// What it counts in a queue's size.
+    /// Its contribution to a queue's size.
     pub fn size_bytes(&self) -> u64 {
         self.payload.len() as u64
     }
 
-    /// Fails for an event that no queue takes.
+    /// Fails if the event exceeds the size limit of queues.
     pub fn check(&self) -> Result<()> {
         if self.payload.len() > MAX_EVENT_BYTES {
             return Err(Error::TooLarge { bytes: self.payload.len(), limit: MAX_EVENT_BYTES });
@@ -87,7 +87,7 @@ impl Event {
     }
 }
 
-/// [`ID`]: whose queue an object is. Every operation on the object compares it.
+/// [`ID`]: the queue that an object belongs to. Every operation on the object compares it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The topic.
@@ -104,14 +104,14 @@ impl Versioned for Identity {
     const NAME: &'static str = "queue identity";
 }
 
-/// [`TAIL`]: what was ever enqueued. Every change of what enqueues read or write raises `revision`.
+/// [`TAIL`]: counters of all events ever enqueued. Every change of a record that enqueues read or write raises `revision`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tail {
-    /// Counts the operations that changed the tail or receipts.
+    /// The number of operations that changed the tail or receipts.
     pub revision: u64,
     /// The sequence number of the next event.
     pub next: u64,
-    /// Bytes of all events that were enqueued.
+    /// The bytes of all events ever enqueued.
     pub bytes: u64,
 }
 
@@ -119,26 +119,26 @@ impl Versioned for Tail {
     const NAME: &'static str = "queue tail";
 }
 
-/// [`HEAD`]: what was ever settled.
+/// [`HEAD`]: counters of all events ever settled.
 ///
-/// An event is *settled* when it needs no more of the log: it was delivered, dropped, parked or became a dead
-/// letter. It is *removed* when it no longer counts: it was delivered, dropped or became a dead letter.
+/// An event is *settled* when the log is no longer needed for it: it was delivered, dropped, parked, or became a dead
+/// letter. It is *removed* when it no longer counts: it was delivered, dropped, or became a dead letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// All events below this sequence number are settled.
     pub cursor: u64,
-    /// Settled events above the cursor: ranges of first sequence number and length, ascending, apart from
-    /// each other and from the cursor.
+    /// Settled events above the cursor: ranges of first sequence number and length, in ascending order. They touch neither
+    /// each other nor the cursor.
     pub settled: Vec<(u64, u64)>,
-    /// Events that were removed.
+    /// The number of removed events.
     pub removed: u64,
-    /// Bytes of the events that were removed.
+    /// The bytes of the removed events.
     pub removed_bytes: u64,
-    /// Bytes of the events of batches that were removed from this object: settled or spilled.
+    /// The bytes of the events in batches that were removed from this object, because they were settled or spilled.
     pub left_bytes: u64,
     /// The number of the next dead letter.
     pub next_dead: u64,
-    /// Of the events that were removed how many were dropped to make room.
+    /// The number of removed events that were dropped to make room.
     pub dropped: u64,
 }
 
@@ -154,14 +154,14 @@ impl Head {
         sequence < self.cursor || behind.checked_sub(1).is_some_and(|at| in_range(&self.settled[at]))
     }
 
-    /// Notes that an event is settled; tells whether it was not before.
+    /// Marks an event as settled; returns whether it was not settled before.
     pub fn settle(&mut self, sequence: u64) -> bool {
         if self.is_settled(sequence) {
             return false;
         }
         let at = self.settled.partition_point(|(first, _)| *first <= sequence);
         self.settled.insert(at, (sequence, 1));
-        // Joins it with the range behind it, then with the one before it.
+        // Merges the new range with the next one, then with the previous one.
         for at in [at, at.wrapping_sub(1)] {
             if let (Some(&(first, len)), Some(&(next, more))) =
                 (self.settled.get(at), self.settled.get(at.wrapping_add(1)))
@@ -180,7 +180,7 @@ impl Head {
         true
     }
 
-    /// Whether the ranges are as [`Head::settled`] says.
+    /// Whether the ranges satisfy the conditions of [`Head::settled`].
     fn is_sound(&self) -> bool {
         let mut end = self.cursor;
         self.settled.iter().all(|&(first, len)| {
@@ -196,10 +196,10 @@ impl Head {
     }
 }
 
-/// [`OWNER`]: who may settle events. It outlives the lease: the next owner takes the next epoch.
+/// [`OWNER`]: the gateway that may settle events. It is kept when the lease ends: the next owner uses the next epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Raised by each taking of the lease.
+    /// Raised whenever the lease is taken.
     pub epoch: u64,
     /// The owner's RADOS session (`client.NUMBER`); 0 before the first owner.
     pub client: u64,
@@ -212,7 +212,7 @@ impl Versioned for Owner {
 /// [`COPY`]: the state of a copy of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyState {
-    /// The epoch of the shard's owner who makes the copy.
+    /// The epoch of the shard's owner that makes the copy.
     pub epoch: u64,
     /// Whether it is complete.
     pub is_complete: bool,
@@ -225,7 +225,7 @@ impl Versioned for CopyState {
 /// A batch of consecutive events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The events; the first has the sequence number in the key.
+    /// The events. The sequence number in the key belongs to the first one.
     pub events: Vec<Event>,
 }
 
@@ -240,7 +240,7 @@ impl Batch {
     }
 }
 
-/// Events of a source that a queue has had and whose outbox records may still exist.
+/// Events of a source that a queue already had and whose outbox records may still exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipts {
     /// Their ids, ascending.
@@ -254,11 +254,11 @@ impl Versioned for Receipts {
 /// The manifest of a spill segment: an object with batches of consecutive events in its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// The sequence number behind its last event.
+    /// The sequence number after its last event.
     pub end: u64,
     /// The epoch in its name.
     pub epoch: u64,
-    /// Bytes of its events.
+    /// The bytes of its events.
     pub bytes: u64,
     /// The time of its first event, in nanoseconds since 1970.
     pub time_ns: u64,
@@ -279,17 +279,17 @@ impl Versioned for SegmentData {
     const NAME: &'static str = "queue segment data";
 }
 
-/// An event that waits outside of the log, so that others pass it: it failed, or an earlier one of its key
-/// did.
+/// An event that waits outside of the log, so that others can overtake it, because it or an earlier event of its key
+/// failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parked {
     /// The event.
     pub event: Event,
-    /// Failed attempts.
+    /// The number of failed attempts.
     pub attempts: u32,
-    /// When it may be tried again, in nanoseconds since 1970; 0 for at once.
+    /// When it may be retried, in nanoseconds since 1970; 0 for immediately.
     pub next_ns: u64,
-    /// How the last attempt failed.
+    /// The failure of the last attempt.
     pub detail: String,
 }
 
@@ -300,14 +300,14 @@ impl Versioned for Parked {
 /// Why an event became a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeadReason {
-    /// Its time to live was over.
+    /// Its time to live ended.
     Expired,
-    /// It was tried as often as the topic allows.
+    /// The maximum number of attempts failed.
     Retries,
 }
 
 impl DeadReason {
-    /// What operators see.
+    /// The name that operators see.
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::Expired => "time_to_live",
@@ -321,13 +321,13 @@ impl DeadReason {
 pub struct DeadLetter {
     /// The event.
     pub event: Event,
-    /// Why.
+    /// The reason.
     pub reason: DeadReason,
-    /// Failed attempts.
+    /// The number of failed attempts.
     pub attempts: u32,
-    /// How the last attempt failed; empty where there was none.
+    /// The failure of the last attempt; empty if there was none.
     pub detail: String,
-    /// When that was decided, in nanoseconds since 1970.
+    /// When it became a dead letter, in nanoseconds since 1970.
     pub dead_ns: u64,
 }
 
@@ -335,18 +335,18 @@ impl Versioned for DeadLetter {
     const NAME: &'static str = "dead letter";
 }
 
-/// A text about a failure, cut to what is kept of it.
+/// A text about a failure, truncated to the length that is stored.
 pub fn clip_detail(detail: &str) -> String {
     let end = detail.floor_char_boundary(MAX_DETAIL_BYTES.min(detail.len()));
     detail[..end].to_owned()
 }
 
-/// The structure in its envelope.
+/// Encodes the structure in its envelope.
 pub fn encode<T: Versioned>(value: &T) -> Bytes {
     Bytes::from(encoding::encode(value))
 }
 
-/// Decodes a value that an object holds.
+/// Decodes a value that `object` holds.
 pub fn decode<T: Versioned>(object: &impl std::fmt::Display, bytes: &[u8]) -> Result<T> {
     encoding::decode(bytes).map_err(|source| Error::Corrupt { object: object.to_string(), source })
 }
@@ -364,7 +364,7 @@ pub(crate) fn decode_head(object: &impl std::fmt::Display, bytes: &[u8]) -> Resu
 mod tests {
     use super::*;
 
-    /// Settles the numbers in this order and compares with a plain set after each.
+    /// Settles the numbers in this order, and compares with a plain set after each one.
     fn check(order: &[u64]) {
         let mut head = Head::default();
         let mut model = std::collections::BTreeSet::new();

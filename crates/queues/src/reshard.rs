@@ -1,30 +1,28 @@
-//! Changing the generation of a live topic, step by step. Each step may be repeated, and any gateway may go
-//! on where another died.
+//! The steps that change the generation of a live topic. Each step may be repeated, and any gateway may continue where
+//! another one died.
 //!
 //! 1. The topic's record names the next generation ([`crate::layout::Layout::begin`]).
-//! 2. For each index of a visible object, as [`step`] says:
-//!    - a shard of the current generation is taken over (its lease, so that the epoch rises) and [`close`]d.
-//!      From here on it takes no events, nor does its former owner settle any;
-//!    - the outbox records that its receipts name are removed from their outboxes ([`receipts_of`]), because
-//!      nothing will know of these receipts afterwards;
-//!    - everything else is copied to the shard's hidden object ([`begin_copy`], [`copy_page`],
-//!      [`finish_copy`]). The copy is bounded: what was spilled stays where it is;
-//!    - one operation makes the visible object an empty shard of the next generation, or removes it
-//!      ([`switch`]). This operation decides where the shard of the old generation is: before it in the
-//!      visible object, after it in the hidden one;
-//!    - an object that is missing is reserved, and activated after the topic's record was read again
-//!      ([`crate::shard::reserve`]).
+//! 2. For each index of a visible object, [`step`] returns the next action:
+//!    - A shard of the current generation is taken over (taking its lease raises the epoch) and [`close`]d. From then on it
+//!      accepts no events, and its former owner can't settle any.
+//!    - The outbox records that its receipts name are removed from their outboxes ([`receipts_of`]), because these receipts
+//!      are lost afterwards.
+//!    - All other records are copied to the shard's hidden object ([`begin_copy`], [`copy_page`], [`finish_copy`]). The
+//!      copy is bounded: spilled events stay where they are.
+//!    - One operation turns the visible object into an empty shard of the next generation, or removes it ([`switch`]). This
+//!      operation determines where the shard of the old generation is: before it in the visible object, after it in the
+//!      hidden one.
+//!    - A missing object is reserved, and activated after the topic's record was read again ([`crate::shard::reserve`]).
 //!
-//!    A hidden next generation's object is reserved and activated in the same way ([`hidden_step`]). A hidden
-//!    current generation stays where it is: its shards are taken over, closed, and their receipts' records
+//!    The object of a hidden next generation is reserved and activated in the same way ([`hidden_step`]). A hidden current
+//!    generation stays where it is: its shards are taken over and closed, and the outbox records of their receipts are
 //!    removed.
 //! 3. One compare-and-swap of the topic's record makes the next generation the current one
-//!    ([`crate::layout::Layout::commit`]). Movers enqueue into it only after that, so that every event of the
-//!    old generation is older than any of the new one.
+//!    ([`crate::layout::Layout::commit`]). Movers enqueue into it only after that, so every event of the old generation is
+//!    older than any event of the new one.
 //!
-//! In the meantime outboxes keep events; no operation of a client waits or fails. Gateways that do the same
-//! change at the same time take shards from each other, which is safe but slow: a lock on the topic keeps
-//! them apart.
+//! In the meantime outboxes keep the events; no operation of a client waits or fails. Gateways that make the same change at
+//! the same time take shards from each other, which is safe but slow. A lock on the topic prevents this.
 
 use crate::error::{Result, corrupt};
 use crate::layout::Generation;
@@ -36,28 +34,28 @@ use crate::record::{
 use crate::shard::{Found, Shard, copy_state};
 use bytes::Bytes;
 
-/// What is to be done with an object.
+/// The next action for an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardStep {
-    /// Nothing: it is as it should be.
+    /// Nothing: the object is as required.
     Done,
-    /// Reserve it.
+    /// Reserve the object.
     Reserve,
-    /// Read the topic's record again; if it names the same next generation, activate the object, which has
+    /// Read the topic's record again. If it names the same next generation, activate the object, which is reserved with
     /// this token.
     Activate(Bytes, Identity),
-    /// Close and copy the shard that is there, then make the object this shard, or remove it.
+    /// Close and copy the shard in the object, then turn the object into this shard, or remove it.
     Relocate(Option<Identity>),
     /// Remove the object, which is reserved with this token.
     RemoveReserved(Bytes),
     /// The change is over: read the topic's record again.
     Stale,
-    /// The object belongs to another topic. Where that exists no more, remove the object and look again;
-    /// otherwise two topics have one name.
+    /// The object belongs to another topic. If that topic no longer exists, remove the object and check again; otherwise
+    /// two topics have the same name.
     Foreign(TopicId),
 }
 
-/// What is to be done with the visible object of index `index`, which is this.
+/// The next action for the visible object of index `index`, in which `found` was read.
 pub fn step(
     topic: &TopicId,
     current: Option<Generation>,
@@ -82,7 +80,7 @@ pub fn step(
     }
 }
 
-/// What is to be done with the hidden object of a next generation that is not visible.
+/// The next action for the hidden object of a next generation that is not visible.
 pub fn hidden_step(topic: &TopicId, next: Generation, found: Option<&Found>) -> ShardStep {
     let wanted = next.identity(topic, 0);
     match found {
@@ -93,7 +91,7 @@ pub fn hidden_step(topic: &TopicId, next: Generation, found: Option<&Found>) -> 
     }
 }
 
-/// The indices of visible objects that a change is about.
+/// The indices of the visible objects that a change affects.
 pub fn indices(current: Option<Generation>, next: Generation) -> std::ops::Range<u32> {
     let generations = current.into_iter().chain([next]).filter(|generation| generation.is_visible);
     0..generations.map(|generation| generation.shards).max().unwrap_or(0)
@@ -105,13 +103,13 @@ pub fn close(shard: &Shard) -> (ObjectOp, Shard) {
     (op, Shard { is_open: false, ..shard.clone() })
 }
 
-/// Reads a page of everything in a shard's omap. The reply counts if [`Shard::is_still`] says so.
+/// Reads a page of a shard's omap, with all records. The reply is valid if [`Shard::is_still`] confirms it.
 pub fn read_page(object: &ObjectKey, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, "", max)
 }
 
-/// The receipts of a page: outbox records that are in the queue and may go. Of a closed shard they do not
-/// change any more.
+/// The receipts in a page: outbox records that may be removed because their events are in the queue. The receipts of a
+/// closed shard no longer change.
 pub fn receipts_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(SourceId, Vec<EventId>)>> {
     let receipts = page.iter().filter(|(key, _)| is_receipts(key));
     let parse = |(key, value): &(Bytes, Bytes)| {
@@ -122,19 +120,19 @@ pub fn receipts_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(S
     receipts.map(parse).collect()
 }
 
-/// How to begin a copy.
+/// How to start a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BeginCopy {
-    /// This operation begins it. EEXIST and ECANCELED mean that another gateway does the same: take the shard
-    /// over again.
+    /// This operation starts the copy. EEXIST and ECANCELED mean that another gateway does the same: take over the shard
+    /// again.
     Write(ObjectOp),
-    /// This owner has completed it: switch.
+    /// This owner has completed the copy: switch.
     Complete,
-    /// A later owner has started one: this one is fenced.
+    /// A later owner has started a copy: this owner is fenced.
     Fenced,
 }
 
-/// Begins to copy a closed shard to its hidden object, of which `found` is what it holds. Owner only.
+/// Starts to copy a closed shard to its hidden object, in which `found` was read. Owner only.
 pub fn begin_copy(shard: &Shard, found: Option<&ObjectReply>) -> Result<BeginCopy> {
     let target = copy_of(shard);
     let epoch = shard.owner.value.epoch;
@@ -154,13 +152,13 @@ pub fn begin_copy(shard: &Shard, found: Option<&ObjectReply>) -> Result<BeginCop
     })
 }
 
-/// Copies a page of the shard's omap. Receipts are left out: their outbox records are gone.
+/// Copies a page of the shard's omap. Receipts are omitted, because their outbox records are gone.
 pub fn copy_page(shard: &Shard, page: &[(Bytes, Bytes)]) -> ObjectOp {
     let kept = page.iter().filter(|(key, _)| !is_receipts(key)).cloned().collect();
     copy_op(shard).omap_set(kept)
 }
 
-/// Completes a copy: gives it the shard's attributes.
+/// Completes a copy by setting the shard's attributes.
 pub fn finish_copy(shard: &Shard) -> ObjectOp {
     let state = CopyState { epoch: shard.owner.value.epoch, is_complete: true };
     copy_op(shard)
@@ -172,8 +170,7 @@ pub fn finish_copy(shard: &Shard) -> ObjectOp {
         .set_xattr(COPY, &record::encode(&state))
 }
 
-/// After the copy is complete: makes the visible object a shard of the next generation, or removes it. Owner
-/// only.
+/// Turns the visible object into a shard of the next generation, or removes it, after the copy is complete. Owner only.
 pub fn switch(shard: &Shard, next: Option<&Identity>) -> ObjectOp {
     match next {
         Some(next) => shard.replace(next),
@@ -187,7 +184,7 @@ pub fn copy_of(shard: &Shard) -> ObjectKey {
     name::closed_object(&id.topic, id.generation, id.shard)
 }
 
-/// An operation on the copy that this owner makes.
+/// Starts an operation on the copy that this owner makes.
 fn copy_op(shard: &Shard) -> ObjectOp {
     let state = CopyState { epoch: shard.owner.value.epoch, is_complete: false };
     ObjectOp::on(&copy_of(shard)).if_xattr(COPY, &record::encode(&state))

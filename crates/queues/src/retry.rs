@@ -1,4 +1,4 @@
-//! When failed events are tried again, and when an endpoint is left alone for a while.
+//! When failed events are retried, and when no events are sent to an endpoint that fails.
 //!
 //! Random numbers and times are arguments. Times are those of a monotonic clock, in nanoseconds.
 
@@ -12,10 +12,10 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The delay after the `failures`th failure in a row: between half and all of `base × 2^(failures - 1)`,
-    /// at most the longest.
+    /// The delay after `failures` consecutive failures: between half and all of `base × 2^(failures - 1)`, but not more
+    /// than the longest delay.
     ///
-    /// `random` is uniformly distributed.
+    /// `random` must be uniformly distributed.
     pub fn delay_ns(self, failures: u32, random: u32) -> u64 {
         let exponent = failures.saturating_sub(1).min(63);
         let full = u128::from(self.base_ns) << exponent;
@@ -25,21 +25,21 @@ impl Backoff {
     }
 }
 
-/// What a topic says about events that fail.
+/// The settings of a topic for events that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// `time_to_live`, from the operation; `None` for no limit.
+    /// `time_to_live`, counted from the operation; `None` for no limit.
     pub time_to_live_ns: Option<u64>,
     /// `max_retries`: attempts after the first one; `None` for no limit.
     pub max_retries: Option<u32>,
     /// `retry_sleep_duration`; `None` for exponential backoff.
     pub sleep_ns: Option<u64>,
-    /// The backoff where no sleep is given.
+    /// The backoff if `retry_sleep_duration` is not set.
     pub backoff: Backoff,
 }
 
 impl RetryPolicy {
-    /// Whether an event that failed so often is tried no more.
+    /// Whether an event with this number of failed attempts is not retried any more.
     pub fn is_exhausted(&self, attempts: u32) -> bool {
         self.max_retries.is_some_and(|retries| attempts > retries)
     }
@@ -49,12 +49,12 @@ impl RetryPolicy {
         self.sleep_ns.unwrap_or_else(|| self.backoff.delay_ns(attempts, random))
     }
 
-    /// The longest time between attempts: a stored time that is further away is not believed.
+    /// The longest time between two attempts. A stored time that is further in the future is ignored.
     pub fn longest_delay_ns(&self) -> u64 {
         self.sleep_ns.unwrap_or(self.backoff.max_ns)
     }
 
-    /// Whether an event of this age is delivered no more.
+    /// Whether an event of this age is not delivered any more.
     pub fn is_expired(&self, age_ns: u64) -> bool {
         self.time_to_live_ns.is_some_and(|limit| age_ns > limit)
     }
@@ -63,32 +63,32 @@ impl RetryPolicy {
 /// The limits of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// Failures of the endpoint in a row that open it; at least 1.
+    /// The number of consecutive failures of the endpoint that open the breaker; at least 1.
     pub failures: u32,
-    /// How long it stays open.
+    /// The time for which it stays open.
     pub backoff: Backoff,
 }
 
-/// What a breaker is like, as operators see it; the worst last.
+/// The state of a breaker as shown to operators, in ascending order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BreakerState {
     /// Events are sent.
     Closed,
-    /// One push tries whether the endpoint is back.
+    /// One push tests whether the endpoint works again.
     HalfOpen,
     /// Nothing is sent.
     Open,
 }
 
 impl BreakerState {
-    /// The state that [`BreakerState::as_str`] prints so.
+    /// The state with the name `text` ([`BreakerState::as_str`]).
     pub fn named(text: &str) -> Option<BreakerState> {
         [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open]
             .into_iter()
             .find(|state| state.as_str() == text)
     }
 
-    /// As `topic stats` and metrics print it.
+    /// The name in `topic stats` and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -100,14 +100,14 @@ impl BreakerState {
 
 /// A circuit breaker of one endpoint in one gateway.
 ///
-/// Failures of the endpoint (no connection, timeout, 5xx, 429) count; an event that the endpoint refuses
+/// Failures of the endpoint (for example no connection, a timeout, 5xx or 429) count; an event that the endpoint rejects
 /// shows that it is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breaker {
     policy: BreakerPolicy,
-    /// Failures in a row while closed.
+    /// Consecutive failures while closed.
     failures: u32,
-    /// Times that it was opened without a success between.
+    /// The number of times that it was opened since the last success.
     openings: u32,
     state: State,
 }
@@ -118,19 +118,19 @@ enum State {
     Open {
         until_ns: u64,
     },
-    /// A probe is under way; if nothing is heard of it, another one is sent after this time.
+    /// A probe is in flight. If it has no result by this time, another one is sent.
     HalfOpen {
         until_ns: u64,
     },
 }
 
 impl Breaker {
-    /// A closed one.
+    /// Creates a closed breaker.
     pub fn new(policy: BreakerPolicy) -> Breaker {
         Breaker { policy, failures: 0, openings: 0, state: State::Closed }
     }
 
-    /// How it is.
+    /// The current state.
     pub fn state(&self) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
@@ -139,7 +139,7 @@ impl Breaker {
         }
     }
 
-    /// How many pushes may be sent now: any number, one probe, or none. A probe counts as sent.
+    /// The number of pushes that may be sent now: any number, one probe, or none. The probe is assumed to be sent.
     pub fn permits(&mut self, now_ns: u64) -> usize {
         match self.state {
             State::Closed => usize::MAX,
@@ -152,7 +152,7 @@ impl Breaker {
         }
     }
 
-    /// When to ask again; `None` while it is closed.
+    /// When to call [`Breaker::permits`] again; `None` while it is closed.
     pub fn next_permit_ns(&self) -> Option<u64> {
         match self.state {
             State::Closed => None,
@@ -165,7 +165,7 @@ impl Breaker {
         *self = Breaker::new(self.policy);
     }
 
-    /// The endpoint failed. Failures of pushes that were sent before it opened do not prolong the time.
+    /// The endpoint failed. Failures of pushes that were sent before the breaker opened do not extend the open time.
     pub fn failed(&mut self, now_ns: u64, random: u32) {
         self.failures = self.failures.saturating_add(1);
         let opens = match self.state {

@@ -1,9 +1,8 @@
-//! Settling: what becomes of events is written by operations of the shard's owner.
+//! Settling: operations of the shard's owner record the outcome of events.
 //!
-//! One operation moves the cursor, removes batches that are settled as a whole, writes and removes parked
-//! events and adds dead letters. It compares the shard's identity, its owner and its head. So an owner that
-//! was fenced changes nothing, an event is counted as removed exactly once, and an event is a dead letter
-//! exactly if it is no longer in the queue.
+//! One operation moves the cursor, removes batches that are completely settled, writes and removes parked events, and adds
+//! dead letters. It compares the shard's identity, its owner and its head. So a fenced owner changes nothing, each event is
+//! counted as removed exactly once, and an event is a dead letter if and only if it is no longer in the queue.
 
 use crate::error::{Result, corrupt};
 use crate::name::{self, Kind};
@@ -20,7 +19,7 @@ use std::collections::BTreeMap;
 /// The most events that one operation settles.
 pub const MAX_SETTLED: usize = 1024;
 
-/// Where an event is.
+/// The place of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a batch or a segment.
@@ -29,44 +28,44 @@ pub enum Place {
     Parked,
 }
 
-/// What becomes of an event.
+/// The outcome of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It was delivered.
     Delivered,
-    /// It waits outside of the log.
+    /// It waits outside of the log for another attempt.
     Parked(Parked),
     /// It will not be delivered.
     Dead(DeadLetter),
 }
 
-/// An event and what becomes of it.
+/// An event and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The event.
     pub sequence: u64,
-    /// Where it is now.
+    /// Its current place.
     pub place: Place,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// What becomes of it.
+    /// Its outcome.
     pub fate: Fate,
 }
 
-/// A stretch of the log: a batch or a segment.
+/// A part of the log: a batch or a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// The sequence number behind its last event.
+    /// The sequence number after its last event.
     pub end: u64,
-    /// Bytes of its events.
+    /// The bytes of its events.
     pub bytes: u64,
     /// For a segment, the epoch in its name.
     pub segment: Option<u64>,
 }
 
-/// The part of a shard's log that was read, by sequence number of the first event.
+/// The part of a shard's log that was read, by the sequence numbers of first events.
 ///
-/// Only the owner keeps one. Batches are added as they are read, in order.
+/// Only the owner has one. Batches are added in order, as they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogMap {
     stretches: BTreeMap<u64, Stretch>,
@@ -79,15 +78,14 @@ pub struct LogMap {
 /// Events of a part of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Those that are not settled, by sequence number.
+    /// The events that are not settled, by sequence number.
     pub events: Vec<(u64, Event)>,
-    /// The sequence number behind the part.
+    /// The sequence number after that part.
     pub end: u64,
 }
 
 impl LogMap {
-    /// Adds a page of batches, which was read in one operation with `shard`, and returns its events that are
-    /// not settled.
+    /// Adds a page of batches, which was read in the same operation as `shard`. Returns its events that are not settled.
     pub fn add_batches(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Loaded> {
         let mut events = Vec::new();
         let mut loaded_to = None;
@@ -105,14 +103,14 @@ impl LogMap {
         Ok(Loaded { events, end: loaded_to.unwrap_or(shard.tail.value.next) })
     }
 
-    /// Where to read batches so that the one with this event is among them: `after` of [`read_batches`].
+    /// The cursor ([`read_batches`]'s `after`) from which a read returns the batch with the event `from`.
     pub fn batches_before(&self, from: u64) -> Option<u64> {
         let before = self.stretches.range(..from);
         let before = before.filter(|(_, stretch)| stretch.segment.is_none() && stretch.end <= from);
         before.map(|(first, _)| *first).max().max(self.last_removed)
     }
 
-    /// Adds manifests of segments. Those that are settled are only noted to be removed.
+    /// Adds manifests of segments. Settled segments are only recorded for removal.
     pub fn add_segments(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<()> {
         for (key, value) in page {
             let first = sequence(&shard.object, Kind::Segment, key)?;
@@ -125,7 +123,7 @@ impl LogMap {
         Ok(())
     }
 
-    /// Interprets the data of a segment: its events that are not settled.
+    /// Decodes the data of a segment. Returns its events that are not settled.
     pub fn segment_events(&self, shard: &Shard, first: u64, data: &[u8]) -> Result<Loaded> {
         let what = "spill segment";
         let stretch = self.stretches.get(&first).filter(|stretch| stretch.segment.is_some());
@@ -146,15 +144,15 @@ impl LogMap {
         Ok(Loaded { events, end: next })
     }
 
-    /// The segment that holds this event, or the first one behind it: the sequence number of its first event,
-    /// and its object.
+    /// The segment with the event `from`, or the first one after it: the sequence number of its first event, and its
+    /// object.
     pub fn segment_at(&self, shard: &Shard, from: u64) -> Option<(u64, ObjectKey)> {
         let segment =
             self.stretches.iter().find(|(_, stretch)| stretch.segment.is_some() && stretch.end > from);
         segment.map(|(first, stretch)| (*first, segment_object(shard, *first, *stretch)))
     }
 
-    /// Segments whose objects may be removed, and the operation that removes their manifests after that.
+    /// The segments whose objects may be removed, and the operation that removes their manifests afterwards.
     pub fn finished(&self, shard: &Shard) -> Option<(Vec<ObjectKey>, ObjectOp)> {
         if self.finished.is_empty() {
             return None;
@@ -164,19 +162,19 @@ impl LogMap {
         Some((objects.collect(), shard.owned_op().omap_remove(manifests)))
     }
 
-    /// Whether [`settle`] has something to remove although nothing new is settled: others dropped events.
+    /// Whether [`settle`] has something to remove although nothing new is settled, because other gateways dropped events.
     pub fn is_behind(&self, shard: &Shard) -> bool {
-        // They follow each other, so that the first one ends first.
+        // Parts of the log are contiguous, so the first one ends first.
         let first = self.stretches.first_key_value();
         !self.finished.is_empty() || first.is_some_and(|(_, stretch)| stretch.end <= shard.head.value.cursor)
     }
 
-    /// Forgets the segments that [`LogMap::finished`] named, after its operation was done.
+    /// Forgets the segments that [`LogMap::finished`] returned, after its operation succeeded.
     pub fn forget_finished(&mut self) {
         self.finished.clear();
     }
 
-    /// Takes away stretches below the cursor; returns the keys of batches to be removed and their bytes.
+    /// Removes the parts below the cursor. Returns the keys of the batches to be removed, and their bytes.
     fn pass(&mut self, cursor: u64) -> (Vec<Bytes>, u64) {
         let mut keys = Vec::new();
         let mut bytes = 0;
@@ -199,7 +197,7 @@ impl LogMap {
         (keys, bytes)
     }
 
-    /// Replaces batches by the segment that they were spilled into.
+    /// Replaces batches with the segment into which they were spilled.
     pub(crate) fn replace_batches(&mut self, first: u64, segment: Segment) {
         let batches: Vec<u64> = self.stretches.range(first..segment.end).map(|(first, _)| *first).collect();
         for batch in batches {
@@ -226,14 +224,13 @@ fn sequence(object: &ObjectKey, kind: Kind, key: &[u8]) -> Result<u64> {
     kind.sequence(key).ok_or_else(|| corrupt(object, "queue", "a key has no sequence number"))
 }
 
-/// Reads batches from the one behind `after` on; an empty `after` begins with the first one.
+/// Reads the batches after `after`; an empty `after` starts with the first one.
 pub fn read_batches(object: &ObjectKey, after: Option<u64>, max: u64) -> ObjectRead {
     let after = after.map(|first| Kind::Batch.key(first)).unwrap_or_default();
     ObjectRead::page(object, after, Kind::Batch.prefix(), max)
 }
 
-/// Reads parked events, manifests of segments or dead letters. The reply counts if [`Shard::is_still`] says
-/// so.
+/// Reads parked events, manifests of segments, or dead letters. The reply is valid if [`Shard::is_still`] confirms it.
 pub fn read_kind(object: &ObjectKey, kind: Kind, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, kind.prefix(), max)
 }
@@ -241,20 +238,19 @@ pub fn read_kind(object: &ObjectKey, kind: Kind, after: Bytes, max: u64) -> Obje
 /// An operation that settles events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettlePlan {
-    /// The operation. ECANCELED means that there is another owner, or that events were dropped: read the
-    /// shard again. Where the result is not known, read the shard as well: it was done if the head is that of
-    /// `after`, and it can be repeated if the head is as it was. Otherwise give the lease up and begin with a
-    /// new window.
+    /// The operation. ECANCELED means that the shard has another owner, or that events were dropped: read the shard again.
+    /// Also read the shard if the result is unknown. The operation was executed if the head is that of `after`, and it can
+    /// be repeated if the head is unchanged. Otherwise release the lease and start with a new window.
     pub op: ObjectOp,
-    /// The shard after it.
+    /// The shard after the operation.
     pub after: Shard,
-    /// The log after it.
+    /// The log after the operation.
     pub log: LogMap,
 }
 
-/// Plans to settle events. Those in the log that are settled already are skipped.
+/// Plans to settle events. Events of the log that are already settled are skipped.
 ///
-/// Events of the log must be from what `log` has.
+/// Events of the log must be in the part that `log` contains.
 pub fn settle(shard: &Shard, log: &LogMap, settlements: &[Settlement]) -> SettlePlan {
     let id = &shard.id.value;
     let mut head = shard.head.value.clone();
@@ -289,20 +285,20 @@ pub fn settle(shard: &Shard, log: &LogMap, settlements: &[Settlement]) -> Settle
     SettlePlan { op, after: Shard { head, ..shard.clone() }, log }
 }
 
-/// An event of the log that could be dropped.
+/// An event of the log that may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oldest {
-    /// The event.
+    /// Its sequence number.
     pub sequence: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Plans to drop the oldest events of the log until there is this much room, or as many as `oldest` has;
-/// `None` where it has none.
+/// Plans to drop the oldest events of the log until there is this much room, or until all of `oldest` are dropped; `None`
+/// if there is none to drop.
 ///
-/// Not only the owner may do this, but any mover. It compares the head, so that events are counted once. The
-/// owner notices by the head when it settles next, and it is the owner who removes the batches.
+/// Any mover may do this, not only the owner. The operation compares the head, so each event is counted once. The owner
+/// notices the changed head when it settles next, and removes the batches then.
 pub fn drop_oldest(shard: &Shard, oldest: &[Oldest], entries: u64, bytes: u64) -> Option<(ObjectOp, Shard)> {
     let mut head = shard.head.value.clone();
     let (mut dropped, mut dropped_bytes) = (0, 0);
@@ -327,25 +323,25 @@ pub fn drop_oldest(shard: &Shard, oldest: &[Oldest], entries: u64, bytes: u64) -
     Some((op, Shard { head, ..shard.clone() }))
 }
 
-/// The id of a dead letter on its way: unique within its shard's source.
+/// The id of a dead letter that is not yet in the dead-letter queue: unique within its shard's source.
 pub fn dead_id(number: u64) -> EventId {
     EventId::new(number.to_be_bytes().to_vec()).expect("invariant: eight bytes are a valid id")
 }
 
-/// Removes dead letters that the dead-letter queue has. Owner only: the copy that a change of generations
-/// makes must not have them any more when they are gone here.
+/// Removes dead letters that are in the dead-letter queue. Owner only: the copy made by a change of generations must not
+/// contain letters that are removed here.
 pub fn forget_dead(shard: &Shard, numbers: &[u64]) -> ObjectOp {
     shard.owned_op().omap_remove(numbers.iter().map(|number| Kind::Dead.key(*number)).collect())
 }
 
-/// Dead letters of a page, with their numbers.
+/// Decodes the dead letters of a page, with their numbers.
 pub fn dead_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, DeadLetter)>> {
     page.iter()
         .map(|(key, value)| Ok((sequence(object, Kind::Dead, key)?, record::decode(object, value)?)))
         .collect()
 }
 
-/// The most bytes of events that an operation which settles may write, unless it is one event.
+/// The most bytes of events that a settling operation may write, unless it is a single event.
 pub const MAX_SETTLED_BYTES: u64 = 4 * MAX_EVENT_BYTES as u64;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Spilling: the owner moves batches from the shard's object into objects of their own, so that a queue
-//! behind a dead endpoint grows without bound while the shard's object stays small.
+//! Spilling: the owner moves batches from the shard's object into separate objects, so that a queue whose endpoint is down
+//! can grow without bound while the shard's object stays small.
 //!
-//! Steps: write the segment's object; then, in one operation on the shard, add its manifest and remove the
-//! batches. A segment belongs to the queue exactly if the shard has its manifest. Its name has the owner's
-//! epoch, so that what a fenced owner still writes is an object of its own that no manifest names; a sweep
-//! removes such objects. A segment is removed after the cursor has passed it, and its manifest after that.
+//! First the segment's object is written. Then one operation on the shard adds its manifest and removes the batches. A
+//! segment belongs to the queue if and only if the shard has its manifest. Its name contains the owner's epoch, so a fenced
+//! owner can only write an object that no manifest names; a sweep removes such objects. A segment is removed after the
+//! cursor has passed it; then its manifest is removed.
 
 use crate::enqueue::MAX_RESIDENT_BYTES;
 use crate::error::{Result, corrupt};
@@ -15,20 +15,21 @@ use crate::settle::LogMap;
 use crate::shard::{Shard, Stored};
 use bytes::Bytes;
 
-/// Bytes of events in a segment at most, unless it is one batch.
+/// The most bytes of events in a segment, unless it is a single batch.
 pub const SEGMENT_BYTES: u64 = 4 << 20;
-/// An object with more bytes of events than this is spilled, as long as its events are not delivered soon.
+/// An object with more bytes of events than this is spilled, unless its events are delivered soon.
 pub const SPILL_ABOVE_BYTES: u64 = 2 * SEGMENT_BYTES;
 
-/// When a shard's object is spilled, and into what.
+/// The limits that determine when a shard's object is spilled, and how large segments are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpillLimits {
-    /// Bytes of events in a segment at most, unless it is one batch.
+    /// The most bytes of events in a segment, unless it is a single batch.
     pub segment_bytes: u64,
-    /// An object with more bytes of events than this is spilled, as long as its events are not delivered soon. At least
+    /// An object with more bytes of events than this is spilled, unless its events are delivered soon. At least
     /// `segment_bytes`.
     pub above_bytes: u64,
-    /// Bytes of events in the object itself at most ([`crate::enqueue::plan`]). More than `above_bytes` by several events.
+    /// The most bytes of events in the object itself ([`crate::enqueue::plan`]). It exceeds `above_bytes` by several
+    /// events.
     pub resident_bytes: u64,
 }
 
@@ -42,22 +43,22 @@ impl Default for SpillLimits {
     }
 }
 
-/// How to spill some batches.
+/// The operations that spill some batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpillPlan {
-    /// Writes the segment. No other owner writes this object, so it may be repeated.
+    /// Writes the segment. No other owner writes this object, so the operation may be repeated.
     pub write: ObjectOp,
-    /// Names it in the shard.
+    /// Adds the manifest to the shard.
     pub commit: ObjectOp,
-    /// The shard after that.
+    /// The shard after both operations.
     pub after: Shard,
-    /// The log after that.
+    /// The log after both operations.
     pub log: LogMap,
 }
 
-/// Plans to spill the batches of a page, which is the beginning of the shard's batches
-/// ([`crate::settle::read_batches`] without `after`), as far as they fit into a segment of `segment_bytes`
-/// ([`SpillLimits`]). `None` where there are none.
+/// Plans to spill the first batches of the shard, as many as fit into a segment of `segment_bytes` ([`SpillLimits`]).
+/// `page` starts with the shard's first batch ([`crate::settle::read_batches`] without `after`). `None` if there is no
+/// batch.
 pub fn plan(
     shard: &Shard,
     log: &LogMap,
@@ -114,7 +115,7 @@ fn time(event: &Event) -> u64 {
     event.time_ns
 }
 
-/// The segments of a shard, by the manifests of a page: to be removed before the shard of a deleted topic is.
+/// The segments whose manifests are in a page. They must be removed before the shard of a deleted topic.
 pub fn segments_of(shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Vec<ObjectKey>> {
     let object = |(key, value): &(Bytes, Bytes)| {
         let first = Kind::Segment.sequence(key);

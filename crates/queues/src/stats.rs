@@ -1,4 +1,4 @@
-//! What `topic stats` shows, with radosgw-admin's figures and ours.
+//! The content of `topic stats`: the figures of radosgw-admin, and additional ones.
 
 use crate::error::Result;
 use crate::name::Kind;
@@ -9,7 +9,7 @@ use crate::shard::Shard;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// What is said of one shard.
+/// The figures of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardStats {
     /// Its generation.
@@ -18,28 +18,28 @@ pub struct ShardStats {
     pub shard: u32,
     /// Its RADOS object.
     pub object: String,
-    /// Events: in the log or parked.
+    /// The number of events in the log or parked.
     pub entries: u64,
-    /// Their bytes.
+    /// The bytes of these events.
     pub size_bytes: u64,
-    /// Bytes of batches in the object itself; the others are spilled.
+    /// The bytes in batches in the object itself; the others are spilled.
     pub resident_bytes: u64,
-    /// Events that were dropped to make room.
+    /// The number of events that were dropped to make room.
     pub dropped: u64,
-    /// The session that owns or owned it (`client.NUMBER`); 0 for none yet.
+    /// The session of the current or last owner (`client.NUMBER`); 0 if there was none.
     pub owner: u64,
     /// The owner's epoch.
     pub epoch: u64,
-    /// The time of the oldest event, in nanoseconds since 1970; `None` where it is empty.
+    /// The time of the oldest event, in nanoseconds since 1970; `None` if the shard is empty.
     pub oldest_ns: Option<u64>,
-    /// The breaker of its endpoint in the owner, where a gateway told.
+    /// The state of the endpoint's breaker in the owner, if a gateway reported it.
     pub breaker: Option<BreakerState>,
-    /// Its PG and that one's primary OSD.
+    /// Its PG and the PG's primary OSD.
     pub placement: Option<(String, i32)>,
 }
 
 impl ShardStats {
-    /// Of a shard, with the time of its oldest event.
+    /// The figures of `shard`, with the time of its oldest event.
     pub fn new(shard: &Shard, oldest_ns: Option<u64>) -> ShardStats {
         let id = &shard.id.value;
         ShardStats {
@@ -58,34 +58,34 @@ impl ShardStats {
         }
     }
 
-    /// The age of the oldest event; 0 where it is empty, or where its time is in the future.
+    /// The age of the oldest event; 0 if the shard is empty, or if that time is in the future.
     pub fn lag_ns(&self, now_ns: u64) -> u64 {
         self.oldest_ns.map_or(0, |oldest| now_ns.saturating_sub(oldest))
     }
 }
 
-/// The sums of a topic.
+/// The figures of a topic, summed over its shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicStats {
-    /// `Reservations`: events that may still be enqueued: of operations in progress, and of finished ones
-    /// whose events are in outboxes.
+    /// `Reservations`: events that may still be enqueued, of operations in progress and of finished operations whose events
+    /// are in outboxes.
     pub reservations: u64,
-    /// `Size`: bytes.
+    /// `Size`, in bytes.
     pub size_bytes: u64,
     /// `Entries`.
     pub entries: u64,
-    /// Events that were dropped to make room.
+    /// The number of events that were dropped to make room.
     pub dropped: u64,
     /// The age of the oldest event.
     pub lag_ns: u64,
-    /// PGs that the shards of the current generation use.
+    /// The number of PGs with shards of the current generation.
     pub pgs: usize,
-    /// Primary OSDs of these.
+    /// The number of primary OSDs of these PGs.
     pub primaries: usize,
 }
 
 impl TopicStats {
-    /// The sums of all shards of all generations. `current` is the number of the current one.
+    /// Sums up all shards of all generations. `current` is the number of the current generation.
     pub fn new(shards: &[ShardStats], current: u64, reservations: u64, now_ns: u64) -> TopicStats {
         let placed = || {
             shards
@@ -105,7 +105,7 @@ impl TopicStats {
     }
 }
 
-/// The time of the oldest event, of a page of the shard's omap: the first batches, segments and parked
+/// The time of the oldest event in a page of the shard's omap, which contains the first batches, segments and parked
 /// events. Settled events of the first batch do not count.
 pub fn oldest_ns(shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Option<u64>> {
     let mut oldest: Option<u64> = None;

@@ -1,20 +1,18 @@
-//! The delivery window of one shard: which of its events may be sent, in which order, and what becomes of
-//! them.
+//! The delivery window of one shard: which of its events may be sent, in which order, and their outcomes.
 //!
-//! It is a state machine in the memory of the shard's owner. Events are loaded in order; [`Window::next`]
-//! hands out those that may be sent; results come back; [`Window::settlements`] says what is to be written
-//! ([`crate::settle`]), [`Window::written`] that it was.
+//! It is a state machine in the memory of the shard's owner. Events are loaded in order. [`Window::next`] returns events
+//! that may be sent, and their results are reported back. [`Window::settlements`] returns the outcomes to be written
+//! ([`crate::settle`]), and [`Window::written`] is called when they are durable.
 //!
 //! Invariants:
-//! - Of each key at most one event is in flight, and always the first one that is not delivered. So a
-//!   consumer sees the first occurrences of a key's events in order, whatever other owners send: each of them
-//!   sends a key's events in order, from the same log.
-//! - An event that failed is parked before others pass it for good, with its attempts; later events of its
-//!   key wait.
-//! - An event that became a dead letter blocks its key until that is durable. Otherwise the next owner could
-//!   deliver it after later ones.
-//! - Events of the log are loaded less than [`WindowLimits::window`] beyond the cursor, so that no more than
-//!   that are sent again by the next owner.
+//! - At most one event of each key is in flight, and it is always the first one that is not delivered. So a consumer sees
+//!   the first occurrences of a key's events in order, whatever other owners send: each owner sends a key's events in
+//!   order, from the same log.
+//! - A failed event is parked, with its attempts, before other events pass it permanently; later events of its key wait.
+//! - An event that became a dead letter blocks its key until this is durable. Otherwise the next owner could deliver it
+//!   after later events.
+//! - Events of the log are loaded less than [`WindowLimits::window`] beyond the cursor. So the next owner resends at most
+//!   that many events.
 
 use crate::clock::age_ns;
 use crate::name::KeyHash;
@@ -27,48 +25,47 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The bounds of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowLimits {
-    /// How far beyond the cursor events are loaded. At most [`MAX_WINDOW`].
+    /// The number of events beyond the cursor that are loaded. At most [`MAX_WINDOW`].
     pub window: u64,
-    /// Events in flight.
+    /// The most events in flight.
     pub in_flight: usize,
-    /// Parked events. Beyond it an event that fails keeps its place in the log, and the shard may have to
-    /// wait for it.
+    /// The most parked events. Beyond it, a failed event keeps its place in the log, and the shard may have to wait for it.
     pub parked: usize,
 }
 
-/// The widest window: the head's list of settled events stays below 16 KiB.
+/// The largest window: it keeps the head's list of settled events below 16 KiB.
 pub const MAX_WINDOW: u64 = 1024;
 
-/// The times by which a window judges.
+/// The current time on the clocks that a window uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// What [`crate::clock::SteadyClock::now_ns`] returned.
+    /// The result of [`crate::clock::SteadyClock::now_ns`].
     pub steady_ns: u64,
     /// The monotonic clock.
     pub mono_ns: u64,
 }
 
-/// The state of older generations, as far as this shard's keys may be in them.
+/// The progress of older generations, as far as they may have events of this shard's keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OlderShards {
-    /// For each older generation that is not drained: its number of shards, and what is known of them. A
-    /// shard that is not known is busy.
+    /// For each older generation that is not drained: its number of shards, and the known progress of shards. A shard whose
+    /// progress is unknown is busy.
     pub generations: Vec<(u32, BTreeMap<u32, Progress>)>,
 }
 
-/// Whether older generations hold an event back.
+/// Whether older generations block an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hold {
-    /// No.
+    /// They do not.
     Free,
-    /// As long as a parked event is not delivered.
+    /// Until a parked event is delivered.
     Parked,
-    /// Until a shard is drained, which is under way.
+    /// Until a shard is drained, which is in progress.
     Busy,
 }
 
 impl OlderShards {
-    /// Whether events of a key may be left in an older generation.
+    /// Whether an older generation may still have events of a key.
     pub fn hold(&self, key: KeyHash) -> Hold {
         let holds = self.generations.iter().map(|(shards, known)| match known.get(&key.shard(*shards)) {
             None | Some(Progress::Busy) => Hold::Busy,
@@ -79,14 +76,14 @@ impl OlderShards {
     }
 }
 
-/// An event that is to be sent.
+/// An event to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sendable {
     /// Its sequence number.
     pub sequence: u64,
     /// The event.
     pub event: Event,
-    /// Attempts that failed.
+    /// The number of failed attempts.
     pub attempts: u32,
 }
 
@@ -105,12 +102,12 @@ struct Slot {
     status: Status,
     attempts: u32,
     detail: String,
-    /// When it may be tried again, by the monotonic clock.
+    /// When it may be retried, by the monotonic clock.
     due_ns: u64,
-    /// The same for the next owner, in nanoseconds since 1970.
+    /// The same time for the next owner, in nanoseconds since 1970.
     due_wall_ns: u64,
     known_since_ns: u64,
-    /// Whether it is to be parked, or its parked record is older than what is known here.
+    /// Whether it must be parked, or its parked record is outdated.
     is_dirty: bool,
 }
 
@@ -121,27 +118,27 @@ pub struct Window {
     policy: RetryPolicy,
     cursor: u64,
     slots: BTreeMap<u64, Slot>,
-    /// Events of each key that are neither delivered nor durably dead, by sequence number.
+    /// Events of each key that are neither delivered nor durably dead letters, by sequence number.
     keys: BTreeMap<KeyHash, BTreeSet<u64>>,
-    /// Events that may be sent now: the first ones of their keys.
+    /// Events that may be sent now: the first events of their keys.
     ready: BTreeSet<u64>,
-    /// Events that may be sent later: when and which.
+    /// Events that may be sent later, by time and sequence number.
     timers: BTreeSet<(u64, u64)>,
-    /// Events that older generations hold back, and how.
+    /// Events that older generations block, and why.
     held: BTreeMap<u64, Hold>,
     in_flight: usize,
-    /// Events in flight that were dropped to make room, with their keys: until their pushes end, the next events of these keys
-    /// are not sent, or they could arrive first.
+    /// Events in flight that were dropped to make room, with their keys. Until their pushes end, the next events of these
+    /// keys are not sent, because they could arrive first.
     dropped: BTreeMap<u64, KeyHash>,
     parked: usize,
-    /// Bytes of the events that are loaded.
+    /// The bytes of the loaded events.
     bytes: u64,
-    /// The next event of the log to be loaded.
+    /// The next event of the log to load.
     load_from: u64,
 }
 
 impl Window {
-    /// An empty window at a shard's head.
+    /// Creates an empty window at a shard's head.
     pub fn new(limits: WindowLimits, policy: RetryPolicy, head: &Head) -> Window {
         let limits = WindowLimits { window: limits.window.clamp(1, MAX_WINDOW), ..limits };
         Window {
@@ -166,11 +163,11 @@ impl Window {
         self.policy = policy;
     }
 
-    /// Loads a parked event. All parked events are loaded before any of the log.
+    /// Loads a parked event. All parked events must be loaded before any event of the log.
     pub fn load_parked(&mut self, sequence: u64, parked: Parked, wall_ns: u64, now: Times) {
         debug_assert!(self.load_from == self.cursor, "parked events come first");
-        // No event waits for longer than the longest delay. If a clock was wrong it is tried now: owners that leave while it
-        // waits would begin to wait again and again.
+        // An event never waits longer than the longest delay. If it would, a clock was wrong and it is retried now.
+        // Otherwise successive owners could each restart the wait.
         let wait = parked.next_ns.saturating_sub(wall_ns);
         let wait = if wait > self.policy.longest_delay_ns() { 0 } else { wait };
         let slot = Slot {
@@ -188,20 +185,19 @@ impl Window {
         self.insert(sequence, slot);
     }
 
-    /// The next event of the log to be loaded and the end up to which there is room; `None` where there is no
-    /// room.
+    /// The next event of the log to load, and the end of the window; `None` if there is no room.
     pub fn wants(&self) -> Option<(u64, u64)> {
         let end = self.cursor + self.limits.window;
         (self.load_from < end).then_some((self.load_from, end))
     }
 
-    /// Whether the next events of the log are loaded: those behind the cursor.
+    /// Whether the next events of the log after the cursor are loaded.
     pub fn is_front_loaded(&self) -> bool {
         self.load_from > self.cursor
     }
 
-    /// Loads events of the log that are not settled, in order; `end` is the sequence number behind the part
-    /// of the log that was read. Returns where the next load begins: before `end` if there was no room.
+    /// Loads events of the log that are not settled, in order. `end` is the sequence number after the part of the log that
+    /// was read. Returns where the next load starts: before `end` if there was not enough room.
     pub fn load(&mut self, events: impl IntoIterator<Item = (u64, Event)>, end: u64, now: Times) -> u64 {
         let limit = self.cursor + self.limits.window;
         for (sequence, event) in events {
@@ -242,7 +238,7 @@ impl Window {
         }
     }
 
-    /// Takes back what [`Window::schedule`] did.
+    /// Undoes [`Window::schedule`].
     fn unschedule(&mut self, sequence: u64) {
         let due_ns = self.slots.get(&sequence).map_or(0, |slot| slot.due_ns);
         self.timers.remove(&(due_ns, sequence));
@@ -250,7 +246,7 @@ impl Window {
         self.held.remove(&sequence);
     }
 
-    /// Makes the first event of a key ready, or has it wait for its time.
+    /// Makes the first event of a key ready, or starts its timer.
     fn schedule(&mut self, sequence: u64) {
         let Some(slot) = self.slots.get(&sequence) else { return };
         if slot.status != Status::Waiting {
@@ -263,7 +259,7 @@ impl Window {
         }
     }
 
-    /// Hands out up to `max` events to be sent, oldest first. They are in flight then.
+    /// Returns up to `max` events to be sent, oldest first, and marks them as in flight.
     pub fn next(&mut self, now: Times, older: &OlderShards, max: usize) -> Vec<Sendable> {
         self.make_due_ready(now);
         let max = max.min(self.limits.in_flight.saturating_sub(self.in_flight));
@@ -276,8 +272,8 @@ impl Window {
         sent
     }
 
-    /// Hands out one event that tries whether the endpoint is back. It is chosen by `random` among those that
-    /// may be sent: an endpoint that fails because of one event must not look dead to all others.
+    /// Returns one event as a probe of the endpoint. `random` selects it among the events that may be sent, so that an
+    /// endpoint that fails because of one event does not look dead for all others.
     pub fn next_probe(&mut self, now: Times, older: &OlderShards, random: u32) -> Option<Sendable> {
         self.make_due_ready(now);
         while self.in_flight < self.limits.in_flight && !self.ready.is_empty() {
@@ -300,7 +296,7 @@ impl Window {
         }
     }
 
-    /// Marks an event that was ready as in flight, unless older generations hold it back.
+    /// Marks a ready event as in flight, unless older generations block it.
     fn take_off(&mut self, sequence: u64, older: &OlderShards) -> Option<Sendable> {
         let slot = self.slots.get_mut(&sequence)?;
         let hold = older.hold(slot.event.key);
@@ -313,12 +309,12 @@ impl Window {
         Some(Sendable { sequence, event: slot.event.clone(), attempts: slot.attempts })
     }
 
-    /// When [`Window::next`] may have events that it has not now, by the monotonic clock.
+    /// When [`Window::next`] may have more events, by the monotonic clock.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.timers.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Older generations made progress: events that they held back are looked at again.
+    /// Older generations made progress: the events that they blocked are checked again.
     pub fn older_changed(&mut self) {
         self.ready.extend(std::mem::take(&mut self.held).into_keys());
     }
@@ -332,8 +328,7 @@ impl Window {
         }
     }
 
-    /// A push of an event failed, for whatever reason. `wall_ns` and `random` make the time of the next
-    /// attempt.
+    /// A push of an event failed for any reason. `wall_ns` and `random` determine the time of the next attempt.
     pub fn failed(&mut self, sequence: u64, detail: &str, wall_ns: u64, now: Times, random: u32) {
         let (policy, has_room) = (self.policy, self.parked < self.limits.parked);
         let Some(slot) = self.landed(sequence) else { return };
@@ -355,9 +350,8 @@ impl Window {
         self.schedule(sequence);
     }
 
-    /// The endpoint could not be reached for an event, which says nothing about the event: it is tried again
-    /// after a while and keeps its place in the log, as long as the window has room behind it. That it was tried
-    /// is known to this owner only.
+    /// The endpoint could not be reached, which says nothing about the event. The event is retried after a delay and keeps
+    /// its place in the log, as long as the window has room beyond it. Only this owner knows of the attempt.
     pub fn unreachable(&mut self, sequence: u64, detail: &str, now: Times, random: u32) {
         let policy = self.policy;
         let Some(slot) = self.landed(sequence) else { return };
@@ -368,7 +362,7 @@ impl Window {
         self.schedule(sequence);
     }
 
-    /// A push was given up before anything was sent.
+    /// A push was abandoned before anything was sent.
     pub fn not_sent(&mut self, sequence: u64) {
         if let Some(slot) = self.landed(sequence) {
             slot.status = Status::Waiting;
@@ -376,7 +370,7 @@ impl Window {
         }
     }
 
-    /// An event that is not in flight any more; `None` where it was dropped meanwhile.
+    /// Takes an event out of flight; `None` if it was dropped in the meantime.
     fn landed(&mut self, sequence: u64) -> Option<&mut Slot> {
         if let Some(key) = self.dropped.remove(&sequence) {
             self.in_flight -= 1;
@@ -388,7 +382,7 @@ impl Window {
         Some(slot)
     }
 
-    /// Finds events whose time to live is over, those in flight excepted; returns how many.
+    /// Marks events whose time to live has ended as dead letters, except those in flight. Returns their number.
     pub fn expire(&mut self, now: Times) -> usize {
         let policy = self.policy;
         if policy.time_to_live_ns.is_none() {
@@ -409,7 +403,7 @@ impl Window {
         expired.len()
     }
 
-    /// Removes an event from its key's order; the next one may be sent.
+    /// Removes an event from its key's order, so that the next one may be sent.
     fn unblock(&mut self, key: KeyHash, sequence: u64) {
         let Some(order) = self.keys.get_mut(&key) else { return };
         let was_first = order.first() == Some(&sequence);
@@ -421,8 +415,8 @@ impl Window {
         }
     }
 
-    /// What is to be written now, oldest first. `wall_ns` is noted in dead letters. Nothing may be planned
-    /// again before [`Window::written`] or [`Window::rebase`].
+    /// The outcomes to be written now, oldest first. `wall_ns` is recorded in dead letters. Must not be called again before
+    /// [`Window::written`] or [`Window::rebase`].
     pub fn settlements(&mut self, wall_ns: u64) -> Vec<Settlement> {
         self.park_what_blocks_the_window();
         let mut settlements = Vec::new();
@@ -461,8 +455,8 @@ impl Window {
         settlements
     }
 
-    /// Where the window is full and nothing of it can be sent, parks events that wait for parked ones, so
-    /// that other keys go on; and events that the endpoint did not answer, if it answered others.
+    /// If the window is full and none of its events can be sent, parks events that wait for parked ones, so that other keys
+    /// can continue. It also parks events that the endpoint did not answer, if it answered others.
     fn park_what_blocks_the_window(&mut self) {
         if !self.is_full() || !self.ready.is_empty() {
             return;
@@ -471,7 +465,7 @@ impl Window {
         let is_left = |slot: &&Slot| {
             slot.place == Place::Log && matches!(slot.status, Status::Waiting | Status::InFlight)
         };
-        // A dead endpoint leaves all of the window, and its events keep their places.
+        // If the endpoint is down, almost the whole window is left, and its events keep their places.
         let left = self.slots.values().filter(is_left).count() as u64;
         if left * 4 <= self.limits.window * 3 {
             let is_unanswered =
@@ -492,7 +486,7 @@ impl Window {
         self.park(waiting);
     }
 
-    /// Has events of the log parked with the next settling, as many as there is room for.
+    /// Lets the next settling park events of the log, as many as there is room for.
     fn park(&mut self, sequences: Vec<u64>) {
         let room = self.limits.parked.saturating_sub(self.parked);
         for sequence in sequences.into_iter().take(room) {
@@ -507,7 +501,7 @@ impl Window {
         self.load_from >= self.cursor + self.limits.window
     }
 
-    /// These settlements are durable; `head` is the shard's head after them.
+    /// The outcomes `settlements` are durable; `head` is the shard's head after them.
     pub fn written(&mut self, settlements: &[Settlement], head: &Head) {
         for settlement in settlements {
             let sequence = settlement.sequence;
@@ -536,7 +530,7 @@ impl Window {
         }
     }
 
-    /// The head was changed by somebody else, who dropped events: forgets those.
+    /// Another gateway changed the head and dropped events: forgets these events.
     pub fn rebase(&mut self, head: &Head) {
         let is_dropped =
             |(sequence, slot): &(&u64, &Slot)| slot.place == Place::Log && head.is_settled(**sequence);
@@ -557,23 +551,23 @@ impl Window {
         self.load_from = self.load_from.max(head.cursor);
     }
 
-    /// Events in flight.
+    /// The number of events in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Events that wait for others of their key, their time, or older generations, are in flight, or are to
-    /// be written.
+    /// The number of loaded events: they wait for other events of their key, for their time, or for older generations, are
+    /// in flight, or have an outcome to be written.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Bytes of the events that are loaded.
+    /// The bytes of the loaded events.
     pub fn size_bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How long until the first of the events that are loaded expires; `None` where none does.
+    /// The time until the first of the loaded events expires; `None` if none does.
     pub fn next_expiry_ns(&self, now: Times) -> Option<u64> {
         let limit = self.policy.time_to_live_ns?;
         let waiting = self.slots.values().filter(|slot| slot.status == Status::Waiting);
@@ -581,24 +575,24 @@ impl Window {
         waiting.map(|slot| limit.saturating_sub(age(slot))).min()
     }
 
-    /// Whether [`Window::next`] has an event now, unless older generations hold it back.
+    /// Whether [`Window::next`] has an event now, unless older generations block it.
     pub fn has_ready(&self, now: Times) -> bool {
         !self.ready.is_empty() || self.next_due_ns().is_some_and(|due_ns| due_ns <= now.mono_ns)
     }
 
-    /// Whether nothing more can be loaded or sent because the endpoint did not answer the oldest event: settling
-    /// may park that.
+    /// Whether nothing more can be loaded or sent because the endpoint did not answer the oldest event. Settling may park
+    /// that event.
     pub fn is_stuck(&self, now: Times) -> bool {
         let is_unanswered = |slot: &Slot| slot.status == Status::Waiting && slot.attempts > 0;
         self.is_full() && !self.has_ready(now) && self.slots.get(&self.cursor).is_some_and(is_unanswered)
     }
 
-    /// Whether older generations hold events back.
+    /// Whether older generations block events.
     pub fn is_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Whether there is something to be written: [`Window::settlements`] would not be empty.
+    /// Whether there are outcomes to be written: [`Window::settlements`] would not be empty.
     pub fn is_unsettled(&self) -> bool {
         let is_unsettled = |slot: &Slot| match slot.status {
             Status::Delivered | Status::Dead(_) => true,
@@ -612,7 +606,7 @@ impl Window {
         self.slots.is_empty()
     }
 
-    /// Parked events, and those about to be parked.
+    /// The number of parked events, including those about to be parked.
     pub fn parked(&self) -> usize {
         self.parked
     }

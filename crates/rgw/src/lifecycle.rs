@@ -1,7 +1,7 @@
-//! Lifecycle: a bucket's rules of what is to go when, and the worker that has it go.
+//! Lifecycle: a bucket's rules for expirations, transitions and aborted uploads, and the worker that applies them.
 //!
-//! Rules are pure: they say what is due at a time. [`work`] lists buckets with rules and does what is due, through the same
-//! operations that clients use; it changes nothing that was written since it looked.
+//! Rules are pure: they say what is due at a given time. [`work`] lists the buckets with rules and does what is due, through
+//! the same operations that clients use. It does not change what was written after the worker read it.
 
 mod work;
 
@@ -13,23 +13,23 @@ use crate::zone::STORAGE_CLASS;
 use s3s::dto::{BucketLifecycleConfiguration, ExpirationStatus, LifecycleRule, Timestamp};
 use std::time::Duration;
 
-/// The most rules of a bucket.
+/// The maximum number of rules of a bucket.
 pub(crate) const MAX_RULES: usize = 1000;
-/// The longest id of a rule.
+/// The maximum length of a rule's id.
 const MAX_ID_CHARS: usize = 255;
-/// What a day is, where nothing else is said.
+/// The length of a day, unless another one is configured.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// When a current version goes.
+/// When a version expires or moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// So many days after it was made.
+    /// This many days after it was created.
     Days(u64),
-    /// From that time on, in nanoseconds since 1970.
+    /// From this time on, in nanoseconds since 1970.
     Date(u64),
 }
 
-/// A rule that is in force.
+/// An enabled rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) id: String,
@@ -38,19 +38,20 @@ pub(crate) struct Rule {
     larger: Option<u64>,
     smaller: Option<u64>,
     due: Option<Due>,
-    /// Delete markers that hide nothing go.
+    /// Whether delete markers that hide nothing are removed.
     marker: bool,
     noncurrent_days: Option<u64>,
-    /// So many noncurrent versions stay however old they are.
+    /// The number of noncurrent versions that are kept however old they are.
     newer_noncurrent: u64,
     abort_days: Option<u64>,
-    /// When current versions move to a storage class, by its name; STANDARD is empty.
+    /// When current versions move to a storage class, and the name of the class, which is empty for STANDARD.
     transitions: Vec<(Due, String)>,
-    /// The same of noncurrent ones: days, and how many of them stay where they are however old they are.
+    /// The same for noncurrent versions: the days, the number of versions that do not move however old they are, and the
+    /// class.
     noncurrent_transitions: Vec<(u64, u64, String)>,
 }
 
-/// A bucket's rules, and how long their days are.
+/// A bucket's enabled rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules(Vec<Rule>);
 
@@ -74,20 +75,20 @@ fn not_negative(days: Option<i32>, what: &str) -> Result<Option<u64>, String> {
     read.map_err(|_| format!("'{what}' must not be negative"))
 }
 
-/// A date of a rule, in nanoseconds since 1970.
+/// Converts the date of a rule to nanoseconds since 1970. Fails if it is not at midnight.
 fn midnight(date: &Timestamp) -> Result<u64, String> {
     let at = nanoseconds(date).ok_or("'Date' lies before 1970")?;
     if at % DAY.as_nanos() as u64 == 0 { Ok(at) } else { Err("'Date' must be at midnight GMT".into()) }
 }
 
-/// The storage class of a transition; empty for STANDARD.
+/// Returns the storage class of a transition; empty for STANDARD.
 fn class_named(class: Option<&str>) -> Result<String, String> {
     let class = class.filter(|class| !class.is_empty()).ok_or("a transition needs StorageClass")?;
     Ok(if class == STORAGE_CLASS { "" } else { class }.to_owned())
 }
 
 impl Due {
-    /// When that is for a version of that time.
+    /// Returns the due time for a version with that modification time, in nanoseconds since 1970.
     fn at_ns(self, mtime_ns: u64, day: Duration) -> u64 {
         match self {
             Due::Date(at) => at,
@@ -97,7 +98,7 @@ impl Due {
 }
 
 impl Rule {
-    /// Reads a rule; fails with what is wrong with it.
+    /// Parses a rule; the error says what is wrong with it.
     fn read(rule: &LifecycleRule) -> Result<Rule, String> {
         let mut read = Rule { id: rule.id.clone().unwrap_or_default(), ..Rule::default() };
         if read.id.chars().count() > MAX_ID_CHARS {
@@ -207,19 +208,19 @@ impl Rule {
             && self.tags.iter().all(|tag| head.tags.contains(tag))
     }
 
-    /// Whether it can concern anything of that key that is not a matter of its tags.
+    /// Whether the rule may match an object of that key and size, whatever its tags are.
     fn may_match(&self, key: &str, size: u64) -> bool {
         let untagged = Rule { tags: Vec::new(), ..self.clone() };
         untagged.matches(key, &Head { size, ..Head::default() })
     }
 
-    /// When the current version goes.
+    /// Returns when the current version expires, in nanoseconds since 1970.
     fn expires_ns(&self, mtime_ns: u64, day: Duration) -> Option<u64> {
         Some(self.due?.at_ns(mtime_ns, day))
     }
 }
 
-/// So many days after a time; whole ones end at midnight, as S3 has it.
+/// Returns the time `days` days after `ns`. Days of 24 hours end at midnight, as in S3.
 fn after(ns: u64, days: u64, day: Duration) -> u64 {
     let day_ns = day.as_nanos() as u64;
     let at = ns.saturating_add(days.saturating_mul(day_ns));
@@ -227,7 +228,7 @@ fn after(ns: u64, days: u64, day: Duration) -> u64 {
 }
 
 impl Rules {
-    /// Reads what a client sent; fails with what is wrong with it.
+    /// Parses the rules that a client sent; the error says what is wrong with them.
     pub(crate) fn read(configuration: &BucketLifecycleConfiguration) -> Result<Rules, String> {
         let mut rules = Vec::new();
         let mut ids: Vec<&str> = Vec::new();
@@ -250,20 +251,21 @@ impl Rules {
         Ok(Rules(rules))
     }
 
-    /// When an object goes as things are, in nanoseconds since 1970, and by which rule: the first that is due.
+    /// Returns when an object expires under these rules, in nanoseconds since 1970, and the id of the rule: the first that
+    /// is due.
     pub(crate) fn expiration(&self, key: &str, head: &Head, day: Duration) -> Option<(u64, &str)> {
         let due = |rule: &Rule| rule.expires_ns(head.mtime_ns, day);
         let matching = self.0.iter().filter(|rule| rule.matches(key, head));
         matching.filter_map(|rule| Some((due(rule)?, rule.id.as_str()))).min()
     }
 
-    /// Whether anything of a key without versions can be due now; its tags are not known yet.
+    /// Whether an object without versions may have expired. Its tags are not known yet.
     fn may_expire(&self, key: &str, size: u64, mtime_ns: u64, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| rule.expires_ns(mtime_ns, day).is_some_and(|due| due <= now_ns);
         self.0.iter().any(|rule| due(rule) && rule.may_match(key, size))
     }
 
-    /// The storage classes that objects move to.
+    /// Returns the storage classes to which objects move.
     pub(crate) fn classes(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|rule| {
             let current = rule.transitions.iter().map(|(_, class)| class.as_str());
@@ -271,8 +273,8 @@ impl Rules {
         })
     }
 
-    /// The storage class in which a current version should be now: that of the transition that was due last. `None` where none
-    /// is due, or it is there already.
+    /// Returns the storage class in which a current version should be now: that of the latest transition that is due.
+    /// Returns `None` if none is due, or if the version is already there.
     fn transition(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> Option<&str> {
         let matching = self.0.iter().filter(|rule| rule.matches(key, head));
         let due = matching
@@ -282,7 +284,7 @@ impl Rules {
         (*class != head.class).then_some(class)
     }
 
-    /// Whether a key without versions may have to move now; its tags are not known yet.
+    /// Whether an object without versions may have to move now. Its tags are not known yet.
     fn may_move(&self, key: &str, entry: &Head, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| {
             let mut transitions = rule.transitions.iter();
@@ -291,7 +293,8 @@ impl Rules {
         self.0.iter().any(|rule| due(rule) && rule.may_match(key, entry.size))
     }
 
-    /// As [`Rules::transition`], of a version that was followed by another one at `since_ns`, and by `newer` noncurrent ones.
+    /// Like [`Rules::transition`], for a noncurrent version that was replaced at `since_ns` and is followed by `newer`
+    /// noncurrent versions.
     fn noncurrent_transition(
         &self,
         (key, head): (&str, &Head),
@@ -308,7 +311,7 @@ impl Rules {
         (*class != head.class).then_some(class)
     }
 
-    /// Whether a delete marker that hides nothing goes.
+    /// Whether a delete marker that hides nothing is removed.
     fn removes_marker(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| rule.expires_ns(head.mtime_ns, day).is_some_and(|due| due <= now_ns);
         self.0
@@ -316,7 +319,8 @@ impl Rules {
             .any(|rule| key.starts_with(&rule.prefix) && rule.tags.is_empty() && (rule.marker || due(rule)))
     }
 
-    /// Whether a version goes that was followed by another one at `since_ns`, and by `newer` noncurrent ones.
+    /// Whether a noncurrent version is removed that was replaced at `since_ns` and is followed by `newer` noncurrent
+    /// versions.
     fn removes_noncurrent(
         &self,
         (key, head): (&str, &Head),
@@ -336,7 +340,7 @@ impl Rules {
         self.0.iter().any(|rule| rule.abort_days.is_some_and(due) && key.starts_with(&rule.prefix))
     }
 
-    /// Whether any rule ends uploads.
+    /// Whether any rule aborts uploads.
     fn has_aborts(&self) -> bool {
         self.0.iter().any(|rule| rule.abort_days.is_some())
     }
@@ -378,7 +382,7 @@ mod tests {
         .unwrap();
         assert_eq!(rules.expiration("logs/a", &head, DAY), Some((4 * DAY_NS, "r")));
         assert_eq!(rules.expiration("other", &head, DAY), None);
-        // A shorter day is for trying.
+        // A shorter day is for tests.
         let second = Duration::from_secs(1);
         assert_eq!(rules.expiration("logs/a", &head, second), Some((head.mtime_ns + 2_000_000_000, "r")));
         assert!(rules.may_expire("logs/a", 0, head.mtime_ns, 4 * DAY_NS, DAY));

@@ -1,7 +1,7 @@
-//! Collections and objects of a store in one file, to be taken to another store: for rescue by hand.
+//! Export of collections and objects of a store to a file, and import into another store, for manual rescue.
 //!
 //! A file is a sequence of frames, each `length u32 le | crc32c u32 le | record` with the record in its versioned
-//! envelope; the last record counts the objects. An import reads and checks the whole file before it changes anything
+//! envelope. The last record contains the number of objects. An import reads and checks the whole file before it changes anything
 //! (docs/format/archive.md).
 
 use crate::ObjectStore;
@@ -16,31 +16,31 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 
-/// Begins a file.
+/// First bytes of a file.
 const MAGIC: &[u8; 16] = b"nacre objects 1\n";
-/// Data and omap entries of one record, in bytes; one entry may exceed it.
+/// Maximum size of the data or omap entries of one record, in bytes. A single omap entry may exceed it.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Log entries and listed objects of one record or page.
+/// Maximum number of log or omap entries in one record, and of objects in one page of a listing.
 const PAGE: usize = 1000;
-/// No record is longer: what claims to be is damaged. Above what the largest omap entry or attributes take.
+/// Maximum length of a record; a greater length is damage. It is above the size of the largest omap entry or attributes.
 const MAX_RECORD_BYTES: u32 = 256 << 20;
 
-/// One part of a file.
+/// A record of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Record {
-    /// A whole collection follows: its own values. Objects up to the next collection are in it.
+    /// A whole collection with its values begins. The objects up to the next collection belong to it.
     Collection { pg: PgId, meta: Vec<(String, Bytes)> },
-    /// Entries of its log, in order.
+    /// Entries of the collection's log, in order.
     Log(Vec<(Eversion, Bytes)>),
-    /// Objects of a collection that is not here as a whole follow.
+    /// Single objects of a collection that is not exported as a whole follow.
     Within(PgId),
     /// An object begins.
     Object { oid: ObjectId, size: u64, attrs: Vec<(String, Bytes)>, omap_header: Bytes },
-    /// A part of its data; what no part covers reads as zeros.
+    /// A part of the object's data. Ranges that no part covers read as zeros.
     Data { offset: u64, bytes: Bytes },
-    /// Entries of its omap.
+    /// Entries of the object's omap.
     Omap(Vec<(Bytes, Bytes)>),
-    /// The file is whole.
+    /// The end of a complete file.
     End { objects: u64 },
 }
 
@@ -48,23 +48,23 @@ impl Versioned for Record {
     const NAME: &'static str = "archive record";
 }
 
-/// What to put into a file.
+/// What an export contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Collections; empty for all.
+    /// Collections; empty means all.
     pub pgs: Vec<PgId>,
-    /// Names of single objects, without their collections' logs and values; empty for whole collections.
+    /// Names of single objects, exported without the logs and values of their collections; empty means whole collections.
     pub objects: Vec<String>,
 }
 
-/// What was written or taken over.
+/// The amount of data exported or imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Archived {
     /// Whole collections.
     pub collections: u64,
     /// Objects.
     pub objects: u64,
-    /// Bytes of their data.
+    /// Bytes of object data.
     pub data_bytes: u64,
 }
 
@@ -83,8 +83,8 @@ fn put(out: &mut dyn Write, record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// Writes what `selection` names. Fails with [`StoreError::WrongStore`] or [`StoreError::NoCollection`] where there is no
-/// such thing, and with [`StoreError::Corrupt`] at what can't be read.
+/// Exports what `selection` names. Fails with [`StoreError::WrongStore`] if an object does not exist, with
+/// [`StoreError::NoCollection`] if a collection does not exist, and with [`StoreError::Corrupt`] if something can't be read.
 pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Write) -> Result<Archived> {
     out.write_all(MAGIC).map_err(io("write an archive"))?;
     let mut done = Archived::default();
@@ -112,7 +112,7 @@ pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Writ
                 }
             }
             match page.entries.last() {
-                // The last one comes again and is left out.
+                // The next page begins after the last object of this page.
                 Some(last) if page.more => from = just_after(last),
                 _ => break,
             }
@@ -128,7 +128,7 @@ pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Writ
     Ok(done)
 }
 
-/// A lower bound for what follows `oid`: its snapshot is the last sort key.
+/// A lower bound for the objects after `oid`. The snapshot is the last part of the sort key.
 fn just_after(oid: &ObjectId) -> ObjectId {
     match oid.snap().checked_add(1) {
         Some(snap) => oid.with_snap(snap),
@@ -186,7 +186,7 @@ fn export_object(store: &dyn ObjectStore, pg: PgId, oid: &ObjectId, out: &mut dy
     Ok(written)
 }
 
-/// The records of a file, checked.
+/// Reads and checks the records of a file.
 struct Records<R>(R);
 
 impl<R: Read> Records<R> {
@@ -208,7 +208,7 @@ impl<R: Read> Records<R> {
         if length > MAX_RECORD_BYTES {
             return Err(damaged("a record's length makes no sense"));
         }
-        // Read as it comes: a length that lies makes no large buffer.
+        // The buffer grows as data is read, so a wrong length does not allocate a large buffer.
         let mut body = Vec::new();
         let read = self.0.by_ref().take(u64::from(length)).read_to_end(&mut body);
         if read.map_err(io("read an archive"))? < length as usize {
@@ -232,8 +232,8 @@ fn cut_short(error: std::io::Error) -> StoreError {
     }
 }
 
-/// Checks a whole file against what `store` has: collections must be absent, collections of single objects present, and
-/// these objects absent unless `replace`.
+/// Checks a whole file against the contents of `store`. Whole collections must not exist, collections of single objects must
+/// exist, and these objects must not exist unless `replace` is set.
 fn check(store: &dyn ObjectStore, file: impl Read, replace: bool) -> Result<()> {
     let mut records = Records::open(file)?;
     let (mut objects, mut at, mut whole, mut in_object) = (0, None, false, false);
@@ -266,8 +266,8 @@ fn check(store: &dyn ObjectStore, file: impl Read, replace: bool) -> Result<()> 
     }
 }
 
-/// Takes over what is in a file, which is read twice: nothing is changed where any of it is damaged or does not fit. With
-/// `replace` single objects that are here are replaced. What is done when this is interrupted stays.
+/// Imports a file, which is read twice: nothing is changed if a part of it is damaged or does not fit. With `replace`, existing
+/// single objects are replaced. If the import is interrupted, the part already done remains.
 pub fn import<R: Read>(
     store: &dyn ObjectStore,
     open: impl Fn() -> std::io::Result<R>,

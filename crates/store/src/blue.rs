@@ -1,17 +1,17 @@
-//! BlueStore: data in blocks of a file or device of its own, metadata in RocksDB beside it.
+//! BlueStore: data in the blocks of a file or device, metadata in RocksDB.
 //!
 //! A transaction is applied on the submitting thread ([`apply`], [`extents`]): new data gets fresh blocks and
-//! checksums, changed records are encoded, and everything is visible to reads at once through the collection's caches
+//! checksums, changed records are encoded, and reads see the result immediately through the collection's caches
 //! and overlays ([`collection`]). The commit thread ([`commit`]) makes whole batches durable: data, flush, database.
-//! Formats are in docs/format/bluestore.md.
+//! Formats: docs/format/bluestore.md.
 //!
 //! # Invariants
-//! - Records name data only after it is durable, in its place or as a deferred copy. A block that they name is
-//!   overwritten only when a copy of the new data is durable, and no read that began before is under way.
-//! - A released block is handed out again only after the releasing batch is durable and no read that began before is
-//!   under way ([`gate`]).
+//! - Records refer to data only after it is durable, in its place or as a deferred copy. A block that a record refers to is
+//!   overwritten only when a copy of the new data is durable and no read that began before is in progress.
+//! - A released block is allocated again only after the releasing batch is durable and no read that began before is
+//!   in progress ([`gate`]).
 //! - Only the commit thread writes to the database while the store is mounted.
-//! - Lock order: a collection, then the queue, the allocator or the gate; never two of the latter at once, never two
+//! - Lock order: a collection, then the queue, the allocator or the gate. Never two of the latter at once, never two
 //!   collections.
 
 mod aligned;
@@ -80,55 +80,56 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Above every version of a log.
+/// Greater than every version of a log.
 const LAST_VERSION: Eversion = Eversion { interval: Interval(u64::MAX), version: u64::MAX };
-/// Bytes that trimming the cache frees beyond what is over its limit.
+/// Number of bytes that trimming the cache frees in addition to the excess over its limit.
 const TRIM_BYTES: i64 = 64 << 10;
-/// The most damaged blobs that are remembered as logged.
+/// Maximum number of damaged blobs that are remembered as logged.
 const MAX_DAMAGED: usize = 1024;
 
-/// How a [`BlueStore`] runs. Sizes in bytes.
+/// Configuration of a [`BlueStore`]. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlueStoreConfig {
     /// `bluestore_cache_size`: memory for onodes and data.
     pub cache_bytes: u64,
-    /// Memory for the database's blocks.
+    /// Size of the database's block cache.
     pub db_cache_bytes: usize,
     /// Size of a memtable of a busy column family.
     pub write_buffer_bytes: usize,
-    /// `bluestore_wal_prefill`: fill the database's log files ahead when mounting, so that syncing them is cheap from the
-    /// first write on.
+    /// `bluestore_wal_prefill`: whether to fill the database's log files in advance after mounting, so that syncing them is cheap
+    /// from the first write on.
     pub wal_prefill: bool,
-    /// `bluestore_throttle_bytes`: what may be queued before submitters wait.
+    /// `bluestore_throttle_bytes`: bytes that may be queued before submitters wait.
     pub queue_bytes: u64,
-    /// `bluestore_prefer_deferred_size`: writes of up to this much go through the database's log, which saves waiting for
-    /// a flush of their own; 0 defers none.
+    /// `bluestore_prefer_deferred_size`: writes of up to this size go through the database's log, which saves a flush of the
+    /// device. 0 defers no writes.
     pub prefer_deferred_bytes: u64,
-    /// `bluestore_allocation_from_file`: at a clean shutdown the allocator is saved in a file, and nothing that compaction
-    /// must carry is written of it before; else all changes of it are written to the database, as Ceph once did.
+    /// `bluestore_allocation_from_file`: the allocator is saved in a file at a clean shutdown; before that, nothing of it is
+    /// written that compactions must carry. If off, all its changes are written to the database, as in earlier versions of
+    /// Ceph.
     pub allocation_from_file: bool,
-    /// `bluestore_allocation_recovery_threads`: threads of the scan of all objects, where one is needed; 0 for the simple
-    /// scan.
+    /// `bluestore_allocation_recovery_threads`: number of threads for the scan of all objects, if one is needed. 0 selects
+    /// the simple scan.
     pub recovery_threads: usize,
-    /// `bluestore_allocation_checkpoint_bytes`: so many bytes of allocation deltas are written before a checkpoint makes
-    /// them unnecessary; 0 for no deltas, so that a start after a crash scans all objects.
+    /// `bluestore_allocation_checkpoint_bytes`: bytes of allocation deltas after which a checkpoint is written. 0 disables
+    /// deltas, so that a start after a crash scans all objects.
     pub checkpoint_bytes: u64,
-    /// `bluestore_min_alloc_size`: what space is allocated in, a power of two from 4096 to 65536; of new stores.
+    /// `bluestore_min_alloc_size`: allocation unit of new stores, a power of two from 4096 to 65536.
     pub min_alloc_bytes: u64,
-    /// `bluestore_block_db_path`: the directory of the database, of new stores; in the store's own where there is none.
+    /// `bluestore_block_db_path`: directory for the database of new stores. If not set, it is in the store's directory.
     pub db_path: Option<PathBuf>,
-    /// `bdev_enable_discard`: the device is told of blocks that were freed.
+    /// `bdev_enable_discard`: whether to tell the device about freed blocks.
     pub discard: bool,
-    /// By how much the space taken from the file system grows at a time.
+    /// Number of bytes by which the space taken from the file system grows at a time.
     pub grow_bytes: u64,
-    /// How far the watermark of durable metadata may lag behind.
+    /// Minimum interval between watermarks of durable metadata while the store is active.
     pub watermark_interval: Duration,
-    /// The share of the store, in parts per million, at which [`ObjectStore::reserve`] refuses.
+    /// The fraction of the store, in parts per million, above which [`ObjectStore::reserve`] fails.
     pub full_micro: u32,
-    /// Size of the ballast file that is given up when the file system runs full.
+    /// Size of the ballast file, which is removed when the file system runs full.
     pub ballast_bytes: u64,
-    /// Where the file system of the database has less than this left, the store says that it has no space and
-    /// [`ObjectStore::reserve`] refuses; transactions are refused at half of it.
+    /// Minimum free space in the database's file system. Below it the store reports no available space and
+    /// [`ObjectStore::reserve`] fails; below half of it, transactions that write data are refused.
     pub db_min_free_bytes: u64,
 }
 
@@ -156,12 +157,12 @@ impl Default for BlueStoreConfig {
     }
 }
 
-/// What a mounted store has done so far.
+/// Activity of a store since it was mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlueStoreCounters {
     /// Transactions committed.
     pub transactions: u64,
-    /// Group commits; each is one synced database write.
+    /// Group commits. Each is one synced database write.
     pub batches: u64,
     /// Flushes of the block device.
     pub device_flushes: u64,
@@ -175,7 +176,7 @@ pub struct BlueStoreCounters {
 pub struct BlueStore {
     mounted: RwLock<Option<Arc<Inner>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Held by who compacts the database, for longer than the state that it compacts.
+    /// Held during a compaction of the database, which outlasts the mounted state that it compacts.
     compacting: Mutex<()>,
     incarnation: Incarnation,
 }
@@ -196,7 +197,7 @@ struct Inner {
     ids: FamilyIds,
     space: Mutex<Allocator>,
     device_blocks: u64,
-    /// What space is allocated in.
+    /// Blocks per allocation unit.
     unit_blocks: u64,
     discards: Discards,
     gate: ReadGate,
@@ -206,37 +207,37 @@ struct Inner {
     checkpoints: Worker,
     counters: CommitCounters,
     next_id: AtomicU64,
-    /// Collections that were removed stay, marked so, until all that they did is committed.
+    /// Removed collections stay in the map, marked as removed, until all their changes are committed.
     collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
-    /// How new data is kept, by pool; counted up with each change.
+    /// The options for new data by pool. `data_version` is incremented with each change.
     data_options: RwLock<BTreeMap<PoolId, DataOptions>>,
     data_version: AtomicU64,
     cache_used: AtomicI64,
     cache_hand: AtomicUsize,
-    /// The collection that was settled last in turn.
+    /// The collection that was settled last, in rotation.
     settle_turn: Mutex<Option<PgId>>,
     reserved: Arc<AtomicU64>,
-    /// The database's file system is low: no space is reported and none is reserved.
+    /// Whether the database's file system is low on space: no available space is reported and reservations fail.
     db_full: AtomicBool,
-    /// It has so little left that transactions are refused, too.
+    /// Whether it is so low that transactions are refused too.
     db_exhausted: AtomicBool,
-    /// What the file system had free, and when.
+    /// Free bytes of the file system, and when they were measured.
     file_system: Mutex<Option<(Instant, u64)>>,
     stopped: OnceLock<StoreError>,
     events: Arc<dyn StoreEvents>,
     scan_health: Vec<(String, String)>,
-    /// What was released is not what was allocated, or a scan withholds blocks: the next start must scan.
+    /// Whether released blocks did not match allocated ones, or a scan withheld blocks. The next start must then scan.
     suspicious: AtomicBool,
     damaged: Mutex<HashSet<u64>>,
-    /// The store is being closed: a compaction is to end.
+    /// Whether the store is being closed, so that a compaction must end.
     ending: AtomicBool,
-    /// Held for as long as the store is mounted.
+    /// Held while the store is mounted.
     _lock: StoreLock,
 }
 
 impl BlueStore {
-    /// Makes an empty store of `size_bytes` in `directory`, on the file `block` (created sparse) or on what a symbolic
-    /// link of that name points to.
+    /// Creates an empty store of `size_bytes` in `directory`, in the file `block` (created sparse) or in the target of a symbolic
+    /// link of that name.
     pub fn mkfs(directory: &Path, size_bytes: u64, config: &BlueStoreConfig) -> Result<Incarnation> {
         mount::mkfs(directory, size_bytes, config)
     }
@@ -344,28 +345,28 @@ impl BlueStore {
         Ok((store, report))
     }
 
-    /// Checks an unmounted store's consistency; with `deep` all data is read and verified.
+    /// Checks an unmounted store's consistency. With `deep`, all data is read and verified.
     pub fn fsck(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<FsckReport> {
         fsck::check(&mount::open(directory, config)?, deep)
     }
 
-    /// As [`BlueStore::fsck`], and mends what can be mended without guessing.
+    /// Like [`BlueStore::fsck`], and repairs findings that can be repaired without guessing.
     pub fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<RepairReport> {
         repair::repair(directory, config, deep)
     }
 
-    /// Takes the space that the device of an unmounted store has grown by into use; returns the store's size before and
+    /// Extends an unmounted store to the size that its device has grown to. Returns the store's size before and
     /// after, in bytes.
     pub fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64, u64)> {
         expand::expand(directory, config)
     }
 
-    /// What the label of the device in `directory` says; the store may be in use.
+    /// Reads the label of the device in `directory`. The store may be in use.
     pub fn label(directory: &Path) -> Result<LabelInfo> {
         LabelInfo::read(directory)
     }
 
-    /// What the store has done since it was mounted.
+    /// Activity of the store since it was mounted.
     pub fn counters(&self) -> Result<BlueStoreCounters> {
         let inner = self.inner()?;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -392,17 +393,17 @@ impl BlueStore {
     }
 
     fn inner(&self) -> Result<Mounted<'_>> {
-        // Recursive, so that a waiting unmount can't block a completion that reads.
+        // Recursive, so that a waiting unmount does not block a completion that reads.
         let guard = self.mounted.read_recursive();
         if guard.is_none() { Err(StoreError::NotMounted) } else { Ok(Mounted(guard)) }
     }
 
-    /// Ends the threads and takes the mounted state.
+    /// Stops the threads and takes the mounted state.
     fn close(&self, drain: bool) -> Option<Arc<Inner>> {
         let inner = self.mounted.write().take()?;
         inner.ending.store(true, Ordering::Release);
         inner.queue.end(drain);
-        // The commit thread, which may wait for a checkpoint, first; so it was started last.
+        // The commit thread ends first, because it may wait for a checkpoint. It was started last.
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads.into_iter().rev() {
             if thread.join().is_err() {
@@ -416,15 +417,15 @@ impl BlueStore {
         Some(inner)
     }
 
-    /// Ends a compaction of the closed store that is under way, and with it the last other hold on the store's files and
-    /// lock; nothing may be written any more.
+    /// Ends a running compaction of the closed store, which holds the last other reference to the store's files and
+    /// lock. Nothing may be written after this.
     fn end_compaction(&self, closed: &Inner) {
         closed.db.cancel_compactions();
         drop(self.compacting.lock());
     }
 }
 
-/// Stops the store where one of its threads panics: commits would be waited for without end and without a message.
+/// Stops the store if one of its threads panics. Otherwise commits would wait forever, without a message.
 struct StopOnPanic<'a>(&'a Inner);
 
 impl Drop for StopOnPanic<'_> {
@@ -443,7 +444,7 @@ impl Drop for BlueStore {
     }
 }
 
-/// A call's hold on the mounted store.
+/// A call's read guard on the mounted store.
 struct Mounted<'a>(RwLockReadGuard<'a, Option<Arc<Inner>>>);
 
 impl std::ops::Deref for Mounted<'_> {
@@ -455,7 +456,7 @@ impl std::ops::Deref for Mounted<'_> {
 }
 
 impl Inner {
-    /// Fails where the store has stopped.
+    /// Fails if the store has stopped.
     fn check(&self) -> Result<()> {
         match self.stopped.get() {
             Some(error) => Err(error.clone()),
@@ -463,7 +464,7 @@ impl Inner {
         }
     }
 
-    /// Stops the store for good; returns what every later call gets.
+    /// Stops the store permanently. Returns the error for all later calls.
     fn stop(&self, error: StoreError) -> StoreError {
         let stopped = StoreError::Stopped(error.to_string().into());
         if self.stopped.set(stopped.clone()).is_ok() {
@@ -473,7 +474,7 @@ impl Inner {
         stopped
     }
 
-    /// Logs damage once per blob.
+    /// Records damage, and logs it once per blob. Returns `error`.
     fn damaged(&self, id: u64, error: StoreError) -> StoreError {
         let mut damaged = self.damaged.lock();
         if damaged.len() < MAX_DAMAGED && damaged.insert(id) {
@@ -486,8 +487,8 @@ impl Inner {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether a transaction may begin. It is refused later than space is: a member of a PG must apply what was ordered
-    /// before the others heard that it has no space left.
+    /// Checks whether a transaction may begin. Transactions are refused later than reservations: a member of a PG must apply what
+    /// was ordered before the other members learn that it has no space left.
     fn admit(&self, writes_no_data: bool) -> Result<()> {
         self.check()?;
         if self.db_exhausted.load(Ordering::Relaxed) && !writes_no_data {
@@ -496,11 +497,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Allocates blocks, taking more space from the file system as needed.
+    /// Allocates blocks, and takes more space from the file system if necessary.
     fn allocate(&self, blocks: u64, max_run: u64, out: &mut Vec<Run>) -> Result<()> {
         let mut space = self.space.lock();
         let unit = (self.config.grow_bytes / BLOCK_BYTES).max(1);
-        // Grow early, while what is free is still contiguous enough to be written in one go.
+        // Grows early, while the free space is still contiguous enough for large writes.
         if space.free() < blocks + unit / 4 && space.ungrown() > 0 {
             let from = space.frontier();
             let to = (from + unit.max(blocks)).min(self.device_blocks);
@@ -513,7 +514,7 @@ impl Inner {
         let first = out.len();
         let mut taken = space.allocate(blocks, max_run, out);
         if !taken && self.config.discard {
-            // What waits to be discarded is wanted now.
+            // Takes the blocks that wait to be discarded.
             drop(space);
             self.release(self.discards.drain());
             space = self.space.lock();
@@ -528,19 +529,19 @@ impl Inner {
         Err(StoreError::NoSpace { wanted_bytes: blocks * BLOCK_BYTES, available_bytes })
     }
 
-    /// Whether space that was freed goes back to the file system.
+    /// Whether freed space is returned to the file system.
     fn punches(&self) -> bool {
         self.config.discard && !self.device.is_raw()
     }
 
-    /// Takes space for the runs from `first` on from the file system, which may have got it back.
+    /// Allocates space in the file system for the runs from `first` on, because it may have been returned there.
     fn provide(&self, space: MutexGuard<'_, Allocator>, first: usize, out: &mut Vec<Run>) -> Result<()> {
         drop(space);
         for run in &out[first..] {
             let (from, to) = (run.start * BLOCK_BYTES, (run.start + run.blocks) * BLOCK_BYTES);
             if let Err(error) = self.device.grow(from, to) {
                 tracing::warn!(%error, "bluestore: no space for blocks that were given back");
-                // The blocks belong to no object, and the file system gets back what it gave for them.
+                // The blocks belong to no object. Returning them also returns the space that was taken for them.
                 let taken: Vec<Run> = out.drain(first..).collect();
                 let wanted_bytes = taken.iter().map(|run| run.blocks * BLOCK_BYTES).sum();
                 self.give_back(taken);
@@ -550,7 +551,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees blocks as far as rule B1 is concerned.
+    /// Releases blocks that may be reused according to rule B1, through the discard queue.
     fn give_back(&self, runs: Vec<Run>) {
         self.release(self.discards.take(runs));
     }
@@ -567,7 +568,7 @@ impl Inner {
         }
     }
 
-    /// Loads which log entries a collection has, where that was not needed yet.
+    /// Loads the versions of a collection's log entries, if they are not loaded yet.
     fn load_log(&self, coll: &mut Collection) -> Result<()> {
         if !coll.log.is_unloaded() {
             return Ok(());
@@ -599,7 +600,7 @@ impl Inner {
         start::save(&self.directory, &self.db, &accounting, expected)
     }
 
-    /// Leaves everything as a quick start wants it, after all is committed.
+    /// Writes the state for a fast start, after everything is committed.
     fn save(&self) -> Result<()> {
         self.check()?;
         let suspicious = self.suspicious.load(Ordering::Relaxed);
@@ -607,7 +608,7 @@ impl Inner {
             && !suspicious
             && let Err(error) = self.save_allocation()
         {
-            // The next start has the checkpoint and deltas, or scans.
+            // The next start uses the checkpoint and deltas, or scans.
             tracing::warn!(%error, "bluestore: the allocation file could not be written");
         }
         let (ids, mut batch) = (self.ids, RawBatch::default());
@@ -624,7 +625,7 @@ impl Inner {
         self.device.flush()
     }
 
-    /// Looks at the space of the file system that holds the database; returns what is free.
+    /// Measures the free space of the database's file system and updates `db_full` and `db_exhausted`. Returns the free bytes.
     fn judge_file_system(&self) -> Result<u64> {
         let free = self.file_system_free()?;
         self.db_exhausted.store(free < self.config.refusal_level(), Ordering::Relaxed);
@@ -642,7 +643,7 @@ impl Inner {
         Ok(free)
     }
 
-    /// As [`Inner::judge_file_system`]; gives up or restores the ballast.
+    /// Like [`Inner::judge_file_system`], and removes or restores the ballast.
     fn check_file_system(&self) {
         let Ok(free) = self.judge_file_system() else { return };
         let config = &self.config;
@@ -662,7 +663,7 @@ impl Inner {
         }
     }
 
-    /// Free bytes of the file system that holds the database, as of at most [`device::FILE_SYSTEM_TTL`] ago.
+    /// Free bytes of the database's file system, as of at most [`device::FILE_SYSTEM_TTL`] ago.
     fn file_system_free(&self) -> Result<u64> {
         let mut measured = self.file_system.lock();
         if let Some((at, free)) = *measured
@@ -675,14 +676,14 @@ impl Inner {
         Ok(free)
     }
 
-    /// Whether the database's file system is low. Looked at now: an idle store has no commits that would notice.
+    /// Whether the database's file system is low. Measured now, because an idle store has no commits that would notice.
     fn is_db_full(&self) -> bool {
-        // Where the file system does not tell, what was known last counts.
+        // If the measurement fails, the last known state counts.
         _ = self.judge_file_system();
         self.db_full.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the device, and the file system below it, have for data.
+    /// Bytes that the device and its file system still have for data.
     fn device_room(&self) -> u64 {
         let (free, ungrown) = {
             let space = self.space.lock();
@@ -760,15 +761,15 @@ impl Inner {
         self.cache_used.fetch_add(cache_bytes, Ordering::Relaxed);
     }
 
-    /// Evicts until the cache is within its limit, collection by collection.
+    /// Evicts entries until the cache is within its limit, one collection after the other.
     fn trim_cache(&self) {
         let limit = self.config.cache_bytes as i64;
         let excess = self.cache_used.load(Ordering::Relaxed) - limit;
         if excess <= 0 {
             return;
         }
-        // Only a little more than the excess: if trimming frees as much as writes bring in, the allocator's thread caches give
-        // the freed buffers to the next writes.
+        // Frees only a little more than the excess: if trimming frees as much as writes allocate, the memory allocator's
+        // thread caches give the freed buffers to the next writes.
         let mut wanted = (excess + TRIM_BYTES) as u64;
         let placed = self.queue.placed();
         let collections = self.collections.read();
@@ -786,12 +787,12 @@ impl Inner {
     }
 }
 
-/// The ballast of the store in `directory`.
+/// The path of the ballast of the store in `directory`.
 fn ballast(directory: &Path) -> PathBuf {
     directory.join("db").join("ballast")
 }
 
-/// Free bytes of the file system that holds the database of the store in `directory`.
+/// Free bytes of the file system that contains the database of the store in `directory`.
 fn database_space(directory: &Path) -> Result<u64> {
     let path = directory.join("db");
     let space = rustix::fs::statvfs(&path)

@@ -1,8 +1,8 @@
-//! Whether RocksDB was built as it must be: optimised, with the processor's CRC instructions.
+//! Checks that RocksDB was built as required: optimised, and with the processor's CRC instructions.
 //!
-//! A build that lost its optimisation on the way (a flag that did not reach the C++ compiler) works, and is several times
-//! as slow in every compaction and scan. Nobody notices until it hurts, so that it is measured here: on a database in memory
-//! that is made for this and costs some milliseconds.
+//! A build that lost its optimisation, for example because a flag did not reach the C++ compiler, works but is several times
+//! slower in every compaction and scan. It would go unnoticed until it causes problems, so it is measured here on a temporary
+//! in-memory database, which takes some milliseconds.
 
 use crate::error::{Result, StoreError};
 use parking_lot::Mutex;
@@ -13,33 +13,33 @@ use rocksdb::{
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Entries of the scan; their keys and values have the sizes of small records.
+/// Number of entries in the scan. Their keys and values have the sizes of small records.
 const ENTRIES: usize = 4_000;
 const VALUE_BYTES: usize = 64;
-/// The best of so many passes counts: what else runs on the machine slows some of them, not all.
+/// The best of this many passes counts, because other load on the machine slows some passes but not all.
 const PASSES: u32 = 8;
-/// Above this a scan's step is that of an unoptimised build.
+/// If a step of the scan takes longer than this, the build is not optimised.
 pub const SLOW_STEP: Duration = Duration::from_nanos(400);
 
-/// What was measured, and how this program was built.
+/// The measurements, and how this program was built.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildCheck {
     /// RocksDB's version.
     pub version: String,
-    /// Whether RocksDB uses the processor's CRC instructions, as it says itself.
+    /// Whether RocksDB reports that it uses the processor's CRC instructions.
     pub hardware_crc: bool,
-    /// Bytes a second that it reads from memory and checks by CRC-32C.
+    /// Bytes per second that RocksDB reads from memory and verifies with CRC-32C.
     pub checked_bytes_per_second: f64,
-    /// What an iterator takes from one entry to the next.
+    /// Time that an iterator takes to advance by one entry.
     pub step: Duration,
-    /// The processor's features that the program was built for and the database needs.
+    /// The processor features that the database needs and the program was built for.
     pub features: Vec<&'static str>,
-    /// Whether the program's own assertions are on (the `dev` profile).
+    /// Whether the program's own assertions are enabled (the `dev` profile).
     pub assertions: bool,
 }
 
 impl BuildCheck {
-    /// Measures.
+    /// Runs the measurements.
     pub fn run() -> Result<BuildCheck> {
         let said = Arc::new(Mutex::new((String::new(), false)));
         let heard = Arc::clone(&said);
@@ -62,7 +62,7 @@ impl BuildCheck {
         table.disable_cache();
         table.set_block_size(64 << 10);
         options.set_block_based_table_factory(&table);
-        // The binding creates the folder outside the environment in memory, so one is named that exists.
+        // The binding creates the folder outside the in-memory environment, so an existing one is used.
         let db = DB::open(&options, std::env::temp_dir()).map_err(failed)?;
         let step = scan(&db)?;
         let checked_bytes_per_second = check(&db)?;
@@ -78,7 +78,7 @@ impl BuildCheck {
         })
     }
 
-    /// What is wrong with the build, for health: nothing where it is as it must be.
+    /// Problems of the build, for health reports. Empty if there are none.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         if self.step > SLOW_STEP {
@@ -95,8 +95,8 @@ impl BuildCheck {
     }
 }
 
-/// What is wrong with the build of this process, for health: the first call begins to measure, on a thread of its own;
-/// nothing is told before that has ended.
+/// Problems of this process's build, for health reports. The first call starts the measurement on its own thread; the result is
+/// empty until it has ended.
 pub fn build_complaints() -> &'static [String] {
     static BEGUN: Once = Once::new();
     static FOUND: OnceLock<Vec<String>> = OnceLock::new();
@@ -121,7 +121,7 @@ fn failed(error: rocksdb::Error) -> StoreError {
     crate::error::database("check the database's build", &error)
 }
 
-/// How long an iterator takes for one step, over sorted tables.
+/// Time that an iterator takes for one step over sorted tables.
 fn scan(db: &DB) -> Result<Duration> {
     let mut batch = WriteBatch::default();
     for number in 0..ENTRIES {
@@ -151,7 +151,7 @@ fn scan(db: &DB) -> Result<Duration> {
     best(pass)
 }
 
-/// How many bytes of blocks are read and checked in a second.
+/// Bytes of blocks that are read and verified per second.
 fn check(db: &DB) -> Result<f64> {
     const PART: usize = 1 << 20;
     const PARTS: usize = 4;
@@ -178,7 +178,7 @@ fn best(pass: impl Fn() -> Result<Duration>) -> Result<Duration> {
     (0..PASSES).map(|_| pass()).try_fold(Duration::MAX, |best, took| Ok(best.min(took?)))
 }
 
-/// Features that matter to RocksDB's CRC, of those that the compiler was told of.
+/// The target features that the compiler was given and that matter to RocksDB's CRC.
 fn features() -> Vec<&'static str> {
     let known = [
         ("sse4.2", cfg!(target_feature = "sse4.2")),

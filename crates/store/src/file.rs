@@ -1,18 +1,18 @@
-//! FileStore: an object's data in an ordinary file, its attributes with it, the rest in RocksDB, behind a journal.
+//! FileStore: each object's data and attributes in an ordinary file, the rest in RocksDB, with a write-ahead journal.
 //!
-//! A transaction is resolved on the submitting thread ([`plan`]) into steps on files and on the database, visible to
-//! reads at once as changes pending over what the files hold ([`read`]). The journal thread ([`queue`]) makes whole
-//! batches of records durable with one write and one fsync and acknowledges them; the applying thread ([`apply`])
-//! carries the steps out, and from time to time syncs the file system and gives the journal's space back. Formats are in
-//! docs/format/filestore.md.
+//! The submitting thread resolves a transaction ([`plan`]) into steps on files and on the database. Reads see the result
+//! immediately, as changes pending over the contents of the files ([`read`]). The journal thread ([`queue`]) makes batches of
+//! records durable with one write and one fsync, and acknowledges them. The applying thread ([`apply`]) executes the steps,
+//! and periodically syncs the file system and trims the journal. Formats: docs/format/filestore.md.
 //!
 //! # Invariants
-//! - Nothing is done to files or database before its record is durable in the journal; files of clones, which belong
-//!   to nobody before that, apart.
-//! - A file's name holds the number of the object's incarnation and is never used again: steps on files may be repeated.
-//! - The journal gives space back only after files, database and `commit_op_seq` are durable beyond it.
-//! - Every block that is served matches the checksum in the object's record.
-//! - Lock order: the map of collections, then a collection, then the queue, the directories or the open files; never two collections.
+//! - Files and database are not changed before the record is durable in the journal. The exception is the files of prepared
+//!   clones, which belong to no object before that.
+//! - A file's name contains the number of the object's incarnation and is never reused, so steps on files may be repeated.
+//! - Journal space is released only after files, database and `commit_op_seq` are durable beyond it.
+//! - Every block that is returned to a reader matches the checksum in the object's record.
+//! - Lock order: the map of collections, then a collection, then the queue, the directories or the open files. Never two
+//!   collections.
 
 mod apply;
 mod backend;
@@ -59,43 +59,43 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use step::Family;
 
-/// Before the name of an object's attribute, as in Ceph.
+/// Prefix of the extended attribute that holds an object's attribute, as in Ceph.
 const ATTR_PREFIX: &str = "user.ceph.";
 
-/// How a [`FileStore`] runs. Sizes in bytes.
+/// Configuration of a [`FileStore`]. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileStoreConfig {
     /// `osd_journal_size`: size of a new journal.
     pub journal_bytes: u64,
-    /// `osd_journal`: where a new journal is made, if not beside the data.
+    /// `osd_journal`: path of a new journal, if it is not in the store's directory.
     pub journal_path: Option<PathBuf>,
-    /// `filestore_max_sync_interval`: files are synced at least so often.
+    /// `filestore_max_sync_interval`: maximum time until changed files are synced.
     pub max_sync_interval: Duration,
-    /// `filestore_min_sync_interval`: and at most so often.
+    /// `filestore_min_sync_interval`: minimum time between syncs that are due because the journal is half full.
     pub min_sync_interval: Duration,
-    /// `filestore_queue_max_bytes`: what may be queued before submitters wait.
+    /// `filestore_queue_max_bytes`: bytes that may be queued before submitters wait.
     pub queue_bytes: u64,
     /// `filestore_queue_max_ops`: transactions that may be queued before submitters wait.
     pub queue_ops: usize,
-    /// `filestore_max_inline_xattr_size`: larger attributes go to omap; 0 for what suits the file system.
+    /// `filestore_max_inline_xattr_size`: larger attributes go to the database. 0 selects a value for the file system.
     pub max_inline_xattr_bytes: u64,
-    /// `filestore_max_inline_xattrs`: further attributes go to omap; 0 for what suits the file system.
+    /// `filestore_max_inline_xattrs`: further attributes go to the database. 0 selects a value for the file system.
     pub max_inline_xattrs: u64,
-    /// `filestore_split_multiple`: a directory is split with more than this × |merge threshold| × 16 files.
+    /// `filestore_split_multiple`: a directory with more than this × |merge threshold| × 16 files is split.
     pub split_multiple: u32,
-    /// `filestore_merge_threshold`: directories of fewer files are merged; not where it is negative.
+    /// `filestore_merge_threshold`: directories with fewer files are merged. A negative value disables merging.
     pub merge_threshold: i32,
-    /// `filestore_fd_cache_size`: files kept open.
+    /// `filestore_fd_cache_size`: maximum number of files kept open.
     pub open_files: usize,
-    /// Objects whose records are kept in memory.
+    /// Maximum number of objects whose records are kept in memory.
     pub cached_objects: usize,
-    /// `filestore_device_bytes`: what objects' data may take; 0 for all of the file system.
+    /// `filestore_device_bytes`: maximum size of objects' data. 0 means the whole file system.
     pub device_bytes: u64,
-    /// The share of the store, in parts per million, at which [`ObjectStore::reserve`] refuses.
+    /// The fraction of the store, in parts per million, above which [`ObjectStore::reserve`] fails.
     pub full_micro: u32,
-    /// `filestore_min_free_bytes`: writes are refused where the file system would have less than this left.
+    /// `filestore_min_free_bytes`: writes are refused if they would leave less than this free in the file system.
     pub min_free_bytes: u64,
-    /// Memory for the database's blocks.
+    /// Size of the database's block cache.
     pub db_cache_bytes: usize,
     /// Size of a memtable of a busy column family.
     pub write_buffer_bytes: usize,
@@ -125,12 +125,12 @@ impl Default for FileStoreConfig {
     }
 }
 
-/// What a mounted store has done so far.
+/// Activity of a store since it was mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStoreCounters {
     /// Transactions journalled.
     pub transactions: u64,
-    /// Group commits: entries of the journal.
+    /// Group commits, which are journal entries.
     pub batches: u64,
     /// Calls that waited for the disk.
     pub syncs: u64,
@@ -143,7 +143,7 @@ struct Counters {
     syncs: AtomicU64,
 }
 
-/// A store of plain files with a journal.
+/// A store that keeps objects in plain files, with a journal.
 pub struct FileStore {
     mounted: RwLock<Option<Arc<Inner>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -157,7 +157,7 @@ impl std::fmt::Debug for FileStore {
 }
 
 impl FileStore {
-    /// Makes an empty store in `directory`, which is created where it is absent and must hold no store.
+    /// Creates an empty store in `directory`. The directory is created if missing and must not hold a store.
     pub fn mkfs(directory: &Path, config: &FileStoreConfig) -> Result<Incarnation> {
         mount::mkfs(directory, config)
     }
@@ -230,13 +230,13 @@ impl FileStore {
         Ok((store, report))
     }
 
-    /// Checks an unmounted store's consistency, after recovering it from its journal; with `deep` all data is read and
+    /// Checks an unmounted store's consistency after recovering it from its journal. With `deep`, all data is read and
     /// verified.
     pub fn fsck(directory: &Path, config: &FileStoreConfig, deep: bool) -> Result<FileFsckReport> {
         fsck::check(mount::open(directory, config)?, deep)
     }
 
-    /// What the store has done since it was mounted.
+    /// Activity of the store since it was mounted.
     pub fn counters(&self) -> Result<FileStoreCounters> {
         let inner = self.inner()?;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -248,12 +248,12 @@ impl FileStore {
     }
 
     fn inner(&self) -> Result<Mounted<'_>> {
-        // Recursive, so that a waiting unmount can't block a completion that reads.
+        // Recursive, so that a waiting unmount does not block a completion that reads.
         let guard = self.mounted.read_recursive();
         if guard.is_none() { Err(StoreError::NotMounted) } else { Ok(Mounted(guard)) }
     }
 
-    /// Ends the threads and takes the mounted state.
+    /// Stops the threads and takes the mounted state.
     fn close(&self, end: End) -> Option<Arc<Inner>> {
         let inner = self.mounted.write().take()?;
         inner.queue.end(end);
@@ -281,7 +281,7 @@ fn spawn(
         .map_err(|e| StoreError::io("start a thread of the store", &e))
 }
 
-/// Stops the store where one of its threads panics: commits would be waited for without end and without a message.
+/// Stops the store if one of its threads panics. Otherwise commits would wait forever, without a message.
 struct StopOnPanic<'a>(&'a Inner);
 
 impl Drop for StopOnPanic<'_> {
@@ -298,7 +298,7 @@ impl Drop for FileStore {
     }
 }
 
-/// A call's hold on the mounted store.
+/// A call's read guard on the mounted store.
 struct Mounted<'a>(RwLockReadGuard<'a, Option<Arc<Inner>>>);
 
 impl std::ops::Deref for Mounted<'_> {

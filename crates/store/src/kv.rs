@@ -1,7 +1,7 @@
-//! A store's key-value database by itself, while the store is not in use: what `kvstore-tool` works on.
+//! Direct access to the key-value database of a store that is not in use, for `kvstore-tool`.
 //!
-//! Prefixes are column families. Whoever changes records of a BlueStore this way may change who owns which blocks, so
-//! that a changed database's allocation state is read from the objects themselves at the next start.
+//! Prefixes are column families. A change to a BlueStore's records may change the owners of blocks. Therefore each change
+//! discards the recorded allocation state, and the next start reads it from the objects' records.
 
 use crate::blue::offline;
 use crate::error::{Result, StoreError};
@@ -14,21 +14,21 @@ use rocksdb::{
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Whose database it is.
+/// The kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKind {
-    /// A RocksDB folder.
+    /// A RocksDB directory.
     RocksDb,
-    /// A BlueStore folder.
+    /// A BlueStore directory.
     BlueStoreKv,
 }
 
-/// A database that nobody else has open.
+/// An open database. No other process has it open.
 pub struct KvStore {
     db: DB,
     prefixes: Vec<String>,
     directory: PathBuf,
-    /// Of the BlueStore around it.
+    /// The lock of the BlueStore that the database belongs to.
     store: Option<StoreLock>,
 }
 
@@ -50,26 +50,26 @@ pub struct KvSize {
 }
 
 impl KvSize {
-    /// Of all files.
+    /// The size of all files.
     pub fn total(&self) -> u64 {
         self.log + self.sst + self.misc
     }
 }
 
-/// What a prefix takes.
+/// The space that a prefix takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvUsage {
     /// The prefix.
     pub prefix: String,
-    /// About how many keys it has.
+    /// Approximate number of keys.
     pub keys: u64,
-    /// Its sorted tables in bytes.
+    /// Size of its sorted tables in bytes.
     pub table_bytes: u64,
-    /// What of it is in memory and the log, in bytes.
+    /// Bytes of it in memory and in the log.
     pub memtable_bytes: u64,
 }
 
-/// What [`KvStore::copy_to`] has copied.
+/// The amount of data copied by [`KvStore::copy_to`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Keys.
@@ -84,7 +84,7 @@ fn failed(what: &'static str) -> impl Fn(rocksdb::Error) -> StoreError {
     move |error| crate::error::database(what, &error)
 }
 
-/// Refuses a BlueStore's database: opened as a plain one it would be changed without the store's knowledge.
+/// Refuses the database of a BlueStore. Opened as a plain database, it would be changed without the store's knowledge.
 fn plain(path: &Path) -> Result<()> {
     match std::fs::canonicalize(path).ok().as_deref().and_then(Path::parent) {
         Some(store) if offline::is_bluestore(store) => Err(StoreError::WrongStore {
@@ -96,8 +96,8 @@ fn plain(path: &Path) -> Result<()> {
 }
 
 impl KvStore {
-    /// Opens the database in `path`. Fails with [`StoreError::InUse`] where its store is in use, and with
-    /// [`StoreError::WrongStore`] where `path` holds no BlueStore but should.
+    /// Opens the database in `path`. Fails with [`StoreError::InUse`] if its store is in use, and with
+    /// [`StoreError::WrongStore`] if `path` should hold a BlueStore but does not.
     pub fn open(kind: KvKind, path: &Path) -> Result<KvStore> {
         let (directory, store) = match kind {
             KvKind::BlueStoreKv => (path.join("db"), Some(offline::lock(path)?)),
@@ -133,7 +133,7 @@ impl KvStore {
         })
     }
 
-    /// Shows every entry of `prefix`, or of all, in key order, until `see` breaks off.
+    /// Passes every entry of `prefix`, or of all prefixes, to `see` in key order, until `see` returns a break.
     pub fn for_each(
         &self,
         prefix: Option<&str>,
@@ -159,19 +159,19 @@ impl KvStore {
         self.db.get_cf(family, key).map_err(failed("read a database"))
     }
 
-    /// Sets a key; durable on return.
+    /// Sets a key. Durable on return.
     pub fn set(&self, prefix: &str, key: &[u8], value: &[u8]) -> Result<()> {
         let family = self.existing(prefix)?;
         let mut batch = WriteBatch::default();
         if self.single_deletes(prefix) {
-            // Such keys are put once between removals.
+            // Keys of this family are put only once between removals.
             batch.single_delete_cf(family, key);
         }
         batch.put_cf(family, key, value);
         self.change(batch)
     }
 
-    /// Removes a key; durable on return. An absent one is no error.
+    /// Removes a key. Durable on return. Removing an absent key is not an error.
     pub fn rm(&self, prefix: &str, key: &[u8]) -> Result<()> {
         let Some(family) = self.family(prefix) else { return Ok(()) };
         let mut batch = WriteBatch::default();
@@ -183,7 +183,7 @@ impl KvStore {
         self.change(batch)
     }
 
-    /// Removes all keys of a prefix; durable on return.
+    /// Removes all keys of a prefix. Durable on return.
     pub fn rm_prefix(&self, prefix: &str) -> Result<()> {
         let Some(family) = self.family(prefix) else { return Ok(()) };
         let mut batch = WriteBatch::default();
@@ -198,7 +198,7 @@ impl KvStore {
         self.change(batch)
     }
 
-    /// Whether keys of `prefix` go by single deletes, which may not be mixed with others.
+    /// Whether keys of `prefix` are removed by single deletes, which must not be mixed with other deletes.
     fn single_deletes(&self, prefix: &str) -> bool {
         self.store.is_some() && prefix == offline::SINGLE_DELETES
     }
@@ -212,8 +212,8 @@ impl KvStore {
         self.db.write_opt(batch, &synced).map_err(failed("write a database"))
     }
 
-    /// Rewrites what `prefix`, or everything, takes on disk, between `start` and `end` where they are given: deleted and
-    /// overwritten entries go. `begin` is told each prefix.
+    /// Compacts `prefix`, or all prefixes, optionally only from `start` to `end`, which removes deleted and overwritten
+    /// entries from disk. Calls `begin` with each prefix.
     pub fn compact(
         &self,
         prefix: Option<&str>,
@@ -229,7 +229,8 @@ impl KvStore {
         Ok(())
     }
 
-    /// Copies all entries to a new database in `path`, so many keys at a time; `progress` is told after each batch.
+    /// Copies all entries to a new database in `path`, in batches of `keys_per_transaction` keys. Calls `progress` after each
+    /// batch.
     pub fn copy_to(
         &self,
         path: &Path,
@@ -270,7 +271,7 @@ impl KvStore {
         Ok(copied)
     }
 
-    /// The crc32c (seed −1 and not inverted, as Ceph counts) of all prefixes, keys and values in order.
+    /// The crc32c of all prefixes, keys and values in order, with seed −1 and without the final inversion, as in Ceph.
     pub fn crc(&self) -> Result<u32> {
         let mut crc = 0;
         self.for_each(None, |prefix, key, value| {
@@ -298,7 +299,7 @@ impl KvStore {
         Ok(size)
     }
 
-    /// What each prefix takes.
+    /// The space that each prefix takes.
     pub fn usage(&self) -> Result<Vec<KvUsage>> {
         let usage = |name: &String| {
             let family = self.existing(name)?;
@@ -317,7 +318,7 @@ impl KvStore {
         self.prefixes.iter().map(usage).collect()
     }
 
-    /// RocksDB's statistics of compactions, by prefix: text of many lines.
+    /// RocksDB's compaction statistics by prefix, as multi-line text.
     pub fn stats(&self) -> Result<Vec<(String, String)>> {
         let property = |name: &String| {
             let text = self.db.property_value_cf(self.existing(name)?, "rocksdb.stats");
@@ -326,9 +327,9 @@ impl KvStore {
         self.prefixes.iter().map(property).collect()
     }
 
-    /// Salvages what can be read of the database in `path`, and drops the rest: the last resort. What only the
-    /// write-ahead log held is lost. A database of which everything can be read is left as it is. Tells whether it was
-    /// changed. A BlueStore that was changed has a new identity: its PGs are filled by other members.
+    /// Salvages the readable part of the database in `path` and drops the rest. This is the last resort: data that only the
+    /// write-ahead log held is lost. A database that can be read completely is left unchanged. Returns whether it was
+    /// changed. A changed BlueStore gets a new identity, so its PGs are backfilled from other members.
     pub fn repair(kind: KvKind, path: &Path) -> Result<bool> {
         match KvStore::open(kind, path)
             .and_then(|store| store.for_each(None, |_, _, _| ControlFlow::Continue(())))
@@ -348,7 +349,7 @@ impl KvStore {
                 DB::repair(&Options::default(), &directory).map_err(failed("repair a database"))?;
                 offline::add_missing_families(&directory)?;
                 drop(store);
-                // What was dropped may have owned blocks, and may have been acknowledged.
+                // The dropped records may have owned blocks, and may have been acknowledged.
                 let repaired = KvStore::open(kind, path)?;
                 let mut batch = WriteBatch::default();
                 offline::mint_incarnation(&repaired.db, &mut batch);

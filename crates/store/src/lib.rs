@@ -1,9 +1,9 @@
-//! The stores on disks: BlueStore and FileStore, with their metadata in RocksDB, and the tools for them.
+//! The on-disk stores, BlueStore and FileStore, with their metadata in RocksDB, and the tools for them.
 //!
-//! What a store is and promises is said by [`ObjectStore`] in `nacre-objectstore`, where MemStore is as well. Its names are found
-//! here too, for those who open stores.
+//! [`ObjectStore`] in `nacre-objectstore`, which also contains MemStore, defines what a store is and guarantees. This crate
+//! re-exports its names for code that opens stores.
 
-/// Counts for tests that damage records.
+/// Counts allocations for the tests that damage records.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;

@@ -1,15 +1,15 @@
-//! Where the bytes of a striped object lie: Ceph's file layout, which is RAID 0 over sets of objects.
+//! Maps the bytes of a striped object to pieces with Ceph's file layout, which is RAID 0 over sets of objects.
 //!
-//! `stripe_count` pieces make an object set. Within a set, units of `stripe_unit` bytes go to its pieces in turn until each
-//! holds `object_size` bytes; then the next set begins. Pure arithmetic.
+//! `stripe_count` pieces make up an object set. Within a set, units of `stripe_unit` bytes go to its pieces in turn until each
+//! piece holds `object_size` bytes; then the next set begins. The module is pure arithmetic.
 
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 
-/// What units and object sizes are multiples of (`CEPH_MIN_STRIPE_UNIT`), in bytes.
+/// Stripe units and object sizes are multiples of this many bytes (`CEPH_MIN_STRIPE_UNIT`).
 pub const MIN_STRIPE_UNIT: u32 = 1 << 16;
 
-/// How a striped object is cut up, sizes in bytes.
+/// The layout of a striped object. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) stripe_unit: u64,
@@ -18,18 +18,18 @@ pub struct Layout {
 }
 
 impl Default for Layout {
-    /// Libradosstriper's: pieces of 4 MiB, one after another.
+    /// Libradosstriper's default: pieces of 4 MiB, one after another.
     fn default() -> Layout {
         Layout { stripe_unit: 4 << 20, stripe_count: 1, object_size: 4 << 20 }
     }
 }
 
-/// A part of a range that lies in one piece: contiguous there, and in `parts` of the caller's buffer.
+/// The part of a range that lies in one piece: contiguous in the piece, and in `parts` of the caller's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceExtent {
     /// The piece's number.
     pub piece: u64,
-    /// Where the part begins in the piece.
+    /// Offset of the part in the piece.
     pub offset: u64,
     /// Its length.
     pub len: u64,
@@ -49,8 +49,8 @@ fn check_size(what: &str, size: u32) -> Result<()> {
 }
 
 impl Layout {
-    /// A layout for new objects; EINVAL unless unit and object size are multiples of [`MIN_STRIPE_UNIT`], the object
-    /// size one of the unit, and there is a stripe.
+    /// Creates a layout for new objects. Fails with EINVAL unless unit and object size are multiples of [`MIN_STRIPE_UNIT`],
+    /// the object size is a multiple of the unit, and the stripe count is not 0.
     pub fn new(stripe_unit: u32, stripe_count: u32, object_size: u32) -> Result<Layout> {
         let mut layout = Layout::default();
         layout.set_stripe_unit(stripe_unit)?;
@@ -59,15 +59,15 @@ impl Layout {
         Ok(layout)
     }
 
-    /// A layout as an object has it; `None` where it means nothing.
+    /// The layout stored in an object, or `None` if it is invalid.
     pub(super) fn stored(stripe_unit: u32, stripe_count: u32, object_size: u32) -> Option<Layout> {
         let (stripe_unit, stripe_count) = (u64::from(stripe_unit), u64::from(stripe_count));
         let layout = Layout { stripe_unit, stripe_count, object_size: object_size.into() };
         (layout.check().is_ok() && stripe_count > 0).then_some(layout)
     }
 
-    /// Sets the bytes that go to one piece before the next one's turn. Whether the object size fits shows when an object
-    /// is made, as in libradosstriper: callers set one after the other.
+    /// Sets the number of bytes that go to one piece before the next one. Whether the object size fits is checked when an object
+    /// is created, as in libradosstriper, because callers set one after the other.
     pub fn set_stripe_unit(&mut self, stripe_unit: u32) -> Result<()> {
         check_size("stripe unit", stripe_unit)?;
         self.stripe_unit = stripe_unit.into();
@@ -83,7 +83,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Sets the size of a full piece, a multiple of the stripe unit as set before.
+    /// Sets the size of a full piece, which must be a multiple of the current stripe unit.
     pub fn set_object_size(&mut self, object_size: u32) -> Result<()> {
         check_size("object size", object_size)?;
         let changed = Layout { object_size: object_size.into(), ..*self };
@@ -92,12 +92,12 @@ impl Layout {
         Ok(())
     }
 
-    /// Bytes that go to one piece before the next one's turn.
+    /// Bytes that go to one piece before the next one.
     pub fn stripe_unit(&self) -> u64 {
         self.stripe_unit
     }
 
-    /// Pieces that are written in turn.
+    /// Number of pieces that are written in turn.
     pub fn stripe_count(&self) -> u64 {
         self.stripe_count
     }
@@ -107,7 +107,7 @@ impl Layout {
         self.object_size
     }
 
-    /// EINVAL unless pieces hold whole units.
+    /// Fails with EINVAL unless a piece holds a whole number of units.
     pub fn check(&self) -> Result<()> {
         let Layout { stripe_unit, object_size, .. } = *self;
         if stripe_unit == 0 || object_size == 0 || !object_size.is_multiple_of(stripe_unit) {
@@ -123,7 +123,7 @@ impl Layout {
         self.object_size * self.stripe_count
     }
 
-    /// Number of pieces that an object of `size` bytes may have: all are below it. The first one always exists.
+    /// Number of pieces that an object of `size` bytes may have; their numbers are below it. The first piece always exists.
     pub fn pieces(&self, size: u64) -> u64 {
         let Some(last) = size.checked_sub(1) else { return 1 };
         let set = last / self.set_size();
@@ -141,7 +141,7 @@ impl Layout {
         in_set / stripe * self.stripe_unit + tail
     }
 
-    /// The pieces of a range, by number.
+    /// The parts of a range by piece, in order of piece numbers.
     pub fn extents(&self, offset: u64, len: u64) -> Vec<PieceExtent> {
         let mut extents: Vec<PieceExtent> = Vec::new();
         let (mut at, end) = (offset, offset + len);
@@ -153,7 +153,7 @@ impl Layout {
             let in_piece = stripe % units_in_piece * self.stripe_unit + in_unit;
             let part = (self.stripe_unit - in_unit).min(end - at);
             let place = ((at - offset) as usize, part as usize);
-            // A range's parts in one piece follow one another there, at most a stripe apart in the range.
+            // The parts of a range in one piece are contiguous there, and at most a stripe apart in the range.
             let recent = extents.len().saturating_sub(self.stripe_count as usize);
             match extents[recent..].iter_mut().find(|known| known.piece == piece) {
                 Some(known) => {
@@ -189,7 +189,7 @@ mod tests {
         let made = lengths(&layout, 128 * MIB);
         let wanted = [24, 24, 24, 24, 8, 8, 8, 8].map(|mib| mib * MIB);
         assert_eq!(made.into_values().collect::<Vec<_>>(), wanted);
-        // 1 MiB number 0x20 is the second stripe's first, in the first piece's second unit; 0x60 begins the second set.
+        // MiB 0x20 is the first of the second stripe, in the first piece's second unit; 0x60 begins the second set.
         let at = |mib: u64| layout.extents(mib * MIB, MIB)[0].clone();
         assert_eq!((at(0x08).piece, at(0x08).offset), (1, 0));
         assert_eq!((at(0x20).piece, at(0x20).offset), (0, 8 * MIB));
@@ -219,7 +219,7 @@ mod tests {
             let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
             let total = 2 * layout.set_size() + unit + 7;
             let mut at = 0;
-            // In steps that meet no boundary, and of more than a stripe.
+            // In steps that do not end at boundaries, some of them longer than a stripe.
             for step in [unit / 3 + 1, layout.set_size() - 5, 1, unit * count + 11].into_iter().cycle() {
                 if at >= total {
                     break;

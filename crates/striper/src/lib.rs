@@ -1,60 +1,63 @@
-//! Striped objects: large ones that are stored as many objects of the pool, in libradosstriper's names and attributes.
+//! Striped objects: large objects stored as many objects of the pool, with libradosstriper's names and attributes.
 //!
-//! A striped object `NAME` is pieces `NAME.0000000000000000`, `….0000000000000001` and so on (hexadecimal). Attributes of
-//! the first piece say how it is cut up and how long it is; `docs/format/striper.md` has them all. Nobody takes a lock.
-//! What keeps clients apart are guards: every request names what it relies on, and the OSD refuses it where that is not so
-//! any more. All of it is made of ordinary operations; there is no object class of our own.
+//! A striped object `NAME` consists of the pieces `NAME.0000000000000000`, `….0000000000000001` and so on (hexadecimal).
+//! Attributes of the first piece describe its layout and size; `docs/format/striper.md` lists them all. No locks are taken.
+//! Concurrent clients are kept apart by guards: every request names the state that it relies on, and the OSD refuses the
+//! request if that state has changed. All requests are ordinary operations; there is no object class for striping.
 //!
 //! # The epoch
 //!
-//! An object has an epoch, a number that changes with every removal and truncation. Requests to the first piece hold in
-//! one epoch only. A piece carries the epoch of the last client that began to write it, and refuses requests of earlier
-//! ones: a removal that was held up can't take what was written after somebody else had carried it out. A random number tells an
-//! object from others of its name: a piece of another one is refused, and removed where that one is gone for good.
+//! An object has an epoch, a number that changes with every removal and with every truncation that shrinks the object.
+//! Requests to the first piece are valid in one epoch only. Every other piece carries the epoch of the last client that took
+//! it, and refuses requests of earlier epochs: a delayed removal can't remove data that was written after another client had
+//! completed the removal. A random number distinguishes an object from other objects with the same name. A piece of another
+//! object is refused; it is removed if that object no longer exists.
 //!
 //! # What a write does
 //!
-//! In the steady state two requests, sent at once: the data to its piece, and to the first piece the size as a maximum
-//! (*where the epoch is this and the size less than E, it becomes E*) or, where the size is that large already, just the
-//! guard. Where the piece is the first one, both are one request. The write returns when both are durable: data and size.
-//! Small writes in flight that follow one another share both; a large one that has the object to itself goes in parts,
-//! all at once. A write may be seen in parts until it has returned.
+//! In the steady state a write is two requests, sent together: the data to its piece, and to the first piece either the size as a
+//! maximum (*if the epoch is this and the size less than E, set it to E*) or, if the size is known to be large enough, only the
+//! guard. If the piece is the first one, both are one request. The write returns when both data and size are durable.
+//! Small sequential writes in flight share both requests. A large write that has the object to itself is sent in parts, all at
+//! once. Until a write has returned, readers may see parts of it.
 //!
 //! Before a piece is written, the number of pieces that may exist is *announced* in the first piece, ahead of need and in
-//! steps that grow with the object, so that the steady state does not wait for it. Hence, whatever a crash leaves: every
-//! piece has a number below the one announced, and the first piece exists, for it is made first and removed last.
+//! steps that grow with the object, so that the steady state does not wait for it. The first piece is created first and removed
+//! last. So after any crash the first piece exists, and every piece has a number below the announced one.
 //!
 //! # What a crash leaves
 //!
-//! - In a write: some of its pieces, its size or not. What the size covers and was not written reads as zeros; a piece
-//!   beyond the size is not seen unless the object grows over it, and goes with the object.
-//! - In an append: a hole of its length. It first claims its range (*where the size is S, it becomes S + length*), which
-//!   one of several appenders gets, and then writes it.
-//! - In a removal or truncation: its first request ended the epoch and noted in the first piece what is to be done, the
-//!   new size with it. From then on the object is gone or has that size. Whoever next removes, truncates or writes it
-//!   removes the rest of the pieces first. The note goes last, with the epoch (a truncation), or with the first piece.
-//! - No lock, for there are none.
+//! - In a write: the pieces and the size may each have been written or not. A range below the size that was not written reads
+//!   as zeros. A piece beyond the size is not visible unless the object grows over it, and is removed with the object.
+//! - In an append: a hole of its length. An append first claims its range (*if the size is S, set it to S + length*), which
+//!   only one of several concurrent appends can do, and then writes it.
+//! - In a removal or truncation: its first request ended the epoch and recorded the operation in the first piece, with the
+//!   new size of a truncation. From then on the object is removed or has that size. The next client that removes, truncates
+//!   or writes it first completes the work on the other pieces. The record is removed last: together with a new epoch
+//!   (truncation) or with the first piece (removal).
+//! - No lock is left, because none is taken.
 //!
-//! What is left to chance: a write of another client that is in flight while an object is removed may make a piece after
-//! the removal passed it by. Its writer remembers each piece that it makes until a later request has found the epoch to hold,
-//! and takes back those that it does not: with that write or the next. One that dies before leaves the piece, a stray: whoever writes to it
-//! or cuts it finds that it is of another object, or of too early an epoch, and removes it first. A truncation
-//! makes absent pieces that it cuts, so that they carry its epoch. Where another client has ended it and removed the object
-//! meanwhile, the client takes these pieces back; one that dies before leaves them. Within one handle removals and
-//! truncations fail with EBUSY while writes are in flight, and the other way round, as libradosstriper's do.
+//! A race remains: a write of another client that is in flight while an object is removed may create a piece after the
+//! removal has passed it. The writer remembers each piece that it creates until a later request has confirmed the epoch. It
+//! takes back (removes) pieces whose epoch has passed, with that write or the next one. If it dies before that, the piece
+//! remains as a stray. The next client that writes or cuts this piece finds that it belongs to another object or has too
+//! early an epoch, and removes it first. A truncation creates the absent pieces that it cuts, so that they carry its epoch.
+//! If another client has completed the truncation and removed the object meanwhile, the client takes these pieces back; if it
+//! dies before that, they remain. Within one handle, removals and truncations fail with EBUSY while writes are in flight, and
+//! vice versa, as in libradosstriper.
 //!
 //! # What a read does
 //!
-//! It reads the pieces and, at the same time, the first piece's attributes. An epoch that is not the expected one makes it
-//! start again; what is absent reads as zeros up to the size, if the epoch holds still. Data is taken only from reads that were sent after a size
-//! that covers it was known: what a write has returned is never seen as a hole.
+//! A read reads the pieces and, at the same time, the first piece's attributes. If the epoch is not the expected one, it
+//! starts again. Absent data reads as zeros up to the size, if the epoch still holds after the read. Data is only used from
+//! reads that were sent after a size that covers it was known, so the data of a completed write is never read as a hole.
 //!
 //! # What it must not know
 //!
-//! Which engine it stands on, sockets, threads, and clocks but for the [`Clock`] that it is given: all of it runs in the simulator as
-//! it is.
+//! The engine that it runs on, sockets, threads, and any clock other than the given [`Clock`]. The same code runs in the
+//! simulator.
 
-/// Counts for tests that damage what is decoded.
+/// Counts allocations for the tests that damage encoded data.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
@@ -87,10 +90,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// How often something is tried anew when the object changed under it, before EBUSY. Each time means that another client
-/// got through.
+/// Attempts before EBUSY if the object changes during each attempt. Each failed attempt means that another client succeeded.
 const ATTEMPTS: usize = 1000;
-/// Objects remembered by a handle, beside those in use.
+/// Number of objects that a handle remembers besides those in use.
 const REMEMBERED: usize = 256;
 
 /// A handle on a pool's striped objects. Cheap to clone.
@@ -106,7 +108,7 @@ struct Inner {
     objects: Mutex<BTreeMap<String, Arc<Object>>>,
 }
 
-/// What a first piece says.
+/// The contents of a first piece's attributes.
 #[derive(Debug)]
 struct Loaded {
     meta: Meta,
@@ -114,19 +116,19 @@ struct Loaded {
     attrs: BTreeMap<Bytes, Bytes>,
 }
 
-/// What there is to know of a striped object.
+/// Properties of a striped object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripedStat {
     /// Size in bytes.
     pub size: u64,
-    /// When it was last changed, nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     pub mtime_ns: u64,
-    /// How it is cut up.
+    /// The layout.
     pub layout: Layout,
 }
 
 impl Striper {
-    /// A handle on the striped objects of a pool, in the context's namespace, with the default layout for new ones.
+    /// Creates a handle on the striped objects of a pool, in the context's namespace, with the default layout for new objects.
     pub fn new(pool: IoCtx, clock: Arc<dyn Clock>) -> Striper {
         let (layout, objects) = (Mutex::default(), Mutex::default());
         Striper { inner: Arc::new(Inner { pool, clock, layout, objects }) }
@@ -137,53 +139,54 @@ impl Striper {
         &self.inner.pool
     }
 
-    /// The layout of objects that are made from now on. Those that exist keep theirs.
+    /// The layout of new objects. Existing objects keep their layout.
     pub fn layout(&self) -> Layout {
         *self.inner.layout.lock()
     }
 
-    /// Changes the layout of objects that are made from now on. One whose sizes do not fit fails then, with EINVAL.
+    /// Sets the layout of new objects. If its sizes do not fit together, creating an object fails with EINVAL.
     pub fn set_layout(&self, layout: Layout) {
         *self.inner.layout.lock() = layout;
     }
 
-    /// Writes at `offset`, making the object where there is none. Done when data and size are durable on all in-sync
+    /// Writes at `offset`; creates the object if it does not exist. Completes when data and size are durable on all in-sync
     /// replicas.
     pub fn write(&self, name: &str, offset: u64, data: impl Into<Bytes>) -> Pending<()> {
         self.start(self.inner.clone().write(name.to_owned(), offset, data.into()))
     }
 
-    /// Replaces the data. The object is empty in between.
+    /// Replaces the data. The object is empty between truncation and write.
     pub fn write_full(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
         self.start(self.inner.clone().write_full(name.to_owned(), data.into()))
     }
 
-    /// Writes at the end, making the object where there is none. Appends of several clients never overlap.
+    /// Writes at the end; creates the object if it does not exist. Appends of several clients never overlap.
     pub fn append(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
         self.start(self.inner.clone().append(name.to_owned(), data.into()))
     }
 
-    /// Reads at most `len` bytes from `offset`; short at the object's end. Holes read as zeros.
+    /// Reads at most `len` bytes from `offset`. The result is short at the object's end. Holes read as zeros.
     pub fn read(&self, name: &str, offset: u64, len: u64) -> Pending<Bytes> {
         self.read_runs(name, offset, len).then(|runs| runs.map(read::joined))
     }
 
-    /// As [`Striper::read`], in runs as they came, which follow one another.
+    /// Like [`Striper::read`], but returns the consecutive buffers as received.
     pub fn read_runs(&self, name: &str, offset: u64, len: u64) -> Pending<Vec<Bytes>> {
         self.start(self.inner.clone().read(name.to_owned(), offset, len))
     }
 
-    /// Removes the object with all pieces; ENOENT where there is none, EBUSY where this handle is writing it.
+    /// Removes the object with all its pieces. Fails with ENOENT if it does not exist, and with EBUSY while this handle
+    /// writes it.
     pub fn remove(&self, name: &str) -> Pending<()> {
         self.start(self.inner.clone().remove(name.to_owned()))
     }
 
-    /// Sets the size in bytes; ENOENT where there is no object, EBUSY where this handle is writing it.
+    /// Sets the size in bytes. Fails with ENOENT if the object does not exist, and with EBUSY while this handle writes it.
     pub fn truncate(&self, name: &str, size: u64) -> Pending<()> {
         self.start(self.inner.clone().truncate(name.to_owned(), size))
     }
 
-    /// Size, time and layout; ENOENT where there is no object.
+    /// Size, time and layout. Fails with ENOENT if the object does not exist.
     pub fn stat(&self, name: &str) -> Pending<StripedStat> {
         let (inner, name) = (self.inner.clone(), name.to_owned());
         self.start(async move {
@@ -192,7 +195,7 @@ impl Striper {
         })
     }
 
-    /// An attribute's value, one of the striper's own too; ENODATA where it is absent.
+    /// The value of an attribute, including the striper's own. Fails with ENODATA if the attribute does not exist.
     pub fn get_xattr(&self, name: &str, attr: &str) -> Pending<Bytes> {
         let (inner, name, attr) = (self.inner.clone(), name.to_owned(), attr.to_owned());
         self.start(async move {
@@ -201,7 +204,7 @@ impl Striper {
         })
     }
 
-    /// All attributes but the striper's own.
+    /// All attributes except the striper's own.
     pub fn get_xattrs(&self, name: &str) -> Pending<BTreeMap<Bytes, Bytes>> {
         let (inner, name) = (self.inner.clone(), name.to_owned());
         self.start(async move {
@@ -211,7 +214,7 @@ impl Striper {
         })
     }
 
-    /// Sets an attribute; ENOENT where there is no object, EINVAL for the striper's own.
+    /// Sets an attribute. Fails with ENOENT if the object does not exist, and with EINVAL for the striper's own attributes.
     pub fn set_xattr(&self, name: &str, attr: &str, value: impl Into<Bytes>) -> Pending<()> {
         let value = value.into();
         self.change_xattr(name, attr, move |op, attr| {
@@ -219,7 +222,7 @@ impl Striper {
         })
     }
 
-    /// Removes an attribute; ENOENT where there is no object, EINVAL for the striper's own.
+    /// Removes an attribute. Fails with ENOENT if the object does not exist, and with EINVAL for the striper's own attributes.
     pub fn rm_xattr(&self, name: &str, attr: &str) -> Pending<()> {
         self.change_xattr(name, attr, |op, attr| {
             op.rm_xattr(attr);
@@ -260,8 +263,8 @@ impl Striper {
         StripedLister { objects: pool.list_all() }
     }
 
-    /// Calls `done` with an operation's outcome: on the engine's thread, where it must be short and never block, or at
-    /// once where the outcome is known.
+    /// Calls `done` with an operation's outcome: on the engine's thread, where it must be short and never block, or immediately
+    /// if the outcome is known.
     pub fn when_done<T: Send + 'static>(
         &self,
         mut pending: Pending<T>,
@@ -273,10 +276,10 @@ impl Striper {
         }
     }
 
-    /// Starts `work` on the calling thread and goes on with it on the engine's.
+    /// Starts `work` on the calling thread and continues it on the engine's.
     fn start<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Pending<T> {
         let mut work: Pin<Box<dyn Future<Output = Result<T>> + Send>> = Box::pin(work);
-        // Requests leave at once. Whoever goes on polls again, so that nothing that arrives in between is missed.
+        // The first poll sends the requests immediately. The spawned task polls again, so no reply in between is missed.
         if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Pending::ready(result);
         }
@@ -295,18 +298,18 @@ impl std::fmt::Debug for Striper {
     }
 }
 
-/// A listing of striped objects under way.
+/// A listing of striped objects in progress.
 pub struct StripedLister {
     objects: Lister,
 }
 
 impl StripedLister {
-    /// The next one's name, `None` at the end.
+    /// The name of the next object, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<String>> {
         Ok(self.next_object().await?.map(|(name, _)| name))
     }
 
-    /// The next one's name and its first piece.
+    /// The name of the next object and its first piece, or `None` at the end.
     pub async fn next_object(&mut self) -> Result<Option<(String, ObjectId)>> {
         while let Some(object) = self.objects.next().await? {
             if let Some(name) = of_first_piece(object.name()) {
@@ -318,9 +321,9 @@ impl StripedLister {
 }
 
 impl Inner {
-    /// The object's entry, whether it exists or not.
+    /// The entry of an object, whether the object exists or not.
     fn object(&self, name: &str) -> Result<Arc<Object>> {
-        // Names too long for their pieces fail here, before anything is sent.
+        // Fails for names that are too long for their pieces before any request is sent.
         self.pool.object(&piece_name(name, 0))?;
         if name.is_empty() {
             return Err(Error::Invalid { errno: Errno::EINVAL, detail: "the object's name is empty".into() });
@@ -330,7 +333,7 @@ impl Inner {
             return Ok(object.clone());
         }
         if objects.len() >= REMEMBERED {
-            // All that is not in use: what was known is asked for again.
+            // Drops every entry that is not in use. Its state is loaded again when it is needed.
             objects.retain(|_, object| Arc::strong_count(object) > 1);
         }
         let object = Arc::new(Object::new(name, self.clock.clone()));
@@ -339,7 +342,7 @@ impl Inner {
     }
 }
 
-/// EFBIG where a range ends beyond what a size can be.
+/// Fails with EFBIG if a range ends beyond the largest possible size.
 fn check_range(offset: u64, len: usize) -> Result<()> {
     match offset.checked_add(len as u64).map(i64::try_from) {
         Some(Ok(_)) => Ok(()),

@@ -1,5 +1,5 @@
-//! What the first piece says of a striped object: attributes in libradosstriper's encoding, decimal text, and ours beside
-//! them (`docs/format/striper.md`).
+//! The attributes of the first piece that describe a striped object: libradosstriper's, as decimal text, and Nacre's own
+//! (`docs/format/striper.md`).
 
 use super::layout::Layout;
 use bytes::Bytes;
@@ -13,29 +13,32 @@ pub(super) const STRIPE_COUNT: &str = "striper.layout.stripe_count";
 pub(super) const OBJECT_SIZE: &str = "striper.layout.object_size";
 /// The size in bytes.
 pub(super) const SIZE: &str = "striper.size";
-/// Libradosstriper's lock, which it leaves behind when its client dies. Nothing here takes it.
+/// Libradosstriper's lock, which remains when its client dies. Nothing here takes it.
 const LOCK: &str = "lock.striper.lock";
 
-/// Which life of the object this is: it changes with every removal and every truncation.
+/// The epoch of the object. It changes with every removal, and with every truncation that shrinks the object.
 pub(super) const EPOCH: &str = "striper.epoch";
-/// A random number that tells one life of the name from every other, on the first piece and on others: epochs of two lives are
-/// in order only as far as clients' clocks are. Earlier releases have the epoch that the object was made in.
+/// A random number that distinguishes an object from earlier and later objects of its name, on the first piece and on others. The
+/// epochs of two objects are ordered only as far as clients' clocks are. Objects of earlier releases have the epoch in which the
+/// object was created instead.
 pub(super) const BORN: &str = "striper.born";
-/// Of a piece other than the first: 2^64 - 1 less [`BORN`], so that two guards tell other lives' pieces from absent ones.
+/// On a piece other than the first: 2^64 - 1 - [`BORN`]. With it, two guards distinguish pieces of other objects from pieces
+/// without these attributes.
 pub(super) const BORN_INVERSE: &str = "striper.born_inverse";
-/// What the last truncation left: the number of pieces, and the epoch in which pieces from that number on may have been made.
+/// On the first piece, of the last truncation: the number of pieces that it left, and the epoch from which on later pieces were
+/// created.
 pub(super) const CUT: &str = "striper.cut";
-/// Of a piece: 2^64 - 1 less its epoch. Where it is absent it counts as 0, as for a piece of this epoch or a later one: so one guard
-/// tells what is left of earlier epochs from what is absent.
+/// On a piece: 2^64 - 1 - its epoch. An absent value counts as 0, as for the latest possible epoch, so one guard distinguishes
+/// pieces of earlier epochs from absent ones.
 pub(super) const AGE: &str = "striper.age";
-/// All pieces that may exist have numbers below this one.
+/// All pieces that may exist have numbers below this value.
 pub(super) const PIECES: &str = "striper.pieces";
-/// A removal or truncation whose pieces are not all done yet.
+/// A removal or truncation that is not yet completed on all pieces.
 pub(super) const UNFINISHED: &str = "striper.unfinished";
 /// The value of [`UNFINISHED`] for a removal; for a truncation it is the new size.
 pub(super) const REMOVAL: &str = "removed";
 
-/// The attributes that users do not see.
+/// The attributes that are hidden from users.
 const HIDDEN: &[&str] =
     &[STRIPE_UNIT, STRIPE_COUNT, OBJECT_SIZE, SIZE, LOCK, EPOCH, BORN, CUT, PIECES, UNFINISHED];
 
@@ -44,14 +47,14 @@ pub(super) fn is_hidden(name: &[u8]) -> bool {
     HIDDEN.iter().any(|hidden| hidden.as_bytes() == name)
 }
 
-/// What is to be carried to the end before anything is written.
+/// An operation that must be completed before anything is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfinished {
     Removal,
     Truncation(u64),
 }
 
-/// What a piece carries, or is to.
+/// The identity that a piece carries, or will carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) born: u64,
@@ -60,12 +63,12 @@ pub(super) struct Stamp {
     pub(super) floor: u64,
 }
 
-/// What a truncation left.
+/// The result of the last truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// So many pieces.
+    /// Number of pieces that it left.
     pub(super) pieces: u64,
-    /// The epoch after it: pieces from that number on were made in it or later.
+    /// The epoch after it. Pieces from number `pieces` on were created in this epoch or later.
     pub(super) epoch: u64,
 }
 
@@ -75,10 +78,10 @@ pub(super) struct Meta {
     pub(super) layout: Layout,
     pub(super) size: u64,
     pub(super) epoch: u64,
-    /// Tells it from other objects of its name, before and after; 0 where libradosstriper made it.
+    /// Distinguishes the object from earlier and later objects of its name. 0 if libradosstriper created it.
     pub(super) born: u64,
     pub(super) cut: Option<Cut>,
-    /// All pieces have numbers below.
+    /// All pieces have numbers below this one.
     pub(super) pieces: u64,
     pub(super) unfinished: Option<Unfinished>,
 }
@@ -95,7 +98,7 @@ fn number(attrs: &BTreeMap<Bytes, Bytes>, name: &str) -> Result<Option<u64>> {
 }
 
 impl Cut {
-    /// As the attribute's value.
+    /// The attribute's value.
     pub(super) fn text(&self) -> String {
         format!("{} {}", self.pieces, self.epoch)
     }
@@ -110,23 +113,23 @@ impl Cut {
 }
 
 impl Meta {
-    /// Whether the object is the one that it was as `before`: not removed since, nor about to be.
+    /// Whether the object is the same one as `before`: neither removed since nor being removed.
     pub(super) fn continues(&self, before: &Meta) -> bool {
         self.born == before.born && self.unfinished != Some(Unfinished::Removal)
     }
 
-    /// The earliest epoch that a piece of the object may carry. One of an earlier epoch is a stray, and so is one of another
-    /// object of this name: a request that was held up made it when the object, or this part of it, was gone.
+    /// The earliest epoch that a piece of the object may carry. A piece of an earlier epoch is a stray, and so is a piece of
+    /// another object of this name: a delayed request created it when the object, or this part of it, no longer existed.
     pub(super) fn floor(&self, piece: u64) -> u64 {
         self.cut.filter(|cut| piece >= cut.pieces).map_or(0, |cut| cut.epoch)
     }
 
-    /// What a piece of the object is to carry.
+    /// The identity that a piece of the object must carry.
     pub(super) fn stamp(&self, piece: u64) -> Stamp {
         Stamp { born: self.born, epoch: self.epoch, floor: self.floor(piece) }
     }
 
-    /// Reads the attributes of a first piece; `None` where it is no striped object's.
+    /// Parses the attributes of a first piece. `None` if they are not those of a striped object.
     pub(super) fn parse(attrs: &BTreeMap<Bytes, Bytes>) -> Result<Option<Meta>> {
         let part = |name: &str| -> Result<Option<u32>> {
             let Some(value) = number(attrs, name)? else { return Ok(None) };
@@ -147,7 +150,7 @@ impl Meta {
             Some(value) if value == REMOVAL => Some(Unfinished::Removal),
             Some(_) => number(attrs, UNFINISHED)?.map(Unfinished::Truncation),
         };
-        // Libradosstriper sets the size before it writes and knows nothing of our count.
+        // Libradosstriper sets the size before it writes and does not maintain the number of pieces.
         let pieces = number(attrs, PIECES)?.unwrap_or(0).max(layout.pieces(size));
         let (epoch, born) = (number(attrs, EPOCH)?.unwrap_or(0), number(attrs, BORN)?.unwrap_or(0));
         let cut = attrs.get(CUT.as_bytes()).map(|value| Cut::parse(value)).transpose()?;
@@ -155,7 +158,7 @@ impl Meta {
     }
 }
 
-/// Of which object and epoch the attributes of a piece other than the first say that it is; 0 is unknown.
+/// The object ([`BORN`]) and the epoch that the attributes of a piece other than the first name. 0 is unknown.
 pub(super) fn piece_origin(attrs: &BTreeMap<Bytes, Bytes>) -> Result<(u64, u64)> {
     Ok((number(attrs, BORN)?.unwrap_or(0), number(attrs, EPOCH)?.unwrap_or(0)))
 }
@@ -205,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Lines of attribute and value.
+    /// Encodes the attributes as lines of name and value.
     fn written(meta: &Meta) -> Vec<u8> {
         let Meta { layout, size, epoch, born, cut, pieces, unfinished } = *meta;
         let numbers = [
@@ -253,7 +256,7 @@ mod tests {
                 attrs.insert(part(&line[..space]), part(&line[space + 1..]));
             }
             let meta = Meta::parse(&attrs).ok()??;
-            // What is done with any object that is taken.
+            // Computations that are done with every accepted object.
             let extents = meta.layout.extents(meta.size, 1);
             assert!(extents.len() == 1 && extents[0].len == 1);
             assert!(meta.pieces >= meta.layout.pieces(meta.size));

@@ -1,7 +1,7 @@
-//! What a handle remembers of a striped object, and who uses it.
+//! The state of a striped object that a handle caches, and the operations that use the object.
 //!
-//! What is remembered is never trusted without a guard: every request that relies on it names the epoch, and fails where
-//! that has passed. It only saves the round trip that would ask first.
+//! Cached state is never trusted without a guard: every request that relies on it names the epoch, and fails if the epoch
+//! has passed. The cache only saves the round trip that would read the state first.
 
 use super::clock::Clock;
 use super::meta::Meta;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// An object's state is read again before a write when it was last confirmed longer ago than this: a write that relies on
+/// A write reads the object's state again if it was last confirmed longer ago than this. A write that relies on
 /// outdated state may leave a piece that has to be removed.
 const TRUST: Duration = Duration::from_secs(1);
-/// Pieces remembered as marked with the epoch; those forgotten are marked again.
+/// Number of pieces remembered as marked with the epoch. Forgotten pieces are marked again.
 const MARKED_PIECES: usize = 4096;
-/// Pieces remembered as having requests without an answer. A forgotten one may be left behind where the object is removed
-/// before its request is carried out.
+/// Number of pieces remembered as having unanswered requests. A forgotten piece may be left behind if the object is removed
+/// before its request is executed.
 const UNANSWERED_PIECES: usize = 4096;
 
 /// A striped object in use by one handle.
@@ -28,9 +28,9 @@ pub(super) struct Object {
     pub(super) name: String,
     clock: Arc<dyn Clock>,
     users: Mutex<Users>,
-    /// Writes start one after the other; they do not wait for one another's ends.
+    /// Orders the starts of writes. A write does not wait for the completion of earlier ones.
     pub(super) order: tokio::sync::Mutex<()>,
-    /// Held from the decision what is sent to a piece until that is on its way.
+    /// Held from the decision what to send to a piece until the request has been sent.
     pub(super) sending: Mutex<()>,
     pub(super) state: Mutex<State>,
 }
@@ -44,19 +44,19 @@ struct Users {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) known: Option<Known>,
-    /// Confirmations of size and epoch in flight, and who waits for the next one.
+    /// Confirmations of size and epoch in flight, and the writes that wait for the next one.
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
-    /// Writes in flight by the position of their pieces in a stripe, the first piece aside.
+    /// Writes in flight by the position of their pieces in a stripe. The first piece has no lane.
     pub(super) lanes: BTreeMap<u64, Lane>,
-    /// Pieces that were made in an epoch which may have passed before their data arrived.
+    /// Pieces that were created in an epoch that may have passed before their data arrived.
     unconfirmed: Vec<UnconfirmedPiece>,
-    /// By epoch and piece: when a request that may make the piece ended without an answer. It may be carried out at any time
-    /// until a request that was sent to the piece after that is answered.
+    /// By epoch and piece: the time at which a request that may create the piece ended without an answer. The request may
+    /// still be executed, until a request that was sent to the piece after that time is answered.
     unanswered: BTreeMap<(u64, u64), Duration>,
 }
 
-/// A piece that a write made.
+/// A piece that a write created.
 #[derive(Debug)]
 struct UnconfirmedPiece {
     /// The object as the write knew it.
@@ -65,7 +65,7 @@ struct UnconfirmedPiece {
     written: Duration,
 }
 
-/// Writes that share a confirmation.
+/// Writes that share one confirmation.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) epoch: u64,
@@ -73,16 +73,16 @@ pub(super) struct Batch {
     pub(super) waiters: Vec<oneshot::Sender<Result<bool>>>,
 }
 
-/// What is known of an object in one epoch.
+/// The known state of an object in one epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// Its size and number of pieces are lower bounds: within an epoch they only grow.
+    /// Size and number of pieces are lower bounds: within an epoch they only grow.
     pub(super) meta: Meta,
-    /// The largest size that was asked for, perhaps still in flight.
+    /// The largest size that was requested, possibly still in flight.
     pub(super) asked: u64,
-    /// Where the next append is to begin if nobody else appends.
+    /// The offset of the next append, if no other client appends.
     pub(super) tail: Option<u64>,
-    /// More pieces are being announced.
+    /// Whether an announcement of more pieces is in flight.
     pub(super) announcing: bool,
     confirmed: Duration,
     marked: BTreeSet<u64>,
@@ -100,7 +100,7 @@ impl Object {
         }
     }
 
-    /// The known state, if it was confirmed within [`TRUST`] and the object may be written.
+    /// The known state, if it was confirmed within [`TRUST`] and no removal or truncation is unfinished.
     pub(super) fn trusted(&self) -> Option<Known> {
         let now = self.clock.now();
         let is_recent = |known: &Known| now.saturating_sub(known.confirmed) < TRUST;
@@ -108,12 +108,12 @@ impl Object {
         self.state.lock().known.as_ref().filter(writable).cloned()
     }
 
-    /// The known state, however old.
+    /// The known state, however old it is.
     pub(super) fn known(&self) -> Option<Meta> {
         self.state.lock().known.as_ref().map(|known| known.meta)
     }
 
-    /// Takes in what the object said of itself when it was asked at `asked_at`.
+    /// Merges the object's state as read by a request that was sent at `asked_at`.
     pub(super) fn learn(&self, meta: Meta, asked_at: Duration) {
         let mut state = self.state.lock();
         match &mut state.known {
@@ -123,7 +123,7 @@ impl Object {
                 known.asked = known.asked.max(meta.size);
                 known.confirmed = known.confirmed.max(asked_at);
             }
-            // An answer that was overtaken.
+            // A newer answer has been merged already.
             Some(known) if known.meta.epoch != meta.epoch && known.confirmed > asked_at => {}
             known => {
                 *known = Some(Known {
@@ -138,7 +138,7 @@ impl Object {
         }
     }
 
-    /// Forgets what was known of an epoch that has passed.
+    /// Drops the known state if it is of `epoch`, which has passed.
     pub(super) fn forget(&self, epoch: u64) {
         let mut state = self.state.lock();
         if state.known.as_ref().is_some_and(|known| known.meta.epoch == epoch) {
@@ -146,7 +146,7 @@ impl Object {
         }
     }
 
-    /// Changes what is known of `epoch`, where that is still the one known.
+    /// Changes the known state if it is of `epoch`.
     pub(super) fn update(&self, epoch: u64, change: impl FnOnce(&mut Known)) {
         if let Some(known) = &mut self.state.lock().known
             && known.meta.epoch == epoch
@@ -155,17 +155,17 @@ impl Object {
         }
     }
 
-    /// Pieces were made as part of `meta`, whose epoch held before they were.
+    /// Records that `pieces` were created as part of `meta`, whose epoch held before.
     pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
         let written = self.clock.now();
         let made = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
         let mut state = self.state.lock();
-        // What fails again and again counts once.
+        // A piece that fails repeatedly is recorded once.
         state.unconfirmed.retain(|known| known.meta.epoch != meta.epoch || !pieces.contains(&known.piece));
         state.unconfirmed.extend(made);
     }
 
-    /// A request that may make `piece` in `epoch` ended without an answer.
+    /// Records that a request that may create `piece` in `epoch` ended without an answer.
     pub(super) fn unanswered(&self, epoch: u64, piece: u64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -175,8 +175,8 @@ impl Object {
         }
     }
 
-    /// A request to `piece` that was sent at `sent_at` in `epoch` was answered: none that was sent before is carried out any
-    /// more.
+    /// Records the answer to a request that was sent to `piece` at `sent_at` in `epoch`. Requests sent before it can't be
+    /// executed any more.
     pub(super) fn answered(&self, epoch: u64, piece: u64, sent_at: Duration) {
         let mut state = self.state.lock();
         if state.unanswered.get(&(epoch, piece)).is_some_and(|ended| *ended <= sent_at) {
@@ -184,8 +184,8 @@ impl Object {
         }
     }
 
-    /// `epoch` still held when it was asked for at `asked_at`: whoever ends it finds what was made before that. What a request
-    /// without an answer makes may come later.
+    /// Records that `epoch` still held when it was checked by a request sent at `asked_at`. A client that ends the epoch
+    /// therefore finds the pieces created before that. Pieces of unanswered requests may still be created later.
     pub(super) fn held(&self, epoch: u64, asked_at: Duration) {
         let State { unconfirmed, unanswered, .. } = &mut *self.state.lock();
         unconfirmed.retain(|made| {
@@ -195,8 +195,8 @@ impl Object {
         });
     }
 
-    /// The pieces that were made in epochs that have passed, each with the object that it was part of. `epoch` is the
-    /// present one.
+    /// Takes the pieces that were created in epochs that have passed, each with the object that it was part of. `epoch` is the
+    /// current epoch.
     pub(super) fn take_unsure(&self, epoch: u64) -> Vec<(Meta, u64)> {
         let mut state = self.state.lock();
         state.unanswered.retain(|(of, _), _| *of == epoch);
@@ -204,13 +204,13 @@ impl Object {
         passed.map(|unconfirmed| (unconfirmed.meta, unconfirmed.piece)).collect()
     }
 
-    /// Whether a piece is known to carry `epoch`.
+    /// Whether `piece` is known to carry `epoch`.
     pub(super) fn is_marked(&self, epoch: u64, piece: u64) -> bool {
         let state = self.state.lock();
         state.known.as_ref().is_some_and(|known| known.meta.epoch == epoch && known.is_marked(piece))
     }
 
-    /// Uses the object for a write; EBUSY while it is removed or truncated through the same handle.
+    /// Registers a write. Fails with EBUSY while the object is removed or truncated through the same handle.
     pub(super) fn write(self: &Arc<Self>) -> Result<Writing> {
         let mut users = self.users.lock();
         if users.exclusive {
@@ -220,7 +220,7 @@ impl Object {
         Ok(Writing(self.clone()))
     }
 
-    /// Uses the object alone; EBUSY while it is written, removed or truncated through the same handle.
+    /// Registers an exclusive use. Fails with EBUSY while the object is written, removed or truncated through the same handle.
     pub(super) fn exclude(self: &Arc<Self>) -> Result<Excluding> {
         let mut users = self.users.lock();
         if users.exclusive || users.writing > 0 {
@@ -232,18 +232,18 @@ impl Object {
 }
 
 impl Known {
-    /// Size and epoch held when they were asked for at `asked_at`.
+    /// Records that size and epoch held when they were checked by a request sent at `asked_at`.
     pub(super) fn confirm(&mut self, size: u64, asked_at: Duration) {
         self.meta.size = self.meta.size.max(size);
         self.confirmed = self.confirmed.max(asked_at);
     }
 
-    /// Whether a piece is known to carry the epoch.
+    /// Whether `piece` is known to carry the epoch.
     pub(super) fn is_marked(&self, piece: u64) -> bool {
         self.marked.contains(&piece)
     }
 
-    /// A piece carries the epoch.
+    /// Records that `piece` carries the epoch.
     pub(super) fn mark(&mut self, piece: u64) {
         self.marked.insert(piece);
         if self.marked.len() > MARKED_PIECES {
@@ -252,7 +252,7 @@ impl Known {
     }
 }
 
-/// A write's use of an object.
+/// A write that uses an object.
 pub(super) struct Writing(pub(super) Arc<Object>);
 
 impl Drop for Writing {
@@ -261,7 +261,7 @@ impl Drop for Writing {
     }
 }
 
-/// A removal's or truncation's use of an object.
+/// A removal or truncation that uses an object exclusively.
 pub(super) struct Excluding(pub(super) Arc<Object>);
 
 impl Drop for Excluding {

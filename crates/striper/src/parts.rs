@@ -1,4 +1,4 @@
-//! The guarded requests that the striper is made of, and what their answers mean.
+//! The guarded requests of the striper, and the meaning of their answers.
 
 use super::meta::{AGE, BORN, BORN_INVERSE, CUT, Cut, EPOCH, PIECES, SIZE, Stamp, UNFINISHED};
 use bytes::Bytes;
@@ -6,17 +6,17 @@ use nacre_engine::{OpReply, ReadOp, Result, WriteOp};
 use nacre_types::errno::Errno;
 use nacre_types::op::CmpOp;
 
-/// What became of a guarded request.
+/// The outcome of a guarded request.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// It took effect.
     Done,
-    /// The part of this number, a guard, did not hold (or there is no such object): nothing was changed. The answer
-    /// waited for earlier writes to the object to be durable, as reads do.
+    /// The part with this number, a guard, did not hold, or the object does not exist. Nothing was changed. Like a read, the
+    /// answer waited until earlier writes to the object were durable.
     Held(usize),
 }
 
-/// Reads an answer; errors other than a guard's are the caller's.
+/// Interprets an answer. Errors other than a failed guard are returned.
 pub(super) fn verdict(answer: Result<OpReply>) -> Result<Verdict> {
     let reply = answer?;
     match Errno::from_result(reply.result) {
@@ -32,46 +32,47 @@ fn text(number: u64) -> Bytes {
     number.to_string().into()
 }
 
-/// A write to the first piece that holds in `epoch` only.
+/// A write to the first piece that is valid only in `epoch`.
 pub(super) fn in_epoch(epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
     op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch);
     op
 }
 
-/// Parts 1 and 2: the size becomes `end`; holds where it is less.
+/// Parts 1 and 2: set the size to `end`. The guard holds if the size is less.
 pub(super) fn grow(op: &mut WriteOp, end: u64) {
     op.cmp_xattr_u64(SIZE, CmpOp::Gt, end).set_xattr(SIZE, text(end));
 }
 
-/// Part 1: holds where the size is `end` at least.
+/// Part 1: a guard that holds if the size is at least `end`.
 pub(super) fn reaches(op: &mut WriteOp, end: u64) {
     op.cmp_xattr_u64(SIZE, CmpOp::Lte, end);
 }
 
-/// Changes nothing; part 0 holds in `epoch` only, part 1 where the size is `end` at least.
+/// A request that changes nothing. Part 0 holds only in `epoch`, part 1 if the size is at least `end`.
 pub(super) fn check(epoch: u64, end: u64) -> ReadOp {
     let mut op = ReadOp::new();
     op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(SIZE, CmpOp::Lte, end);
     op
 }
 
-/// An append's claim: part 1 holds where the size is `from`; it becomes `end`.
+/// The claim of an append: sets the size to `end`. Part 1 holds if the size is `from`.
 pub(super) fn claim(epoch: u64, from: u64, end: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr_u64(SIZE, CmpOp::Eq, from).set_xattr(SIZE, text(end));
     op
 }
 
-/// Announces that pieces below `pieces` may exist; part 1 holds where fewer were announced.
+/// Announces that pieces below `pieces` may exist. Part 1 holds if fewer were announced.
 pub(super) fn announce(epoch: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr_u64(PIECES, CmpOp::Gt, pieces).set_xattr(PIECES, text(pieces));
     op
 }
 
-/// Data for a piece other than the first. Where the piece is not known to carry the epoch (`marked`), it is made to, and
-/// made to exist; where a later epoch has marked it, or it is a stray ([`is_stray`]), the request does not hold.
+/// Writes data to a piece other than the first. If the piece is not known to carry the epoch (`marked`), the request also
+/// creates it and sets its epoch. It does not hold if a later epoch has marked the piece, or if the piece is a stray
+/// ([`is_stray`]).
 pub(super) fn piece(stamp: Stamp, marked: bool, offset: u64, data: Bytes) -> WriteOp {
     let mut op = WriteOp::new();
     if marked {
@@ -83,7 +84,7 @@ pub(super) fn piece(stamp: Stamp, marked: bool, offset: u64, data: Bytes) -> Wri
     op
 }
 
-/// Makes a piece exist and carry the epoch.
+/// Creates a piece and sets its epoch.
 fn take(op: &mut WriteOp, stamp: Stamp) {
     op.create(false);
     of_object(op, stamp);
@@ -97,14 +98,14 @@ fn take(op: &mut WriteOp, stamp: Stamp) {
     set(EPOCH, AGE, stamp.epoch);
 }
 
-/// Parts 1 to 3: the piece is of the object, or does not say of which, and of no later epoch.
+/// Parts 1 to 3: the piece is of this object or names no object, and its epoch is not later.
 fn of_object(op: &mut WriteOp, stamp: Stamp) {
     op.cmp_xattr_u64(BORN, CmpOp::Gte, stamp.born);
     op.cmp_xattr_u64(BORN_INVERSE, CmpOp::Gte, u64::MAX - stamp.born);
     op.cmp_xattr_u64(EPOCH, CmpOp::Gte, stamp.epoch);
 }
 
-/// Whether the part that did not hold, of a request to a piece not known to carry the epoch, says that the piece is of another
+/// Whether the failed part, of a request to a piece that is not known to carry the epoch, shows that the piece is of another
 /// object of this name or of an epoch before `floor`.
 pub(super) fn is_stray(part: usize) -> bool {
     matches!(part, 1 | 2 | 4)
@@ -118,7 +119,7 @@ pub(super) fn remove_of(born: u64, epoch: u64) -> WriteOp {
     op
 }
 
-/// Sets the age of a piece that a release wrote which knows no ages.
+/// Sets the age of a piece that was written by a release without ages.
 pub(super) fn renew_age(born: u64, epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
     op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(BORN, CmpOp::Eq, born);
@@ -126,7 +127,7 @@ pub(super) fn renew_age(born: u64, epoch: u64) -> WriteOp {
     op
 }
 
-/// Removes a piece unless a later epoch than the stamp's has marked it or it is of another object ([`is_stray`]).
+/// Removes a piece, unless a later epoch than the stamp's has marked it or it is of another object ([`is_stray`]).
 pub(super) fn remove_piece(stamp: Stamp) -> WriteOp {
     let mut op = WriteOp::new();
     op.assert_exists();
@@ -135,8 +136,8 @@ pub(super) fn remove_piece(stamp: Stamp) -> WriteOp {
     op
 }
 
-/// Cuts a piece unless a later epoch than the stamp's has marked it. It then carries the epoch, so that writes of earlier
-/// ones that are still on their way can't put anything behind the cut: an absent piece is made for that.
+/// Cuts a piece, unless a later epoch than the stamp's has marked it, and sets its epoch. Delayed writes of earlier epochs then
+/// can't write behind the cut. For this purpose an absent piece is created.
 pub(super) fn cut_piece(stamp: Stamp, len: u64) -> WriteOp {
     let mut op = WriteOp::new();
     take(&mut op, stamp);
@@ -144,22 +145,22 @@ pub(super) fn cut_piece(stamp: Stamp, len: u64) -> WriteOp {
     op
 }
 
-/// Begins a removal or truncation: the epoch `from` ends, and what is to be done is noted.
+/// Begins a removal or truncation: ends the epoch `from` and records the operation.
 pub(super) fn begin(from: u64, unfinished: &str) -> WriteOp {
     let mut op = in_epoch(from);
     op.set_xattr(EPOCH, text(from + 1)).set_xattr(UNFINISHED, unfinished.to_owned()).full_force();
     op
 }
 
-/// Ends a removal.
+/// Completes a removal.
 pub(super) fn end_removal(epoch: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.remove().full_force();
     op
 }
 
-/// Ends a truncation that leaves `pieces` pieces: part 1 holds where it is the one that goes on. The epoch ends, so that
-/// whoever else carries it out can't touch what is written from now on.
+/// Completes a truncation that leaves `pieces` pieces. Part 1 holds if this truncation is the one in progress. The epoch ends, so
+/// that other clients that execute the same truncation can't change data that is written from now on.
 pub(super) fn end_truncation(epoch: u64, size: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr(UNFINISHED, CmpOp::Eq, text(size));

@@ -1,9 +1,9 @@
-//! Writes to pieces other than the first. Small ones that follow one another, while others are in flight, share requests:
-//! many small writes in flight cost what few large ones do.
+//! Writes to pieces other than the first. While requests are in flight, small sequential writes share the next ones, so that
+//! many small writes in flight cost as much as a few large ones.
 //!
-//! A *lane* is one position in the stripe: its pieces follow one another. What is outstanding in a lane goes in two
-//! requests at a time, each about half of it, so that one is on its way while the other's writes are answered and made
-//! anew. Writes that do not follow those that wait never wait themselves.
+//! A *lane* is one position in the stripe; its pieces follow one another. The outstanding data of a lane is sent in two
+//! requests at a time, each with about half of it. While one request is in flight, the writes of the other one are answered
+//! and the program issues new ones. A write that does not continue the waiting ones is never delayed.
 
 use super::Inner;
 use super::layout::{Layout, PieceExtent};
@@ -20,21 +20,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Requests in flight for one lane before further writes share the next one.
+/// Requests in flight for one lane. Further writes share the next request.
 const REQUESTS: u32 = 2;
-/// The largest request that writes share, in bytes.
+/// Maximum size of a shared request in bytes.
 const SHARED_BYTES: u64 = 2 << 20;
-/// The size from which a write has a request of its own, in bytes; and of the parts of a larger one that has the lane to
+/// Writes of at least this many bytes get their own request. Also the size of the parts of a larger write that has the lane to
 /// itself.
 const OWN_BYTES: u64 = 1 << 20;
 
-/// How often a piece is tried that turns out to be a stray: more than once only where further ones come meanwhile.
+/// Attempts on a piece that is a stray. More than one is needed only if further strays are created meanwhile.
 pub(super) const STRAYS: usize = 8;
 
-/// Whether a write held.
+/// Tells whether a write held.
 type Outcome = Pin<Box<dyn Future<Output = Result<bool>> + Send>>;
 
-/// Where a write goes.
+/// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) stamp: Stamp,
@@ -45,18 +45,18 @@ pub(super) struct Place {
 /// The writes of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// Requests in flight, and their bytes.
+    /// Number of requests in flight, and their bytes.
     in_flight: u32,
     flying: u64,
-    /// Bytes of those that wait.
+    /// Bytes of the waiting writes.
     waiting: u64,
     /// The largest number of bytes that were outstanding recently.
     window: u64,
-    /// What waits, in the order in which it came; each follows the one before.
+    /// The waiting writes in order of arrival. Each run continues the one before.
     runs: VecDeque<Run>,
 }
 
-/// Writes that follow one another in a piece.
+/// Consecutive writes in one piece.
 #[derive(Debug)]
 struct Run {
     at: Place,
@@ -64,17 +64,17 @@ struct Run {
     writes: VecDeque<Waiting>,
 }
 
-/// A write that waits.
+/// A waiting write.
 #[derive(Debug)]
 struct Waiting {
     data: Bytes,
-    /// What the object's size must reach; 0 where others see to that.
+    /// The minimum size that the object must get, or 0 if it is ensured elsewhere.
     reach: u64,
     waiter: oneshot::Sender<Result<bool>>,
 }
 
 impl Run {
-    /// Whether `at` is where a write of the lane's next byte goes.
+    /// Whether `at` is the lane's next byte after this run.
     fn ends_at(&self, layout: &Layout, at: Place) -> bool {
         let end = self.at.offset + self.len;
         let (piece, offset) = if end < layout.object_size() {
@@ -87,12 +87,12 @@ impl Run {
 }
 
 impl Lane {
-    /// Whether a request of `len` bytes is sent although others are in flight.
+    /// Whether a request of `len` bytes may be sent now, although others may be in flight.
     fn admits(&self, len: u64) -> bool {
         self.in_flight == 0 || len >= SHARED_BYTES || (self.in_flight < REQUESTS && len >= self.window / 2)
     }
 
-    /// Takes a write in; returns what becomes of it, and what is to be sent before it.
+    /// Accepts a write. Returns how it is sent, and the runs to send before it.
     fn take(&mut self, layout: &Layout, at: Place, data: &Bytes, reach: u64) -> (Turn, VecDeque<Run>) {
         let len = data.len() as u64;
         self.window = self.window.max(self.waiting + self.flying + len);
@@ -116,12 +116,12 @@ impl Lane {
         self.in_flight -= 1;
         self.flying -= len;
         if self.in_flight == 0 {
-            // More was waited for than came.
+            // The window was larger than the data that arrived, so it shrinks.
             self.window = self.waiting.max(self.window / 4 * 3);
         }
     }
 
-    /// Takes a write in that follows what waits.
+    /// Adds a write that continues the waiting ones.
     fn push(&mut self, at: Place, write: Waiting) {
         let len = write.data.len() as u64;
         self.waiting += len;
@@ -134,12 +134,12 @@ impl Lane {
         }
     }
 
-    /// What is to be sent now. The caller sends it.
+    /// The runs that are due. The caller sends them.
     fn all_due(&mut self) -> VecDeque<Run> {
         std::iter::from_fn(|| self.due()).collect()
     }
 
-    /// What is to be sent next, if anything: half of what is outstanding, of one piece.
+    /// The next run that is due, if any: at most half of the outstanding bytes, from one piece.
     fn due(&mut self) -> Option<Run> {
         if !self.admits(self.waiting) {
             return None;
@@ -163,7 +163,7 @@ impl Lane {
         Some(due)
     }
 
-    /// All that waits, to be sent now.
+    /// Takes all waiting runs, to be sent now.
     fn drain(&mut self) -> VecDeque<Run> {
         let runs = std::mem::take(&mut self.runs);
         self.waiting = 0;
@@ -172,28 +172,28 @@ impl Lane {
     }
 }
 
-/// A request on its way.
+/// A request in flight.
 struct Sent {
     pending: Pending<OpReply>,
-    /// What it writes, in case that it is to be sent again.
+    /// Its data, in case it has to be sent again.
     data: Bytes,
-    /// The piece was known to carry the epoch.
+    /// Whether the piece was known to carry the epoch.
     marked: bool,
-    /// When it was sent.
+    /// The time at which it was sent.
     at: Duration,
 }
 
-/// How a write is sent: by itself, or in a request that it shares.
+/// How a write is sent: in its own request, or in a shared one.
 enum Turn {
     Now,
     Shared(oneshot::Receiver<Result<bool>>),
 }
 
 impl Inner {
-    /// Starts a write; tells whether it held. Where `reach` is not 0, it also makes sure that the object's size reaches
-    /// that: writes that share a request share what is sent for the size too, at the same time. Writes of one piece take
-    /// effect in the order of these calls. Where the piece is a stray, those in flight at the same time go again after it was
-    /// removed, and take effect in any order.
+    /// Starts a write; the outcome tells whether it held. If `reach` is not 0, it also ensures that the object's size is at
+    /// least `reach`: writes that share a request also share the request for the size, which is sent at the same time. Writes
+    /// to one piece take effect in the order of these calls. If the piece is a stray, the writes in flight at that time are
+    /// sent again after it was removed, and take effect in any order.
     pub(super) fn write_piece(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -240,7 +240,7 @@ impl Inner {
         }
     }
 
-    /// Sends a run, counted as in flight, and goes on with what waits behind it. The caller holds `sending`.
+    /// Sends a run that is already counted as in flight, then what waits behind it. The caller holds `sending`.
     fn spawn_run(self: &Arc<Self>, object: &Arc<Object>, lane: u64, run: Run) {
         let Run { at, len, mut writes } = run;
         let reach = writes.iter().map(|write| write.reach).max().unwrap_or(0);
@@ -258,14 +258,14 @@ impl Inner {
         self.pool.engine().spawn(Box::pin(async move {
             let held = inner.settle(&object, at, sent, reach).await;
             for waiter in waiters {
-                // Nobody may wait any more.
+                // The receiver may be gone.
                 let _ = waiter.send(held.clone());
             }
             inner.ended(&object, lane, len);
         }));
     }
 
-    /// Waits for a request and for what is sent beside it for the size; tells whether both held.
+    /// Waits for a request and for the request that ensures the size. Returns whether both held.
     async fn settle(&self, object: &Object, at: Place, sent: Sent, reach: u64) -> Result<bool> {
         let reached = async {
             match reach {
@@ -277,13 +277,14 @@ impl Inner {
         both(written, reached)
     }
 
-    /// Whether a request held; its piece then carries the epoch. A stray is removed first.
+    /// Waits until a request has been answered and returns whether it held; its piece then carries the epoch. A stray is
+    /// removed first.
     async fn written(&self, object: &Object, at: Place, mut sent: Sent) -> Result<bool> {
         for _ in 0..STRAYS {
             let answer = sent.pending.await;
             match &answer {
                 Ok(_) => object.answered(at.stamp.epoch, at.piece, sent.at),
-                // One to a piece known to carry the epoch makes no piece.
+                // A request to a piece that is known to carry the epoch never creates the piece.
                 Err(_) if !sent.marked => object.unanswered(at.stamp.epoch, at.piece),
                 Err(_) => {}
             }
@@ -303,7 +304,7 @@ impl Inner {
         Err(Errno::EAGAIN.into())
     }
 
-    /// Removes a piece that is a stray as the stamp's object has it; tells whether that object and epoch are still the present ones.
+    /// Removes a piece that is a stray for the stamp's object. Returns whether that object and epoch are still the current ones.
     pub(super) async fn clear_stray(&self, object: &str, piece: u64, stamp: Stamp) -> Result<bool> {
         let name = piece_name(object, piece);
         let origin = match self.pool.get_xattrs(&name).await {
@@ -311,7 +312,7 @@ impl Inner {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
-        // Asked for after the piece: an object whose piece was there before, and that is not the present one, is gone for good.
+        // Read after the piece. An object that a piece belonged to before, and that is not the current one, no longer exists.
         let now = self.load(object).await?.map(|loaded| loaded.meta);
         if now.is_none_or(|now| (now.born, now.epoch) != (stamp.born, stamp.epoch)) {
             return Ok(false);
@@ -327,7 +328,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// A request has ended: what waits is sent.
+    /// Accounts for a request that has ended, and sends the runs that are now due.
     fn ended(self: &Arc<Self>, object: &Arc<Object>, number: u64, len: u64) {
         let _sending = object.sending.lock();
         let due = {
@@ -346,8 +347,8 @@ impl Inner {
     }
 }
 
-/// Cuts what is large into parts where nothing else is in flight: one part is on its way while the one before is stored.
-/// With other writes in flight these do that.
+/// Splits large extents into parts if nothing else is in flight, so that one part is sent while the previous one is stored.
+/// If other writes are in flight, they have the same effect.
 pub(super) fn in_parts(object: &Object, extents: Vec<PieceExtent>) -> Vec<PieceExtent> {
     if !object.state.lock().lanes.is_empty() {
         return extents;
@@ -364,7 +365,7 @@ pub(super) fn in_parts(object: &Object, extents: Vec<PieceExtent>) -> Vec<PieceE
     extents.into_iter().flat_map(cut).collect()
 }
 
-/// Whether data and size both held. Where the size's epoch has passed, it does not matter what became of the data.
+/// Whether data and size both held. If the epoch of the size has passed, the outcome of the data does not matter.
 pub(super) fn both(data: Result<bool>, size: Result<bool>) -> Result<bool> {
     match (data, size) {
         (Ok(data), Ok(true)) => Ok(data),
@@ -379,12 +380,12 @@ mod tests {
 
     const UNIT: u64 = 64 << 10;
 
-    /// A program that keeps writes of one size in flight and waits for the oldest, each request answered in turn.
+    /// A program that keeps writes of one size in flight and waits for the oldest one. Requests are answered in order.
     struct Program {
         lane: Lane,
         layout: Layout,
         next: u64,
-        /// Lengths of requests in flight.
+        /// Lengths of the requests in flight.
         requests: VecDeque<u64>,
         sent: Vec<u64>,
     }
@@ -413,7 +414,7 @@ mod tests {
             }
         }
 
-        /// Writes that follow one another, as long as fewer than `depth` are outstanding.
+        /// Issues sequential writes while fewer than `depth` are outstanding.
         fn fill(&mut self, depth: u64, len: u64) {
             while self.lane.waiting + self.lane.flying < depth * len {
                 self.write(self.next, len);
@@ -439,10 +440,10 @@ mod tests {
         }
         let requests = program.sent.len() as u64;
         let total: u64 = program.sent.iter().sum();
-        // Eight writes each, but where a piece ends and the next one begins.
+        // Eight writes each, except at piece boundaries.
         let pieces = total / (4 << 20);
         assert!(requests <= total / (8 * UNIT) + pieces + 8, "{requests} requests for {total} bytes");
-        // All of it leaves when the program writes no more.
+        // All data is sent when the program issues no more writes.
         while program.lane.in_flight > 0 {
             program.answer();
         }
@@ -478,7 +479,7 @@ mod tests {
         let mut program = Program::new(Layout::default());
         program.fill(16, 4 << 20);
         assert_eq!((program.lane.waiting, program.sent.len()), (0, 16));
-        // So many that requests are full before half of them is there.
+        // Requests reach their maximum size before they hold half of the outstanding bytes.
         let mut program = Program::new(Layout::default());
         program.fill(512, 128 << 10);
         assert!(program.lane.waiting <= SHARED_BYTES, "{} bytes wait", program.lane.waiting);

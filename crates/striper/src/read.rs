@@ -1,4 +1,4 @@
-//! Reads: no lock, and no round trip before the data's where the object is known.
+//! Reads: without locks, and without a round trip before the data's if the object is known.
 
 use super::Inner;
 use super::layout::{Layout, PieceExtent};
@@ -10,19 +10,19 @@ use nacre_engine::{Error, ReadOp, Result};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 
-/// Zeros, which holes are read as.
+/// Zeros for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What a read brought, in the order of the object.
+/// The result of a read, in the order of the object.
 #[derive(Default)]
 struct Runs {
     runs: Vec<Bytes>,
-    /// Some of it was nowhere.
+    /// Whether some of the range was in no piece.
     holes: bool,
 }
 
 impl Inner {
-    /// Reads at most `len` bytes, as runs that follow one another; short at the object's end.
+    /// Reads at most `len` bytes, as consecutive buffers. The result is short at the object's end.
     pub(super) async fn read(self: Arc<Self>, name: String, offset: u64, len: u64) -> Result<Vec<Bytes>> {
         let object = self.object(&name)?;
         let end = offset.saturating_add(len);
@@ -35,14 +35,14 @@ impl Inner {
                 known = Some(meta);
                 continue;
             };
-            // What is read together with a larger size may be older than that: it is read again.
+            // Data that was read together with a larger size may be older than that size, so it is read again.
             let (mut runs, mut at, mut trusted) = (Vec::new(), offset, before.size);
             let again = loop {
                 let upto = end.min(trusted).max(at);
                 let asked_at = self.clock.now();
                 let (read, mut meta) = self.read_with_state(&name, &before.layout, at, upto).await?;
                 if read.holes && meta.is_some() {
-                    // Pieces that a removal takes away meanwhile are absent too: the object must still be what it was.
+                    // Pieces that a removal deletes meanwhile are also absent, so the object must be checked again.
                     meta = self.load(&name).await?.and_then(readable);
                 }
                 let Some(meta) = meta else {
@@ -67,7 +67,7 @@ impl Inner {
         Err(Errno::EBUSY.into())
     }
 
-    /// Reads the pieces of a range and, at the same time, what the object is.
+    /// Reads the pieces of a range and, at the same time, the object's state.
     async fn read_with_state(
         &self,
         name: &str,
@@ -110,7 +110,8 @@ impl Inner {
         Ok((Runs { runs: assemble(len, found), holes }, meta))
     }
 
-    /// What the first piece says; `None` where there is none. ENOENT where it is something else that has this name.
+    /// Loads the first piece's attributes; `None` if there is no such object. Fails with ENOENT if the object of that name is
+    /// not a first piece.
     pub(super) async fn load(&self, name: &str) -> Result<Option<Loaded>> {
         let mut op = ReadOp::new();
         op.get_xattrs().stat();
@@ -129,7 +130,7 @@ impl Inner {
         Ok(Some(Loaded { meta, mtime_ns, attrs }))
     }
 
-    /// As [`Inner::load`] for those who only look: ENOENT where there is no striped object.
+    /// Like [`Inner::load`] for operations that only look: ENOENT if there is no striped object, or a removed one.
     pub(super) async fn look(&self, name: &str) -> Result<Loaded> {
         let loaded = self.load(name).await?;
         let found = loaded.filter(|loaded| loaded.meta.unfinished != Some(Unfinished::Removal));
@@ -141,13 +142,13 @@ fn readable(loaded: Loaded) -> Option<Meta> {
     (loaded.meta.unfinished != Some(Unfinished::Removal)).then_some(loaded.meta)
 }
 
-/// Puts what was found into its order, zeros in between.
+/// Orders the data that was found, and fills the gaps with zeros.
 fn assemble(len: usize, found: Vec<(PieceExtent, Bytes)>) -> Vec<Bytes> {
     let mut parts: Vec<(usize, Bytes)> = Vec::new();
     for (extent, data) in found {
         let mut taken = 0;
         for (at, len) in extent.parts {
-            // Short where the piece ends before its part of the object does.
+            // Short if the piece ends before its part of the object does.
             let part = data.slice(taken.min(data.len())..(taken + len).min(data.len()));
             taken += len;
             parts.push((at, part));
@@ -174,7 +175,7 @@ fn zeros(runs: &mut Vec<Bytes>, len: usize) {
     }
 }
 
-/// One buffer of what a read brought, without a copy where it is one run.
+/// Joins the result of a read into one buffer, without a copy if it is a single one.
 pub(super) fn joined(mut runs: Vec<Bytes>) -> Bytes {
     match runs.len() {
         0 => Bytes::new(),

@@ -1,4 +1,4 @@
-//! Removals and truncations, which any client can carry to their end.
+//! Removals and truncations, which any client can complete.
 
 use super::meta::{Meta, REMOVAL, SIZE, Unfinished, piece_name};
 use super::object::Object;
@@ -11,11 +11,11 @@ use nacre_types::errno::Errno;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pieces cut or removed at a time.
+/// Number of pieces that are cut or removed concurrently.
 const WINDOW: u64 = 64;
 
 impl Inner {
-    /// Removes the object and every piece of it; ENOENT where there is none.
+    /// Removes the object and all its pieces. Fails with ENOENT if it does not exist.
     pub(super) async fn remove(self: Arc<Self>, name: String) -> Result<()> {
         let excluding = self.object(&name)?.exclude()?;
         for _ in 0..ATTEMPTS {
@@ -30,14 +30,14 @@ impl Inner {
         Err(Errno::EBUSY.into())
     }
 
-    /// Makes the object `size` bytes long; ENOENT where there is none. What it grows by reads as zeros.
+    /// Sets the object's size to `size` bytes. Fails with ENOENT if it does not exist. Added bytes read as zeros.
     pub(super) async fn truncate(self: Arc<Self>, name: String, size: u64) -> Result<()> {
         check_range(size, 0)?;
         let excluding = self.object(&name)?.exclude()?;
         self.truncate_alone(&excluding.0, size).await
     }
 
-    /// Empties the object where there is one, then writes it.
+    /// Empties the object if it exists, then writes it.
     pub(super) async fn write_full(self: Arc<Self>, name: String, data: bytes::Bytes) -> Result<()> {
         {
             let excluding = self.object(&name)?.exclude()?;
@@ -63,7 +63,7 @@ impl Inner {
             if size == meta.size {
                 return Ok(());
             }
-            // The size never exceeds what is announced: writers in its range rely on that, and so does whoever cuts it off.
+            // The size never exceeds the announced pieces. Writers within the size rely on that, and so does a truncation.
             let pieces = meta.pieces.max(meta.layout.pieces(size));
             let mut announce = parts::announce(meta.epoch, pieces);
             announce.full_force();
@@ -89,23 +89,23 @@ impl Inner {
         Err(Errno::EBUSY.into())
     }
 
-    /// Sends what begins a removal or truncation and carries it out; tells whether the epoch still held.
+    /// Sends the request that begins a removal or truncation, then executes it. Returns whether the epoch still held.
     async fn begin(&self, object: &Object, meta: Meta, op: WriteOp) -> Result<bool> {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         object.forget(meta.epoch);
         if let Verdict::Held(_) = verdict(answer)? {
             return Ok(false);
         }
-        // Pieces may have been announced until then, and none since.
+        // Pieces may have been announced until the epoch ended, but not after it.
         match self.load(&object.name).await? {
             Some(loaded) if loaded.meta.unfinished.is_some() => self.finish(object, loaded.meta).await?,
-            // Somebody else has carried it out.
+            // Another client has completed it.
             _ => {}
         }
         Ok(true)
     }
 
-    /// Carries a removal or truncation to its end, whoever began it.
+    /// Completes a removal or truncation, whichever client began it.
     pub(super) async fn finish(&self, object: &Object, meta: Meta) -> Result<()> {
         let name = &object.name;
         let first = piece_name(name, 0);
@@ -117,7 +117,7 @@ impl Inner {
             }
             Some(Unfinished::Truncation(size)) => {
                 let (layout, pieces) = (meta.layout, meta.layout.pieces(size));
-                // Only pieces of the last set can be longer than they are to be.
+                // Only pieces of the last set can be longer than the new size allows.
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
                 let last_set = last_set.max(1)..pieces;
                 let cut = async {
@@ -127,12 +127,13 @@ impl Inner {
                     let op = parts::end_truncation(meta.epoch, size, pieces);
                     verdict(self.pool.operate(&first, op).await)
                 };
-                // After an error others may end it, and what was cut here may be made after that.
+                // After an error, other clients may complete the truncation, and the delayed requests of this one may create
+                // pieces after that.
                 let made: Vec<u64> = last_set.clone().collect();
                 let ended = cut.await.inspect_err(|_| object.made(meta, &made))?;
                 if let Verdict::Held(_) = ended {
-                    // Somebody else has carried it out. The object may have been cut again or removed since, and what
-                    // was cut here may have been made by that.
+                    // Another client has completed it. The object may have been truncated again or removed since, so this
+                    // truncation may have created pieces that belong to no object.
                     self.take_back(object, meta, made).await?;
                 }
                 Ok(())
@@ -142,11 +143,11 @@ impl Inner {
 
     /// Removes all pieces from number `from` on.
     async fn remove_pieces(&self, name: &str, meta: Meta, from: u64) -> Result<()> {
-        // One that is absent, or was made since by somebody who found all of this done, does not hold.
+        // The guard does not hold for an absent piece, nor for one created since by a client that found this operation completed.
         self.for_pieces(name, meta, from..meta.pieces, |piece| parts::remove_piece(meta.stamp(piece))).await
     }
 
-    /// Sends a request to each of some pieces, a window of them at a time; strays go first.
+    /// Sends a request to each of `pieces`, at most `WINDOW` at a time. Strays are removed first.
     async fn for_pieces(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! The striper against OSDs in memory whose requests are carried out in any order that real ones may choose, with clients
+//! Tests of the striper against in-memory OSDs that execute requests in any order that real OSDs may choose, with clients
 //! that die in between.
 
 mod races;
@@ -29,20 +29,20 @@ struct Queued {
 }
 
 impl Queued {
-    /// Its client gives the request up, which still arrives.
+    /// Lets the client give up the request, which still arrives.
     fn give_up(self) -> Queued {
         let Queued { client, request, reply } = self;
         reply.complete(Err(Error::TimedOut("late".into())));
         Queued { client, request, reply: Pending::channel().0 }
     }
 
-    /// The request never arrives.
+    /// Drops the request. It never arrives.
     fn time_out(self) {
         self.reply.complete(Err(Error::TimedOut("lost".into())));
     }
 }
 
-/// A clock that goes on by a microsecond at each look.
+/// A clock that advances by a microsecond at each read.
 #[derive(Default)]
 pub(crate) struct Looks(AtomicU64);
 
@@ -70,7 +70,7 @@ impl Clock for Looks {
 struct World {
     clock: Arc<Looks>,
     objects: BTreeMap<String, Stored>,
-    /// Requests that are on their way; with `held` they stay so until a test carries them out.
+    /// Requests in flight. With `held`, they stay queued until a test executes them.
     queue: Vec<Queued>,
     held: bool,
     tasks: Vec<(usize, Task)>,
@@ -86,7 +86,7 @@ struct Client {
     id: usize,
 }
 
-/// What OSDs do with the ops that the striper uses.
+/// Executes the ops that the striper uses, as an OSD does.
 fn execute(objects: &mut BTreeMap<String, Stored>, request: &ObjectRequest) -> OpReply {
     let name = request.object.name().to_owned();
     let before = objects.get(&name).cloned();
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// Requests that may be carried out next: of one client to one object only the first.
+    /// Requests that may be executed next: of each client, only the first one to an object.
     fn eligible(&self) -> Vec<usize> {
         let same = |a: &Queued, b: &Queued| a.client == b.client && a.request.object == b.request.object;
         let is_first = |at: &usize| !self.queue[..*at].iter().any(|before| same(before, &self.queue[*at]));
@@ -232,7 +232,7 @@ impl Cluster {
         striper
     }
 
-    /// Lets every task go on as far as it can.
+    /// Runs every task as far as it can get.
     fn run_tasks(&self) {
         loop {
             let tasks = std::mem::take(&mut self.0.lock().tasks);
@@ -252,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Carries requests out in the order that `choose` picks, until `pending` is there.
+    /// Executes requests in the order that `choose` picks, until `pending` is ready.
     fn drive<T: Send + 'static>(
         &self,
         mut pending: Pending<T>,
@@ -283,7 +283,7 @@ impl Cluster {
     }
 }
 
-/// Numbers that look random and replay.
+/// Reproducible pseudorandom numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -311,7 +311,7 @@ fn contents_agree_with_a_plain_array() {
     let mut striper = cluster.striper(0);
     for step in 0..2000 {
         if dice.below(20) == 0 {
-            // Another handle, of another layout: objects keep theirs.
+            // Another handle with another layout: existing objects keep theirs.
             striper = cluster.striper(step);
             striper.set_layout(Layout::new(UNIT as u32 * 2, 1, UNIT as u32 * 2).unwrap());
         }
@@ -384,7 +384,7 @@ fn a_write_in_the_steady_state_is_one_round_trip_of_two_requests() {
     for unit in 16..48 {
         let before = cluster.0.lock().executed;
         let write = striper.write("o", unit * UNIT, pattern(2, UNIT as usize));
-        // All that it needs is on its way at once.
+        // All requests that it needs are sent at once.
         assert_eq!(cluster.0.lock().queue.len(), 2, "requests at unit {unit}");
         for _ in 0..2 {
             cluster.0.lock().carry_out(0);
@@ -392,7 +392,7 @@ fn a_write_in_the_steady_state_is_one_round_trip_of_two_requests() {
         cluster.run_tasks();
         assert!(write.wait().is_ok());
         assert_eq!(cluster.0.lock().executed, before + 2);
-        // Now and then more pieces are announced, which no write waits for.
+        // Now and then more pieces are announced. No write waits for that.
         announced += cluster.0.lock().queue.len();
         while !cluster.0.lock().queue.is_empty() {
             cluster.0.lock().carry_out(0);
@@ -400,7 +400,7 @@ fn a_write_in_the_steady_state_is_one_round_trip_of_two_requests() {
         cluster.run_tasks();
     }
     assert!((1..=4).contains(&announced), "{announced} announcements");
-    // What does not extend the object asks for nothing but the epoch, and the first piece carries its own guard.
+    // A write inside the object only checks the epoch, and a write to the first piece carries its own guard.
     let inside = striper.write("o", UNIT, pattern(3, 10));
     assert_eq!(cluster.0.lock().queue.len(), 2);
     assert!(!cluster.0.lock().queue[1].request.ops.iter().any(|op| op.op.is_write()));
@@ -408,7 +408,7 @@ fn a_write_in_the_steady_state_is_one_round_trip_of_two_requests() {
     let first = striper.write("o", 0, pattern(3, 10));
     assert_eq!(cluster.0.lock().queue.len(), 1);
     cluster.wait(first).unwrap();
-    // A read of a known object too.
+    // A read of a known object also is one round trip.
     let read = striper.read("o", 5 * UNIT, UNIT);
     assert_eq!(cluster.0.lock().queue.len(), 2);
     for _ in 0..2 {
@@ -436,7 +436,7 @@ fn a_large_write_goes_in_parts_where_nothing_else_does() {
         };
         cluster.0.lock().queue.iter().filter_map(length).collect()
     };
-    // Still one round trip: all parts and the size are on their way at once.
+    // Still one round trip: all parts and the size are sent at once.
     let alone = striper.write("o", 32 * MIB as u64, pattern(2, 4 * MIB));
     assert_eq!((lengths(&cluster), cluster.0.lock().queue.len()), (vec![MIB; 4], 5));
     let second = striper.write("o", 36 * MIB as u64, pattern(3, 3 * MIB + 5));
@@ -455,7 +455,7 @@ fn many_small_writes_in_flight_share_requests() {
     cluster.run_tasks();
     cluster.0.lock().held = true;
     let writes: Vec<_> = (0..40).map(|n| striper.write("o", 61 * UNIT + n * 100, pattern(2, 100))).collect();
-    // Two for the size, two for the piece, at most one to announce more; then a few of each for all the others.
+    // Two for the size, two for the piece, at most one to announce more; then a few of each for all other writes.
     assert!((4..=5).contains(&cluster.0.lock().queue.len()));
     let before = cluster.0.lock().executed;
     for write in writes {
@@ -464,7 +464,7 @@ fn many_small_writes_in_flight_share_requests() {
     assert!(cluster.0.lock().executed <= before + 13);
     let data = cluster.wait(striper.read("o", 61 * UNIT, UNIT)).unwrap();
     assert_eq!(data, pattern(2, 100).repeat(40));
-    // Writes that overlap take effect in their order.
+    // Overlapping writes take effect in order.
     let writes: Vec<_> =
         (0..9).map(|n| striper.write("o", 61 * UNIT + n % 3 * 50, vec![n as u8 + 1; 100])).collect();
     for write in writes {
@@ -508,7 +508,7 @@ fn what_libradosstriper_wrote_is_read_grown_and_removed() {
     cluster.wait(striper.append("v", pattern(5, unit))).unwrap();
     cluster.wait(striper.write("v", 9 * UNIT, pattern(6, 7))).unwrap();
     assert_eq!(cluster.wait(striper.read("v", size as u64, UNIT)).unwrap(), pattern(5, unit));
-    // What others understand is kept as they write it.
+    // Attributes that other clients understand keep their encoding.
     let shown = cluster.0.lock().objects["v.0000000000000000"].attrs[SIZE].clone();
     assert_eq!(shown, (9 * UNIT + 7).to_string());
     cluster.wait(striper.truncate("v", UNIT + 1)).unwrap();

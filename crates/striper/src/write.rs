@@ -17,34 +17,35 @@ use std::sync::Arc;
 use std::task::Poll;
 use tokio::sync::oneshot;
 
-/// Pieces announced ahead of those written, at most; at least as many as there are, so that small objects stay small.
+/// Maximum number of pieces announced ahead of those written. At most as many are announced ahead as are needed, so that small
+/// objects stay small.
 const AHEAD: u64 = 64;
-/// Confirmations of size and epoch in flight for one object; further writes share the next one.
+/// Confirmations of size and epoch in flight for one object. Further writes share the next one.
 const CONFIRMATIONS: u32 = 2;
-/// How often a confirmation is tried in its two forms: more than once only where writes failed.
+/// Attempts of a confirmation in its two forms. More than one is needed only if writes failed.
 const CONFIRM_ATTEMPTS: usize = 8;
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 enum Attempt {
     Done,
-    /// The epoch passed; these pieces were perhaps made in it.
+    /// The epoch has passed; these pieces may have been created in it.
     Stale {
         meta: Meta,
         made: Vec<u64>,
     },
-    /// Another appender was first.
+    /// Another append claimed the range first.
     Lost,
 }
 
 /// An object that is ready to be written.
 enum Opened {
     Known(Known),
-    /// It was made with the data in it.
+    /// The object was created with the data.
     Written,
 }
 
 impl Inner {
-    /// Writes; returns when data and size are durable.
+    /// Writes `data` at `offset`. Returns when data and size are durable.
     pub(super) async fn write(self: Arc<Self>, name: String, offset: u64, data: Bytes) -> Result<()> {
         check_range(offset, data.len())?;
         let writing = self.object(&name)?.write()?;
@@ -58,7 +59,7 @@ impl Inner {
         Err(Errno::EBUSY.into())
     }
 
-    /// Writes at the end; returns when data and size are durable.
+    /// Writes `data` at the end. Returns when data and size are durable.
     pub(super) async fn append(self: Arc<Self>, name: String, data: Bytes) -> Result<()> {
         let writing = self.object(&name)?.write()?;
         for _ in 0..ATTEMPTS {
@@ -85,7 +86,7 @@ impl Inner {
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let (made, sent) = (unmarked(&known, &extents), self.clock.now());
         let extents = in_parts(object, extents);
-        // One request's data takes the size along.
+        // A single request for data also takes care of the size.
         let reach = if first.is_none() && extents.len() == 1 { end } else { 0 };
         let pieces = self.send_pieces(object, &known, extents, data, reach);
         let confirmed = async {
@@ -96,16 +97,16 @@ impl Inner {
             }
         };
         let mut all = Box::pin(join(pieces, confirmed));
-        // All of it is on its way before the next write's turn comes.
+        // All requests are sent before the next write's turn.
         let polled = futures::poll!(all.as_mut());
         drop(order);
         let (pieces, confirmed) = match polled {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => all.await,
         };
-        // After an error, too, some pieces may have been made, and the epoch may have passed.
+        // After an error, too, some pieces may have been created, and the epoch may have passed.
         if !both(pieces, confirmed).inspect_err(|_| object.made(known.meta, &made))? {
-            // Whatever became of the pieces: some may be there that nobody would find.
+            // Whatever the outcome for the pieces: some may exist that no removal would find.
             return Ok(Attempt::Stale { meta: known.meta, made });
         }
         object.held(epoch, sent);
@@ -127,13 +128,13 @@ impl Inner {
         }
         let mut claim = parts::claim(epoch, from, end);
         if extents.first().is_some_and(|extent| extent.piece == 0) {
-            // What is in the first piece comes with the claim.
+            // The data for the first piece is sent with the claim.
             let first = extents.remove(0);
             claim.write(first.offset, gather(data, &first));
         }
         let sent = self.clock.now();
         let mut claimed = self.pool.operate(&piece_name(&object.name, 0), claim);
-        // The next append's claim follows this one's on its way and holds if this one does.
+        // The next append's claim is sent after this one, and holds if this one does.
         let polled = futures::poll!(&mut claimed);
         object.update(epoch, |known| known.tail = Some(end));
         drop(order);
@@ -145,7 +146,7 @@ impl Inner {
             Verdict::Done => {}
             Verdict::Held(0) => return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() }),
             Verdict::Held(_) => {
-                // Claims that followed this one are lost too: each asks anew, in turn.
+                // The claims that followed this one are lost too. Each loads the state again, in turn.
                 let _order = object.order.lock().await;
                 object.update(epoch, |known| known.tail = None);
                 self.refresh(object).await?;
@@ -157,7 +158,7 @@ impl Inner {
             known.confirm(end, sent);
         });
         object.held(epoch, sent);
-        // The claim is ours for good: what a passing epoch takes away was appended before that.
+        // The claimed range is final: if the epoch passes now, the append took effect before that.
         let made = unmarked(&known, &extents);
         let sent = async {
             let held = self.send_pieces(object, &known, extents, data, 0).await?;
@@ -169,13 +170,13 @@ impl Inner {
         }
         let now = self.take_back(object, known.meta, made).await?;
         if !held && now.is_some_and(|now| now.continues(&known.meta) && now.size > from) {
-            // A truncation came before the data and left a part of the range: that is zeros, or written by others since.
+            // A truncation came before the data and left a part of the range, which is zeros or was written by others since.
             return Err(Errno::ECANCELED.into());
         }
         Ok(Attempt::Done)
     }
 
-    /// Reads the object's state again.
+    /// Loads the object's state again.
     async fn refresh(&self, object: &Object) -> Result<()> {
         let asked_at = self.clock.now();
         if let Some(loaded) = self.load(&object.name).await? {
@@ -184,7 +185,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The object's state, made where there is none: then with the data where that fits into the first piece.
+    /// Returns the object's state, and creates the object if it does not exist: with the data if that fits into the first piece.
     async fn open(self: &Arc<Self>, object: &Arc<Object>, offset: u64, data: &Bytes) -> Result<Opened> {
         let mut epoch = 0;
         for _ in 0..ATTEMPTS {
@@ -203,7 +204,7 @@ impl Inner {
                 }
                 None => {
                     self.take_back_unsure(object, None).await?;
-                    // Microseconds since 1970: later than epochs of objects of this name that are gone, if clocks are right.
+                    // Microseconds since 1970: later than the epochs of earlier objects of this name, if clocks are right.
                     epoch = epoch.max(self.clock.wall_ns() / 1000);
                     if self.create(object, epoch, offset, data).await? {
                         return Ok(Opened::Written);
@@ -214,7 +215,7 @@ impl Inner {
         Err(Errno::EBUSY.into())
     }
 
-    /// Makes an object; returns whether the data is in it. Somebody else may have made it at the same time.
+    /// Creates an object; returns whether it contains the data. Another client may create it at the same time.
     async fn create(&self, object: &Object, epoch: u64, offset: u64, data: &Bytes) -> Result<bool> {
         let layout = *self.layout.lock();
         layout.check()?;
@@ -224,7 +225,7 @@ impl Inner {
             _ => (0, None),
         };
         let pieces = extents.last().map_or(1, |last| last.piece + 1);
-        // No other object has it, and it is not 0.
+        // Unique to this object, and not 0.
         let born = self.clock.random_u64()?.max(1);
         let sent = self.clock.now();
         let mut op = WriteOp::new();
@@ -254,7 +255,7 @@ impl Inner {
         }
     }
 
-    /// Whether the pieces are announced, so that a removal finds them; not where the epoch has passed.
+    /// Ensures that the pieces are announced, so that a removal finds them. Returns false if the epoch has passed.
     async fn announced(
         self: &Arc<Self>,
         object: &Arc<Object>,
@@ -273,7 +274,7 @@ impl Inner {
             self.pool.engine().spawn(Box::pin(async move {
                 let outcome = inner.announce(&object, epoch, needed + ahead).await;
                 object.update(epoch, |known| known.announcing = false);
-                // Who needs the pieces announces them again and gets its own error.
+                // A write that needs the pieces announces them again and gets its own error.
                 if let Err(error) = outcome {
                     tracing::debug!(object = object.name, %error, "pieces could not be announced ahead");
                 }
@@ -286,7 +287,7 @@ impl Inner {
         let op = parts::announce(epoch, pieces);
         match verdict(self.pool.operate(&piece_name(&object.name, 0), op).await)? {
             Verdict::Held(0) => Ok(false),
-            // As many or more are announced.
+            // At least as many pieces are announced already.
             Verdict::Done | Verdict::Held(_) => {
                 object.update(epoch, |known| known.meta.pieces = known.meta.pieces.max(pieces));
                 Ok(true)
@@ -294,7 +295,7 @@ impl Inner {
         }
     }
 
-    /// Starts the writes of pieces other than the first; tells whether all held, and whether the size reached `reach`,
+    /// Starts the writes to pieces other than the first. Returns whether all held, and whether the size is at least `reach`,
     /// unless that is 0.
     fn send_pieces(
         self: &Arc<Self>,
@@ -324,7 +325,7 @@ impl Inner {
         }
     }
 
-    /// Writes to the first piece together with the size; tells whether the epoch still held.
+    /// Writes to the first piece together with the size. Returns whether the epoch still held.
     async fn write_first(
         &self,
         object: &Object,
@@ -346,7 +347,7 @@ impl Inner {
         .await
     }
 
-    /// Makes sure that the size is `end` at least; tells whether the epoch still held.
+    /// Ensures that the size is at least `end`. Returns whether the epoch still held.
     pub(super) async fn confirm(&self, object: &Object, epoch: u64, end: u64) -> Result<bool> {
         let name = piece_name(&object.name, 0);
         self.confirm_with(object, epoch, end, |grows| {
@@ -361,8 +362,9 @@ impl Inner {
         .await
     }
 
-    /// Sends what `request` makes, knowing whether the size is to grow or reached by a request before this one, until
-    /// that was right. `request` also tells whether it carries data, which must take effect itself.
+    /// Sends the request that `request` makes for the assumption that the size must grow (true) or was already reached by an
+    /// earlier request (false), until the assumption was right. `request` also tells whether it carries data, which must
+    /// itself take effect.
     async fn confirm_with(
         &self,
         object: &Object,
@@ -378,7 +380,7 @@ impl Inner {
             let (pending, carries_data) = request(grows);
             match verdict(pending.await)? {
                 Verdict::Held(0) => return Ok(false),
-                // The size is larger already, or what had asked for more did not succeed.
+                // The size is larger already, or the earlier request for a larger size failed.
                 Verdict::Held(_) if !grows || carries_data => grows = !grows,
                 Verdict::Done | Verdict::Held(_) => {
                     object.update(epoch, |known| known.confirm(end, sent));
@@ -389,7 +391,7 @@ impl Inner {
         Err(Errno::EAGAIN.into())
     }
 
-    /// As [`Inner::confirm`]; where many writes ask at once they share what is sent.
+    /// Like [`Inner::confirm`], but concurrent writes share the requests.
     async fn confirm_shared(self: &Arc<Self>, object: &Arc<Object>, epoch: u64, end: u64) -> Result<bool> {
         let joined = {
             let mut state = object.state.lock();
@@ -410,7 +412,7 @@ impl Inner {
         };
         match joined {
             Some(Some(result)) => return result.await.unwrap_or(Err(Error::ShutDown)),
-            // Those who wait are of another epoch.
+            // The waiting writes are of another epoch.
             Some(None) => return self.confirm(object, epoch, end).await,
             None => {}
         }
@@ -425,7 +427,7 @@ impl Inner {
         loop {
             let confirmed = self.confirm(&object, batch.epoch, batch.end).await;
             for waiter in batch.waiters {
-                // Nobody may wait any more.
+                // The receiver may be gone.
                 let _ = waiter.send(confirmed.clone());
             }
             match next_batch(&object) {
@@ -435,8 +437,8 @@ impl Inner {
         }
     }
 
-    /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it, now or before, that
-    /// are no part of the object as it is now. Returns what the object is now, if it exists.
+    /// Handles an epoch that passed during a write: drops the known state and removes pieces that were created in passed
+    /// epochs, now or before, and are not part of the current object. Returns the current object, if it exists.
     pub(super) async fn take_back(
         &self,
         object: &Object,
@@ -450,18 +452,18 @@ impl Inner {
         Ok(now)
     }
 
-    /// Removes pieces that were made in epochs that have passed and are no part of the object as it is now.
+    /// Removes pieces that were created in passed epochs and are not part of the current object.
     async fn take_back_unsure(&self, object: &Object, now: Option<Meta>) -> Result<()> {
         let lost = object.take_unsure(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
             |(before, piece)| match now {
-                // Whoever cuts the object may have come by already.
+                // A client that cuts the object may have passed the piece already.
                 Some(now) if now.continues(before) && before.epoch >= now.floor(*piece) => {
                     match now.unfinished {
                         Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
                         _ => *piece >= now.pieces,
                     }
                 }
-                // Another object by this name, or another part of it: those pieces carry later epochs, or will.
+                // Another object of this name, or another part of the object: its own pieces carry later epochs, or will.
                 _ => true,
             },
         );
@@ -470,14 +472,14 @@ impl Inner {
                 .pool
                 .operate(&piece_name(&object.name, piece), parts::remove_of(before.born, before.epoch))
                 .await;
-            // One that may be there still is for the next write.
+            // A piece that may still exist is left to the next write.
             verdict(answer).inspect_err(|_| object.made(before, &[piece])).map(drop)
         });
         join_all(back).await.into_iter().collect()
     }
 }
 
-/// Who waits for the next confirmation, one having ended.
+/// Ends a confirmation. Returns the writes that wait for the next one.
 fn next_batch(object: &Object) -> Option<Batch> {
     let mut state = object.state.lock();
     let next = state.next.take();
@@ -487,12 +489,12 @@ fn next_batch(object: &Object) -> Option<Batch> {
     next
 }
 
-/// The pieces of a write that may come to exist by it.
+/// The pieces that a write may create.
 fn unmarked(known: &Known, extents: &[PieceExtent]) -> Vec<u64> {
     extents.iter().map(|extent| extent.piece).filter(|piece| *piece > 0 && !known.is_marked(*piece)).collect()
 }
 
-/// A piece's part of a buffer: by reference where it is one run of it.
+/// The data for one piece: by reference if it is contiguous in the buffer.
 fn gather(data: &Bytes, extent: &PieceExtent) -> Bytes {
     match &extent.parts[..] {
         [(at, len)] => data.slice(*at..at + len),

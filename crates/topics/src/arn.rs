@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// The longest zone group name, in bytes.
 const MAX_ZONEGROUP_BYTES: usize = 256;
 
-/// The name of a topic everywhere: `arn:aws:sns:ZONEGROUP:TENANT:NAME`.
+/// The ARN of a topic: `arn:aws:sns:ZONEGROUP:TENANT:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TopicArn {
     /// The zone group, which clients call region.
@@ -21,7 +21,7 @@ pub struct TopicArn {
 }
 
 impl TopicArn {
-    /// Whether both name the same topic. The zone group does not count: tenant and name are unique in the cluster.
+    /// Whether both name the same topic. The zone group is not compared: tenant and name are unique in the cluster.
     pub fn is_same_topic(&self, other: &TopicArn) -> bool {
         (&self.tenant, &self.name) == (&other.tenant, &other.name)
     }

@@ -1,8 +1,8 @@
 //! Attributes of topics: names, defaults and meanings as in Ceph, and some of Nacre's own.
 //!
 //! An attribute that is absent or empty has its default. CreateTopic sets all attributes of a topic at once,
-//! SetTopicAttributes any one of them. [`Attributes::set`] checks a value by itself; [`Attributes::endpoint`] checks what
-//! the attributes mean together.
+//! SetTopicAttributes a single one. [`Attributes::set`] checks a single value; [`Attributes::endpoint`] checks the
+//! attributes together.
 
 mod table;
 
@@ -23,14 +23,14 @@ pub const MAX_POLICY_BYTES: usize = 20 << 10;
 pub const MAX_BATCH_SIZE: u32 = 1000;
 /// The most entries of `kafka-brokers`.
 const MAX_BROKERS: usize = 32;
-/// The longest user name, password or exchange, and the longest path of a CA file, in bytes.
+/// The longest user name, password and path of a CA file, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 /// The longest AMQP exchange, in bytes: the limit of the protocol.
 const MAX_EXCHANGE_BYTES: usize = 255;
-/// What clients and Ceph write for the default of a number.
+/// The text that clients and Ceph write for the default of a number.
 pub(crate) const DEFAULT_NUMBER: &str = "None";
 
-/// An enumeration whose values have names, for one attribute.
+/// Defines an enumeration for one attribute, whose values have names.
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident, $attribute:literal { $($(#[$variant_meta:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$meta])*
@@ -63,7 +63,7 @@ macro_rules! named {
 named! {
     /// When an event counts as delivered to Kafka (`kafka-ack-level`).
     KafkaAckLevel, "kafka-ack-level" {
-        /// When it was sent: it may be lost.
+        /// When it was sent. It may be lost.
         None = "none",
         /// When all in-sync replicas of the broker's partition have it.
         #[default]
@@ -74,7 +74,7 @@ named! {
 named! {
     /// When an event counts as delivered to AMQP (`amqp-ack-level`).
     AmqpAckLevel, "amqp-ack-level" {
-        /// When it was sent: it may be lost.
+        /// When it was sent. It may be lost.
         None = "none",
         /// When the broker confirmed it.
         #[default]
@@ -85,7 +85,7 @@ named! {
 }
 
 named! {
-    /// How a client proves who it is to Kafka (`mechanism`).
+    /// How a client authenticates to Kafka (`mechanism`).
     Mechanism, "mechanism" {
         /// User name and password.
         #[default]
@@ -98,22 +98,22 @@ named! {
 }
 
 named! {
-    /// What happens to events beyond the size limit of a topic's queues (`queue-full-policy`).
+    /// The action if the events of a topic exceed the size limit of its queues (`queue-full-policy`).
     FullQueuePolicy, "queue-full-policy" {
-        /// Further objects take them: no operation fails because a consumer is slow.
+        /// Additional objects hold the excess events: no operation fails because a consumer is slow.
         #[default]
         Spill = "spill",
-        /// Operations that would have events are refused with SlowDown before they begin.
+        /// Operations that would have events are refused with SlowDown before they start.
         Refuse = "refuse",
         /// The oldest events are dropped and counted.
         DropOldest = "drop-oldest",
     }
 }
 
-/// The attributes of a topic. `None` and empty texts stand for the default.
+/// The attributes of a topic. `None` and empty texts mean the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
-    /// `push-endpoint`: where events go. A topic without one has no events.
+    /// `push-endpoint`: the destination of events. A topic without one has no events.
     pub push_endpoint: Option<PushEndpoint>,
     /// `persistent`: whether events are queued and delivered asynchronously.
     pub persistent: bool,
@@ -123,20 +123,20 @@ pub struct Attributes {
     pub time_to_live: Option<u32>,
     /// `max_retries`: retries after which an event expires; 0 for any number.
     pub max_retries: Option<u32>,
-    /// `retry_sleep_duration`: seconds between two tries of an event.
+    /// `retry_sleep_duration`: seconds between two attempts to deliver an event.
     pub retry_sleep_duration: Option<u32>,
-    /// `Policy`: who else may use the topic. JSON in AWS's policy language, checked for its outer form only: the gateway
-    /// reads and evaluates it.
+    /// `Policy`: who else may use the topic. JSON in AWS's policy language. Only its outer form is checked here; the
+    /// gateway parses and evaluates it.
     pub policy: String,
     /// `verify-ssl`: whether the endpoint's certificate is verified.
     pub verify_ssl: Option<bool>,
     /// `use-ssl`: whether connections to Kafka use TLS.
     pub use_ssl: Option<bool>,
-    /// `ca-location`: a file with the certificates that the endpoint's is verified against.
+    /// `ca-location`: a file with the CA certificates for verifying the endpoint's certificate.
     pub ca_location: Option<String>,
     /// `mechanism`: how the gateway authenticates to Kafka.
     pub mechanism: Option<Mechanism>,
-    /// `user-name`: the user that the gateway authenticates as. Counts with `password` only.
+    /// `user-name`: the user that the gateway authenticates as. Used only together with `password`.
     pub user_name: Option<Secret>,
     /// `password`: that user's password.
     pub password: Option<Secret>,
@@ -144,24 +144,24 @@ pub struct Attributes {
     pub cloudevents: Option<bool>,
     /// `kafka-ack-level`.
     pub kafka_ack_level: Option<KafkaAckLevel>,
-    /// `kafka-brokers`: brokers beside those of `push-endpoint`.
+    /// `kafka-brokers`: brokers in addition to those of `push-endpoint`.
     pub kafka_brokers: Vec<HostPort>,
-    /// `amqp-exchange`: the exchange that takes the events.
+    /// `amqp-exchange`: the exchange that receives the events.
     pub amqp_exchange: Option<String>,
     /// `amqp-ack-level`.
     pub amqp_ack_level: Option<AmqpAckLevel>,
-    /// `batch-size`: the most events in one HTTP request. Nacre's.
+    /// `batch-size`: the most events in one HTTP request. Not in Ceph.
     pub batch_size: Option<u32>,
-    /// `transactional`: whether events are written to Kafka in transactions. Nacre's.
+    /// `transactional`: whether events are written to Kafka in transactions. Not in Ceph.
     pub transactional: Option<bool>,
-    /// `queue-full-policy`. Nacre's.
+    /// `queue-full-policy`. Not in Ceph.
     pub full_queue_policy: Option<FullQueuePolicy>,
-    /// `queue-max-bytes`: the size limit of the topic's queues together. Nacre's.
+    /// `queue-max-bytes`: the size limit of all queues of the topic together. Not in Ceph.
     pub queue_max_bytes: Option<u64>,
 }
 
 impl Attributes {
-    /// The attributes of CreateTopic. All that are not among `pairs` have their defaults.
+    /// The attributes of CreateTopic. Attributes that are not in `pairs` have their defaults.
     pub fn from_pairs(pairs: &[(String, String)]) -> Result<Attributes> {
         let mut attributes = Attributes::default();
         for (at, (name, value)) in pairs.iter().enumerate() {
@@ -212,9 +212,9 @@ impl Attributes {
         Ok(())
     }
 
-    /// The endpoint of the topic `topic` with these attributes, `None` where they name none. Checks all attributes
-    /// together; whether the gateway's options allow the endpoint is for
-    /// [`EndpointPolicy::check`](crate::endpoint::EndpointPolicy::check).
+    /// The endpoint of the topic `topic` with these attributes; `None` if they name none. Checks all attributes together.
+    /// [`EndpointPolicy::check`](crate::endpoint::EndpointPolicy::check) checks whether the gateway's options allow the
+    /// endpoint.
     pub fn endpoint(&self, topic: &str) -> Result<Option<Endpoint>> {
         match &self.push_endpoint {
             Some(push_endpoint) => Endpoint::new(push_endpoint, topic, self).map(Some),
@@ -232,7 +232,7 @@ impl Attributes {
         self.password.is_some() || self.push_endpoint.as_ref().is_some_and(PushEndpoint::has_credentials)
     }
 
-    /// What happens to events beyond the size limit.
+    /// The action for events that exceed the size limit.
     pub fn full_queue_policy(&self) -> FullQueuePolicy {
         self.full_queue_policy.unwrap_or_default()
     }
@@ -292,7 +292,7 @@ fn number<N: std::str::FromStr>(name: &str, value: &str) -> Result<Option<N>> {
         .ok_or_else(|| Error::invalid(name, format!("{} is not a number in its range", quoted(value))))
 }
 
-/// A mechanism of SASL. Those of Ceph that Kafka's client is built without are refused by name.
+/// A SASL mechanism. Mechanisms that Ceph supports but the Kafka client is built without are refused by name.
 fn mechanism(value: &str) -> Result<Mechanism> {
     match value {
         "GSSAPI" | "OAUTHBEARER" => Err(Error::invalid("mechanism", format!("{value} is not supported"))),
@@ -317,12 +317,12 @@ fn queue_max_bytes(value: &str) -> Result<Option<u64>> {
     }
 }
 
-/// A text that is no longer than `most` bytes.
+/// A text of at most `most` bytes.
 fn bounded<'a>(name: &str, value: &'a str, most: usize) -> Result<&'a str> {
     if value.len() > most {
         return Err(Error::invalid(name, format!("longer than {most} bytes")));
     }
-    // What XML answers have no way to write could not be shown.
+    // XML replies could not contain other characters.
     if value.chars().all(crate::xml::is_allowed) {
         return Ok(value);
     }
@@ -358,8 +358,8 @@ fn brokers(value: &str) -> Result<Vec<HostPort>> {
     Ok(brokers)
 }
 
-/// Checks the outer form of a policy: a JSON object with one statement or a list of them, each of which has an effect and
-/// actions. The gateway reads the rest.
+/// Checks the outer form of a policy: a JSON object with one statement or a list of statements, each with an effect and
+/// actions. The gateway parses the rest.
 fn policy(text: &str) -> Result<&str> {
     let wrong = |reason: &str| Error::invalid("Policy", reason);
     let Some(text) = given(text) else { return Ok("") };

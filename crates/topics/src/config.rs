@@ -1,9 +1,9 @@
 //! Notification configurations of buckets: which changes of which objects have events, and for which topics.
 //!
-//! A bucket has any number of configurations up to [`MAX_CONFIGURATIONS`], each with an id, a topic, patterns of event
-//! types and a filter. They are judged in two steps. [`Matcher::candidates`] looks at the type and the key, which are known
-//! before a change begins. [`AttributeFilter::selects`] looks at metadata and tags, and is asked once the change took
-//! effect, about the version that it created or removed.
+//! A bucket has up to [`MAX_CONFIGURATIONS`] configurations, each with an id, a topic, patterns of event types and a
+//! filter. They are evaluated in two steps. [`Matcher::candidates`] uses the type and the key, which are known before a
+//! change starts. [`AttributeFilter::selects`] uses metadata and tags, and is called after the change took effect, for the
+//! version that it created or removed.
 
 mod document;
 mod matching;
@@ -20,15 +20,15 @@ use serde::{Deserialize, Serialize};
 pub const MAX_CONFIGURATIONS: usize = 100;
 /// The longest id of a configuration, in bytes.
 pub const MAX_ID_BYTES: usize = 255;
-/// The most patterns of a configuration.
+/// The most event patterns of a configuration.
 pub const MAX_EVENTS: usize = 64;
-/// The longest prefix, suffix or regular expression, in bytes: as long as a key.
+/// The longest prefix, suffix or regular expression, in bytes: the limit for keys.
 pub const MAX_KEY_RULE_BYTES: usize = 1024;
 /// The most metadata rules of a configuration, and the most tag rules.
 pub const MAX_ATTRIBUTE_RULES: usize = 20;
 /// The longest name or value of a metadata or tag rule, in bytes.
 pub const MAX_ATTRIBUTE_RULE_BYTES: usize = 1024;
-/// What the names of metadata begin with in rules and event records.
+/// The prefix of metadata names in rules and event records.
 pub const METADATA_PREFIX: &str = "x-amz-meta-";
 
 /// All configurations of a bucket, in the order in which they were set.
@@ -47,9 +47,9 @@ impl Versioned for NotificationConfig {
 pub struct Configuration {
     /// Its id, unique in the bucket.
     pub id: String,
-    /// The topic that its events go to.
+    /// The topic that receives its events.
     pub topic: TopicArn,
-    /// Patterns of which an event's type must match one; never empty.
+    /// Event patterns, one of which must match an event's type; never empty.
     pub events: Vec<EventPattern>,
     /// Rules for keys, all of which must hold.
     pub key: KeyFilter,
@@ -60,15 +60,15 @@ pub struct Configuration {
 /// Rules for keys. An empty rule holds for every key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyFilter {
-    /// What the key begins with.
+    /// A prefix of the key.
     pub prefix: String,
-    /// What the key ends with.
+    /// A suffix of the key.
     pub suffix: String,
     /// A regular expression that matches the whole key.
     pub regex: String,
 }
 
-/// Rules for metadata and tags: pairs that an object must have. It may have others.
+/// Rules for metadata and tags: pairs that an object must have. It may have more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttributeFilter {
     /// Names of metadata in lower case without `x-amz-meta-`, and values.
@@ -78,26 +78,26 @@ pub struct AttributeFilter {
 }
 
 impl NotificationConfig {
-    /// The configuration with that id.
+    /// The configuration with the id `id`.
     pub fn get(&self, id: &str) -> Option<&Configuration> {
         self.configurations.iter().find(|configuration| configuration.id == id)
     }
 
-    /// Removes the configuration with that id, or all of them without an id; tells whether there was one.
+    /// Removes the configuration with the id `id`, or all configurations if `id` is `None`. Returns whether there was one.
     pub fn remove(&mut self, id: Option<&str>) -> bool {
         let before = self.configurations.len();
         self.configurations.retain(|configuration| id.is_some_and(|id| configuration.id != id));
         self.configurations.len() < before
     }
 
-    /// Whether a configuration sends events to that topic.
+    /// Whether a configuration sends events to the topic `topic`.
     pub fn names_topic(&self, topic: &TopicArn) -> bool {
         self.configurations.iter().any(|configuration| configuration.topic.is_same_topic(topic))
     }
 }
 
 impl AttributeFilter {
-    /// Whether there are rules: an event must then wait for the version that the change created or removed.
+    /// Whether there are no rules. If there are some, an event depends on the version that the change created or removed.
     pub fn is_empty(&self) -> bool {
         self.metadata.is_empty() && self.tags.is_empty()
     }
@@ -111,7 +111,7 @@ impl AttributeFilter {
     }
 }
 
-/// Refuses ids that clients could not name in a request.
+/// Refuses ids that a client's request could not contain.
 fn check_id(id: &str) -> Result<()> {
     let reason = if id.is_empty() {
         "is empty".to_owned()

@@ -1,8 +1,8 @@
-//! Push endpoints: where a topic's events go, made of its `push-endpoint` URI and its other attributes.
+//! Push endpoints: the destination of a topic's events, built from its `push-endpoint` URI and its other attributes.
 //!
-//! An [`Endpoint`] is complete: defaults are filled in, and what the attributes say together is checked. Whether the
-//! gateway's options allow it is [`EndpointPolicy`]'s to say, and what its host names resolve to is checked there at each
-//! connection. Errors, `Debug` and `Display` never show a password, nor the path of an HTTP endpoint, which may be one.
+//! An [`Endpoint`] is complete: its defaults are filled in, and its attributes are checked together. [`EndpointPolicy`]
+//! decides whether the gateway's options allow it, and checks the addresses of its host names at each connection. Errors,
+//! `Debug` and `Display` never show a password, or the path of an HTTP endpoint, which may contain one.
 
 mod policy;
 mod uri;
@@ -16,7 +16,7 @@ use crate::secret::{MASK, Secret};
 use std::fmt;
 use uri::Uri;
 
-/// Kafka's port where none is named.
+/// Kafka's port if none is given.
 pub const KAFKA_PORT: u16 = 9092;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
@@ -24,11 +24,11 @@ const AMQP_PORT: u16 = 5672;
 const AMQPS_PORT: u16 = 5671;
 /// The host of `kafka://` without a host and without `kafka-brokers`.
 const DEFAULT_KAFKA_HOST: &str = "localhost";
-/// AMQP's user and password where none is named.
+/// AMQP's user and password if none is given.
 const AMQP_GUEST: &str = "guest";
-/// The longest name of a Kafka topic.
+/// The longest name of a Kafka topic, in bytes.
 const MAX_KAFKA_TOPIC_BYTES: usize = 249;
-/// The longest routing key and virtual host of AMQP.
+/// The longest routing key and the longest virtual host of AMQP, in bytes.
 const MAX_AMQP_BYTES: usize = 255;
 
 /// A user and a password.
@@ -40,7 +40,7 @@ pub struct Credentials {
     pub password: Secret,
 }
 
-/// Where a topic's events go.
+/// The destination of a topic's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// Requests to an HTTP server.
@@ -58,13 +58,13 @@ pub struct HttpEndpoint {
     pub server: HostPort,
     /// Whether connections use TLS.
     pub tls: bool,
-    /// Path and query, beginning with `/`. A secret, because many services take a token there.
+    /// Path and query, with a leading `/`. It is secret because many services accept a token there.
     pub target: Secret,
     /// For HTTP's basic authentication.
     pub credentials: Option<Credentials>,
     /// Whether the server's certificate is verified.
     pub verify_ssl: bool,
-    /// The file with the certificates to verify against; `None` for the system's.
+    /// The file with the CA certificates; `None` for those of the system.
     pub ca_location: Option<String>,
     /// Whether requests have the headers of CloudEvents.
     pub cloudevents: bool,
@@ -75,7 +75,7 @@ pub struct HttpEndpoint {
 /// A topic of Kafka.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaEndpoint {
-    /// The brokers that the client asks first, at least one.
+    /// The bootstrap brokers, at least one.
     pub brokers: Vec<HostPort>,
     /// Kafka's topic: the name of the gateway's topic.
     pub topic: String,
@@ -83,11 +83,11 @@ pub struct KafkaEndpoint {
     pub tls: bool,
     /// Whether the brokers' certificates are verified.
     pub verify_ssl: bool,
-    /// The file with the certificates to verify against; `None` for the system's.
+    /// The file with the CA certificates; `None` for those of the system.
     pub ca_location: Option<String>,
     /// For SASL.
     pub credentials: Option<Credentials>,
-    /// The mechanism of SASL; `None` for a client that does not authenticate.
+    /// The SASL mechanism; `None` if the client does not authenticate.
     pub mechanism: Option<Mechanism>,
     /// When an event counts as delivered.
     pub ack_level: KafkaAckLevel,
@@ -108,18 +108,18 @@ pub struct AmqpEndpoint {
     pub exchange: String,
     /// The routing key of every message: the name of the gateway's topic.
     pub routing_key: String,
-    /// The user; `guest` where none was named.
+    /// The user; `guest` if none is given.
     pub credentials: Credentials,
     /// Whether the broker's certificate is verified.
     pub verify_ssl: bool,
-    /// The file with the certificates to verify against; `None` for the system's.
+    /// The file with the CA certificates; `None` for those of the system.
     pub ca_location: Option<String>,
     /// When an event counts as delivered.
     pub ack_level: AmqpAckLevel,
 }
 
 impl Endpoint {
-    /// The endpoint of the topic `topic` with the URI `push_endpoint` and what else `attributes` say.
+    /// Builds the endpoint of the topic `topic` from the URI `push_endpoint` and the other attributes.
     pub fn new(push_endpoint: &PushEndpoint, topic: &str, attributes: &Attributes) -> Result<Endpoint> {
         let uri = push_endpoint.uri()?;
         let endpoint = match uri.scheme {
@@ -138,7 +138,7 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The servers that connections go to first. Kafka's brokers may name others later.
+    /// The servers for the first connections. Kafka's brokers may name others later.
     pub fn servers(&self) -> &[HostPort] {
         match self {
             Endpoint::Http(http) => std::slice::from_ref(&http.server),
@@ -156,7 +156,7 @@ impl Endpoint {
         }
     }
 
-    /// The file with the certificates that the endpoint's is verified against.
+    /// The file with the CA certificates for verifying the endpoint's certificate.
     pub fn ca_location(&self) -> Option<&str> {
         match self {
             Endpoint::Http(http) => http.ca_location.as_deref(),
@@ -165,7 +165,7 @@ impl Endpoint {
         }
     }
 
-    /// The credentials that are sent to the endpoint, unless they are AMQP's `guest`, which everybody knows.
+    /// The credentials that are sent to the endpoint; `None` for AMQP's `guest`, which is public.
     pub fn secret_credentials(&self) -> Option<&Credentials> {
         match self {
             Endpoint::Http(http) => http.credentials.as_ref(),
@@ -175,7 +175,7 @@ impl Endpoint {
     }
 }
 
-/// For logs and commands: scheme, user and servers. Passwords, paths and queries are left out.
+/// For logs and commands: scheme, user and servers, without passwords, paths and queries.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (self, self.is_tls()) {
@@ -205,7 +205,7 @@ impl Credentials {
         self.user == AMQP_GUEST && self.password.reveal() == AMQP_GUEST
     }
 
-    /// Those of the attributes `user-name` and `password`, if both are set, or else those of the URI.
+    /// The credentials of the attributes `user-name` and `password` if both are set, otherwise those of the URI.
     fn of(uri: &Uri<'_>, attributes: &Attributes) -> Option<Credentials> {
         match (&attributes.user_name, &attributes.password) {
             (Some(user), Some(password)) => {
@@ -280,7 +280,7 @@ impl KafkaEndpoint {
             return Err(Error::invalid("transactional", "transactions need a persistent topic"));
         }
         let credentials = Credentials::of(uri, attributes);
-        // Every mechanism needs credentials: PLAIN is the default with them only.
+        // Every mechanism needs credentials, so PLAIN is the default only if there are some.
         let mechanism = credentials.is_some().then(|| attributes.mechanism.unwrap_or_default());
         Ok(KafkaEndpoint {
             brokers,
@@ -321,7 +321,7 @@ impl AmqpEndpoint {
     }
 }
 
-/// The virtual host that a URI's path names; `/` where it names none.
+/// The virtual host in a URI's path; `/` if the path is empty.
 fn vhost(path: &str) -> Result<String> {
     let wrong =
         || Error::invalid("push-endpoint", "an amqp URI has one virtual host as its path, and no query");

@@ -1,14 +1,15 @@
-//! The crate's errors, and what clients of SNS and S3 are told of them.
+//! The crate's errors, and how they are reported to SNS and S3 clients.
 
 use std::fmt::Write as _;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a request, document or attribute is refused. No variant carries a secret: messages may be logged and sent.
+/// The reason why a request, document or attribute is refused. No variant contains a secret: messages may be logged and
+/// sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A parameter or attribute has a value that it can't have.
+    /// A parameter or attribute has an invalid value.
     #[error("{parameter}: {reason}")]
     Invalid {
         /// The parameter or attribute.
@@ -16,10 +17,10 @@ pub enum Error {
         /// What is wrong with its value.
         reason: String,
     },
-    /// A parameter is required and was not given.
+    /// A required parameter is missing.
     #[error("the parameter {0} is missing")]
     Missing(&'static str),
-    /// A form, XML document or JSON document has a syntax error, or an element that does not belong there.
+    /// A form, XML document or JSON document has a syntax error or an unexpected element.
     #[error("malformed {document}: {reason}")]
     Malformed {
         /// The kind of document.
@@ -35,15 +36,15 @@ pub enum Error {
         /// The limit, in the unit that `what` names.
         limit: usize,
     },
-    /// The gateway's options forbid it. An operator can allow it.
+    /// The gateway's options forbid the request. An operator can allow it.
     #[error("{what}: not allowed unless the option {option} allows it")]
     NotAllowed {
-        /// What was asked for.
+        /// What was requested.
         what: String,
         /// The option that allows it.
         option: &'static str,
     },
-    /// The SNS request names an action that does not exist here.
+    /// The SNS request names an unsupported action.
     #[error("unknown action {0}")]
     UnknownAction(String),
 }
@@ -57,7 +58,7 @@ impl Error {
         Error::Malformed { document: "XML document", reason: reason.into() }
     }
 
-    /// The HTTP status of the answer.
+    /// The HTTP status of the reply.
     pub fn status(&self) -> u16 {
         match self {
             Error::NotAllowed { .. } => 403,
@@ -65,7 +66,7 @@ impl Error {
         }
     }
 
-    /// The error code that SNS clients are told.
+    /// The error code for SNS clients.
     pub fn sns_code(&self) -> &'static str {
         match self {
             Error::Invalid { .. } | Error::TooLarge { .. } => "InvalidParameter",
@@ -76,7 +77,7 @@ impl Error {
         }
     }
 
-    /// The error code that S3 clients are told.
+    /// The error code for S3 clients.
     pub fn s3_code(&self) -> &'static str {
         match self {
             Error::Malformed { .. } => "MalformedXML",
@@ -86,10 +87,10 @@ impl Error {
     }
 }
 
-/// Characters of a client's text that messages quote.
+/// The most characters of a client's text that a message quotes.
 const QUOTED_CHARS: usize = 80;
 
-/// A client's text in quotes, cut to a bounded length and without control characters.
+/// Quotes a client's text, truncated and with control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("'");
     for (at, letter) in text.chars().enumerate() {

@@ -1,26 +1,26 @@
-//! Types of events, and the patterns by which configurations name them.
+//! Types of events, and the patterns by which configurations select them.
 //!
-//! A type is one bit and a pattern a set of bits. Where Ceph has the type, the bit is Ceph's; the bits are stored, so they
-//! are fixed.
+//! A type is one bit and a pattern is a set of bits. Types that Ceph has use Ceph's bits. The bits are stored, so they
+//! can't change.
 
 use crate::error::{Error, Result, quoted};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What precedes the name of every type in configurations, and is absent in event records.
+/// The prefix of type names in configurations. Event records do not have it.
 const SERVICE: &str = "s3:";
 
-/// What happened to an object. Each type is one bit.
+/// The type of an event. Each type is one bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 #[repr(u32)]
 pub enum EventType {
-    /// An object was written by PUT.
+    /// A PUT wrote an object.
     ObjectCreatedPut = 1,
-    /// An object was written by a form, or a multipart upload was started.
+    /// A form upload wrote an object, or a multipart upload was started.
     ObjectCreatedPost = 1 << 1,
-    /// An object was copied here.
+    /// A copy wrote an object.
     ObjectCreatedCopy = 1 << 2,
     /// A multipart upload was completed.
     ObjectCreatedCompleteMultipartUpload = 1 << 3,
@@ -28,41 +28,41 @@ pub enum EventType {
     ObjectRemovedDelete = 1 << 4,
     /// A delete marker was created.
     ObjectRemovedDeleteMarkerCreated = 1 << 5,
-    /// A lifecycle rule expired the current version. Ceph's.
+    /// A lifecycle rule expired the current version. Ceph only.
     ObjectExpirationCurrent = 1 << 8,
-    /// A lifecycle rule removed a noncurrent version. Ceph's.
+    /// A lifecycle rule removed a noncurrent version. Ceph only.
     ObjectExpirationNoncurrent = 1 << 9,
-    /// A lifecycle rule removed an expired delete marker. Ceph's.
+    /// A lifecycle rule removed an expired delete marker. Ceph only.
     ObjectExpirationDeleteMarker = 1 << 10,
-    /// A lifecycle rule aborted a multipart upload. Ceph's; Ceph defines it and never sends it.
+    /// A lifecycle rule aborted a multipart upload. Ceph only; Ceph defines this type but never sends it.
     ObjectExpirationAbortMultipartUpload = 1 << 11,
-    /// A lifecycle rule moved the current version to another storage class. Ceph's.
+    /// A lifecycle rule moved the current version to another storage class. Ceph only.
     ObjectTransitionCurrent = 1 << 12,
-    /// A lifecycle rule moved a noncurrent version to another storage class. Ceph's.
+    /// A lifecycle rule moved a noncurrent version to another storage class. Ceph only.
     ObjectTransitionNoncurrent = 1 << 13,
-    /// An object arrived from another zone. Ceph's.
+    /// An object arrived from another zone. Ceph only.
     ObjectSyncedCreate = 1 << 16,
-    /// A removal arrived from another zone. Ceph's.
+    /// A removal arrived from another zone. Ceph only.
     ObjectSyncedDelete = 1 << 17,
-    /// A delete marker arrived from another zone. Ceph's.
+    /// A delete marker arrived from another zone. Ceph only.
     ObjectSyncedDeletionMarkerCreated = 1 << 18,
-    /// A lifecycle rule removed an object or a version. S3's.
+    /// A lifecycle rule removed an object or a version. S3 only.
     LifecycleExpirationDelete = 1 << 20,
-    /// A lifecycle rule created a delete marker. S3's.
+    /// A lifecycle rule created a delete marker. S3 only.
     LifecycleExpirationDeleteMarkerCreated = 1 << 21,
-    /// A lifecycle rule moved an object to another storage class. S3's.
+    /// A lifecycle rule moved an object to another storage class. S3 only.
     LifecycleTransition = 1 << 24,
-    /// An object's tags were set. S3's.
+    /// An object's tags were set. S3 only.
     ObjectTaggingPut = 1 << 28,
-    /// An object's tags were removed. S3's.
+    /// An object's tags were removed. S3 only.
     ObjectTaggingDelete = 1 << 29,
-    /// An object's access control list was set. S3's.
+    /// An object's access control list was set. S3 only.
     ObjectAclPut = 1 << 30,
 }
 
 use EventType as T;
 
-/// Every type with its name.
+/// All types with their names.
 const TYPES: &[(EventType, &str)] = &[
     (T::ObjectCreatedPut, "ObjectCreated:Put"),
     (T::ObjectCreatedPost, "ObjectCreated:Post"),
@@ -99,14 +99,14 @@ const FAMILIES: &[(EventPattern, &str)] = &[
     (EventPattern(0x3000_0000), "ObjectTagging:*"),
 ];
 
-/// Other spellings that Ceph takes or documents.
+/// Other spellings that Ceph accepts or documents.
 const ALIASES: &[(&str, &str)] = &[
     ("ObjectLifecycle:Expiration:NonCurrent", "ObjectLifecycle:Expiration:Noncurrent"),
     ("ObjectLifecycle:Expiration:AbortMPU", "ObjectLifecycle:Expiration:AbortMultipartUpload"),
     ("ObjectLifecycle:Transition:NonCurrent", "ObjectLifecycle:Transition:Noncurrent"),
 ];
 
-/// Types of S3 for which the gateway has no operation.
+/// Types of S3 for which the gateway has no operation. An entry is a prefix.
 const NEVER: &[&str] = &[
     "ReducedRedundancyLostObject",
     "ObjectRestore:",
@@ -127,7 +127,7 @@ impl EventType {
         found.map(|(_, name)| *name).expect("invariant: TYPES lists every type, as a test checks")
     }
 
-    /// The number that stands for the type in stored records.
+    /// The type's bit in stored records.
     pub const fn bit(self) -> u32 {
         self as u32
     }
@@ -155,7 +155,7 @@ impl TryFrom<u32> for EventType {
     }
 }
 
-/// One type of events or a family of them, as configurations name them: `s3:ObjectCreated:*`.
+/// One type of events or a family of types, as configurations name them: `s3:ObjectCreated:*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct EventPattern(u32);
@@ -165,15 +165,15 @@ impl EventPattern {
     pub const OBJECT_CREATED: EventPattern = EventPattern(0x0f);
     /// `s3:ObjectRemoved:*`.
     pub const OBJECT_REMOVED: EventPattern = EventPattern(0xf0);
-    /// The patterns of a configuration that names none.
+    /// The patterns of a configuration that names no patterns.
     pub const DEFAULT: [EventPattern; 2] = [EventPattern::OBJECT_CREATED, EventPattern::OBJECT_REMOVED];
 
-    /// Whether events of that type match.
+    /// Whether events of the type `event` match.
     pub fn matches(self, event: EventType) -> bool {
         self.0 & event.bit() != 0
     }
 
-    /// All patterns: the types, then the families.
+    /// All patterns: first the types, then the families.
     pub fn all() -> impl Iterator<Item = EventPattern> {
         EventType::all().map(EventPattern::from).chain(FAMILIES.iter().map(|(pattern, _)| *pattern))
     }

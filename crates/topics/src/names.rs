@@ -1,8 +1,8 @@
 //! Names of topics and of the RADOS objects that hold their queues, and which queue an event goes to.
 //!
-//! Shard 0 of the topic `TOPIC` of `TENANT` is the object `TENANT:TOPIC`, so that gateways that know of no shards find a
-//! queue; shard `x` is `TENANT:TOPIC.x`. The names of two topics never meet, because neither tenants nor topics may have a
-//! `.` or `:` in their names.
+//! Shard 0 of the topic `TOPIC` of `TENANT` is the object `TENANT:TOPIC`, so gateways that do not know shards find a queue;
+//! shard `x` is `TENANT:TOPIC.x`. The names of two topics never collide, because names of tenants and topics can't contain
+//! `.` or `:`.
 
 use crate::error::{Error, Result, quoted};
 use nacre_types::hash::ceph_str_hash_rjenkins;
@@ -11,21 +11,21 @@ use nacre_types::hash::ceph_str_hash_rjenkins;
 pub const QUEUE_POOL: &str = "default.rgw.log";
 /// The namespace of the queue objects in their pool.
 pub const QUEUE_NAMESPACE: &str = "notif";
-/// Shards of a new topic where `rgw_bucket_persistent_notif_num_shards` is not set.
+/// The number of shards of a new topic if `rgw_bucket_persistent_notif_num_shards` is not set.
 pub const DEFAULT_SHARDS: u32 = 11;
 /// The most shards of a topic.
 pub const MAX_SHARDS: u32 = 4096;
 /// The longest name of a topic or tenant, in bytes. SNS has the same limit for topics.
 pub const MAX_NAME_BYTES: usize = 256;
 
-/// Refuses names that a topic can't have: SNS's rule, ASCII letters, digits, `_` and `-`.
+/// Refuses invalid topic names. SNS's rule: ASCII letters, digits, `_` and `-`.
 pub fn check_topic(name: &str) -> Result<()> {
     let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     check("Name", name, is_sound, "ASCII letters, digits, '_' and '-'")?;
     if name.is_empty() { Err(Error::invalid("Name", "a topic's name is not empty")) } else { Ok(()) }
 }
 
-/// Refuses names that a tenant can't have. The tenant without a name is the default one.
+/// Refuses invalid tenant names. The default tenant has an empty name.
 pub fn check_tenant(name: &str) -> Result<()> {
     check(
         "tenant",
@@ -45,7 +45,7 @@ fn check(parameter: &str, name: &str, is_sound: impl Fn(u8) -> bool, allowed: &s
     Err(Error::invalid(parameter, format!("{} has characters other than {allowed}", quoted(name))))
 }
 
-/// Refuses numbers of shards that a topic can't have.
+/// Refuses invalid numbers of shards.
 pub fn check_shards(shards: u32) -> Result<()> {
     if (1..=MAX_SHARDS).contains(&shards) {
         return Ok(());
@@ -53,7 +53,7 @@ pub fn check_shards(shards: u32) -> Result<()> {
     Err(Error::invalid("shards", format!("{shards} is not between 1 and {MAX_SHARDS}")))
 }
 
-/// A shard's queue, by its object's name.
+/// The queue of a shard, identified by its object's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName {
     /// The topic's tenant, empty for the default one.
@@ -65,14 +65,14 @@ pub struct QueueName {
 }
 
 impl QueueName {
-    /// Reads an object's name; `None` if it is no queue's.
+    /// Parses an object's name; `None` if it is not that of a queue.
     pub fn parse(object: &str) -> Option<QueueName> {
         let (tenant, rest) = object.split_once(':')?;
         let (topic, shard) = match rest.split_once('.') {
             None => (rest, 0),
             Some((topic, number)) => {
                 let shard = number.parse().ok().filter(|shard| (1..MAX_SHARDS).contains(shard))?;
-                // No signs and leading zeros: a shard has one name.
+                // Signs and leading zeros are refused, so that a shard has one name.
                 let is_only_name =
                     number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
                 (topic, is_only_name.then_some(shard)?)
@@ -97,7 +97,7 @@ pub fn queue(tenant: &str, topic: &str, shard: u32) -> String {
     QueueName { tenant: tenant.to_owned(), topic: topic.to_owned(), shard }.to_string()
 }
 
-/// The names of all queue objects of a topic with so many shards, in the order of the shards.
+/// The names of all queue objects of a topic with `shards` shards, in the order of the shards.
 pub fn queues(tenant: &str, topic: &str, shards: u32) -> impl Iterator<Item = String> + use<> {
     let mut name = QueueName { tenant: tenant.to_owned(), topic: topic.to_owned(), shard: 0 };
     (0..shards).map(move |shard| {
@@ -106,9 +106,9 @@ pub fn queues(tenant: &str, topic: &str, shards: u32) -> impl Iterator<Item = St
     })
 }
 
-/// The shard that takes the events of a key: Ceph's string hash `rjenkins` of `BUCKET:KEY`, modulo the number of shards.
+/// The shard for the events of a key: Ceph's string hash `rjenkins` of `BUCKET:KEY`, modulo the number of shards.
 ///
-/// The function is fixed: events of one key meet in one shard only as long as all gateways compute it alike.
+/// The function is fixed: events of one key are in one shard only if all gateways compute the same hash.
 ///
 /// # Panics
 ///

@@ -1,9 +1,9 @@
 //! The events of a change in progress.
 //!
-//! Before a change the gateway decides by type and key which configurations may have an event of it, and stores that with
-//! the change's index entry as [`PendingEvents`]. Whoever ends the change, another gateway after a crash included, adds what
-//! is known only then: the version that was created or removed. The configurations are not read again: those at the begin
-//! of the change count.
+//! Before a change, the gateway decides by type and key which configurations may have an event of it, and stores them with
+//! the change's index entry as [`PendingEvents`]. The gateway that finishes the change (after a crash another one) adds
+//! what is known only then: the version that was created or removed. The configurations are not read again: those from
+//! before the change apply.
 
 use crate::arn::TopicArn;
 use crate::config::{AttributeFilter, Candidate};
@@ -13,24 +13,24 @@ use crate::topic::TopicId;
 use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 
-/// What is known of a change's events before the change.
+/// The properties of a change's events that are known before the change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingEvents {
     /// The request.
     pub request: RequestInfo,
     /// The bucket.
     pub bucket: BucketInfo,
-    /// The events that the change may have. Their numbers are the events' ordinals.
+    /// The events that the change may have. An event's index is its ordinal.
     pub candidates: Vec<PendingEvent>,
 }
 
 /// An event that a change may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingEvent {
-    /// The id of the topic that had the name when the change began. If a newer topic has the name since, the event is
-    /// dropped with the queues of the old one.
+    /// The id of the topic that had the name before the change. If a newer topic has the name by now, the event is dropped
+    /// with the queues of the old topic.
     pub topic_id: TopicId,
-    /// The topic's names.
+    /// The topic's ARN.
     pub topic: TopicArn,
     /// The id of the configuration.
     pub configuration: String,
@@ -45,7 +45,7 @@ pub struct PendingEvent {
 pub struct TopicEvent {
     /// The topic's id.
     pub topic_id: TopicId,
-    /// The topic's names.
+    /// The topic's ARN.
     pub topic: TopicArn,
     /// The event.
     pub event: Event,
@@ -56,7 +56,7 @@ impl Versioned for PendingEvents {
 }
 
 impl PendingEvent {
-    /// A candidate whose topic has that id.
+    /// Creates a candidate whose topic has the id `topic_id`.
     pub fn new(candidate: &Candidate<'_>, topic_id: TopicId) -> PendingEvent {
         let configuration = candidate.configuration;
         PendingEvent {
@@ -70,13 +70,13 @@ impl PendingEvent {
 }
 
 impl PendingEvents {
-    /// Whether the change has no event, whatever it creates or removes.
+    /// Whether the change has no event, regardless of the version that it creates or removes.
     pub fn is_empty(&self) -> bool {
         self.candidates.is_empty()
     }
 
-    /// The events of the change `change` to `key`, which took effect and created or removed that version. The same arguments
-    /// give the same events, so that ending a change twice can be noticed by the events' ids.
+    /// The events of the change `change` to `key`, which took effect and created or removed the version `object`. The same
+    /// arguments give the same events, so duplicates from finishing a change twice can be recognized by their ids.
     pub fn complete(&self, change: &str, key: &str, object: &ObjectInfo) -> Vec<TopicEvent> {
         let numbered = self.candidates.iter().zip(0..=u16::MAX);
         let selected = numbered.filter(|(pending, _)| pending.filter.selects(&object.metadata, &object.tags));
@@ -110,7 +110,7 @@ mod tests {
         (name.to_owned(), value.to_owned())
     }
 
-    /// Three configurations for PUT: of metadata, of tags, and of neither.
+    /// Three configurations for PUT: one filters by metadata, one by tags, and one has no filter.
     fn pending() -> PendingEvents {
         let part = |id: &str, filter: &str| {
             let topic = format!("<Topic>arn:aws:sns:default::{id}</Topic>");

@@ -1,7 +1,7 @@
-//! Event records: what a consumer learns of a change, in S3's format with Ceph's fields.
+//! Event records: the description of a change for consumers, in S3's format with Ceph's fields.
 //!
-//! An [`Event`] is what queues store. Its text is made at delivery, when the topic's `OpaqueData` of that time is added.
-//! All other fields are decided with the change itself, so that an event reads the same however often it is delivered.
+//! Queues store [`Event`]s. An event's text is created at delivery, with the topic's `OpaqueData` at that time. All other
+//! fields are determined together with the change, so they are the same at each delivery.
 
 mod cloudevents;
 mod json;
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 /// An event for one configuration of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// What happened.
+    /// The event's type.
     pub event: EventType,
     /// The id of the configuration (`s3.configurationId`).
     pub configuration: String,
-    /// The change's own name, unique in the cluster: the tag of its index entry.
+    /// The change's name, unique in the cluster: the tag of its index entry.
     pub change: String,
-    /// The event's number among those of its change.
+    /// The event's number among the events of its change.
     pub ordinal: u16,
     /// The request.
     pub request: RequestInfo,
@@ -38,7 +38,7 @@ pub struct Event {
 pub struct RequestInfo {
     /// When the change was made, in nanoseconds since 1970 (`eventTime`).
     pub time_ns: u64,
-    /// Who made it (`userIdentity.principalId`).
+    /// The user who made the change (`userIdentity.principalId`).
     pub user: String,
     /// The client's address (`requestParameters.sourceIPAddress`); empty for background work.
     pub source_ip: String,
@@ -46,7 +46,7 @@ pub struct RequestInfo {
     pub id: String,
     /// The gateway (`responseElements.x-amz-id-2`).
     pub host_id: String,
-    /// The change's number in the request, from 0: a key of DeleteObjects.
+    /// The change's number in the request, from 0. DeleteObjects has a change for each key.
     pub position: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct BucketInfo {
     pub zonegroup: String,
 }
 
-/// The version of an object that a change created or removed. Known once the change took effect.
+/// The version of an object that a change created or removed. It is known once the change took effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectInfo {
     /// Its size in bytes.
@@ -74,10 +74,10 @@ pub struct ObjectInfo {
     pub etag: String,
     /// Its version id; empty in a bucket without versions.
     pub version_id: String,
-    /// The change's place in the order of the key's changes: 40 hexadecimal digits that sort as the changes happened
+    /// The change's place in the order of the key's changes: 40 hexadecimal digits that sort in the order of the changes
     /// (`s3.object.sequencer`).
     pub sequencer: String,
-    /// Names of metadata in lower case without `x-amz-meta-`, and values.
+    /// Names of metadata in lower case without `x-amz-meta-`, and their values.
     pub metadata: Vec<(String, String)>,
     /// Tags.
     pub tags: Vec<(String, String)>,
@@ -102,14 +102,14 @@ impl Event {
     }
 }
 
-/// An event with what is added at delivery.
+/// An event with the fields that are added at delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery<'a> {
     /// The event.
     pub event: &'a Event,
     /// The topic's `OpaqueData`.
     pub opaque_data: &'a str,
-    /// Whether an operator sends the event again out of the dead letters: it is marked with `"replayed":true`.
+    /// Whether an operator replays the event from the dead letters: it is marked with `"replayed":true`.
     pub is_replayed: bool,
 }
 
@@ -118,8 +118,8 @@ pub fn body(deliveries: &[Delivery<'_>]) -> Vec<u8> {
     json::body(deliveries)
 }
 
-/// The `Idempotency-Key` of an HTTP request with these events: the event's id, or the first and the last of several and how
-/// many they are. A request that is sent again has the same.
+/// The `Idempotency-Key` of an HTTP request with these events: the id of a single event, or the ids of the first and the
+/// last event and the number of events. A repeated request has the same key.
 pub fn idempotency_key(deliveries: &[Delivery<'_>]) -> String {
     match deliveries {
         [] => String::new(),

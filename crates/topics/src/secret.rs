@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What stands for a secret wherever it would be printed.
+/// The text that is printed in place of a secret.
 pub(crate) const MASK: &str = "****";
 
-/// A password or a part of a URI that may hold one. It is stored as it is; `Debug` and `Display` print a mask.
+/// A password, or a part of a URI that may contain one. It is stored in cleartext; `Debug` and `Display` print a mask.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret(String);
 
@@ -16,7 +16,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The secret itself, for whoever sends or stores it.
+    /// The secret itself, for sending or storing it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,7 @@
-//! The topic API: SNS's query protocol, as awscli and boto3 speak it.
+//! The topic API: SNS's query protocol, as awscli and boto3 use it.
 //!
-//! A request is a form that is posted to `/`, an answer an XML document. Reading a request checks its form only; the
-//! gateway checks the signature first, and afterwards whether the caller may do what [`Request::permission`] names.
+//! A request is a form that is posted to `/`; a reply is an XML document. Parsing a request checks only its form. The
+//! gateway checks the signature before, and the permission ([`Request::permission`]) afterwards.
 
 mod answer;
 
@@ -20,16 +20,16 @@ use std::fmt;
 pub const MAX_FORM_BYTES: usize = 256 << 10;
 /// The most fields of a form.
 const MAX_FIELDS: usize = 256;
-/// Topics in one answer of ListTopics, as in SNS.
+/// The number of topics in one reply of ListTopics, as in SNS.
 pub const LIST_PAGE: usize = 100;
-/// What the fields of attributes begin with.
+/// The prefix of the names of attribute fields.
 const ATTRIBUTES: &str = "Attributes.entry.";
 
-/// The actions that this API has.
+/// The actions of this API.
 pub const ACTIONS: [&str; 6] =
     ["CreateTopic", "DeleteTopic", "GetTopic", "GetTopicAttributes", "ListTopics", "SetTopicAttributes"];
 
-/// Whether a form's `Action` belongs to this API. Other actions posted to `/` are IAM's and STS's.
+/// Whether a form's `Action` belongs to this API. Other actions posted to `/` belong to IAM and STS.
 pub fn is_action(action: &str) -> bool {
     ACTIONS.contains(&action)
 }
@@ -37,19 +37,19 @@ pub fn is_action(action: &str) -> bool {
 /// A request.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Makes a topic, or replaces the attributes of the one with that name.
+    /// Creates a topic, or replaces the attributes of the topic with that name.
     CreateTopic {
         /// Its name.
         name: String,
         /// Names and values of attributes, for [`Attributes::from_pairs`](crate::attributes::Attributes::from_pairs).
         attributes: Vec<(String, String)>,
     },
-    /// Removes a topic. A topic that does not exist is no error.
+    /// Removes a topic. It is not an error if the topic does not exist.
     DeleteTopic {
         /// The topic.
         topic: TopicArn,
     },
-    /// Shows a topic. Ceph's, before GetTopicAttributes.
+    /// Shows a topic. Ceph's predecessor of GetTopicAttributes.
     GetTopic {
         /// The topic.
         topic: TopicArn,
@@ -70,12 +70,12 @@ pub enum Request {
     },
     /// Lists topics.
     ListTopics {
-        /// The name of the last topic of the page before this one.
+        /// The name of the last topic of the previous page.
         after: Option<String>,
     },
 }
 
-/// Without the values of attributes, which may hold secrets.
+/// Omits the values of attributes, which may contain secrets.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct(self.action());
@@ -97,7 +97,7 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// Reads the body of a request.
+    /// Parses the body of a request.
     pub fn parse(form: &[u8]) -> Result<Request> {
         let mut form = Form::read(form)?;
         let action = form.needed("Action")?;
@@ -141,7 +141,8 @@ impl Request {
         }
     }
 
-    /// What a topic's policy must allow a caller who is not its owner. ListTopics shows the topics for which it is allowed.
+    /// The permission that a topic's policy must grant to a caller who is not the owner. ListTopics shows the topics for
+    /// which it is granted.
     pub fn permission(&self) -> &'static str {
         match self {
             Request::CreateTopic { .. } => "sns:CreateTopic",
@@ -153,7 +154,7 @@ impl Request {
         }
     }
 
-    /// Whether the request itself carries a secret: a password, or an endpoint with credentials.
+    /// Whether the request itself contains a secret: a password, or an endpoint with credentials.
     pub fn names_secret(&self) -> bool {
         let is_secret = |name: &str, value: &str| match name {
             "password" => !value.is_empty(),
@@ -170,11 +171,11 @@ impl Request {
     }
 }
 
-/// What a topic's policy must allow a caller who is not its owner and names the topic in a bucket's notification
-/// configuration.
+/// The permission that a topic's policy must grant to a caller who is not the owner and who names the topic in a bucket's
+/// notification configuration.
 pub const PUBLISH_PERMISSION: &str = "sns:Publish";
 
-/// A form's fields. Each is taken once; what remains at the end was not understood.
+/// A form's fields. Each is taken once; fields that remain at the end are unknown.
 struct Form(BTreeMap<String, String>);
 
 impl Form {
@@ -202,7 +203,7 @@ impl Form {
                 return Err(Error::TooLarge { what: "the number of fields", limit: MAX_FIELDS });
             }
         }
-        // The protocol's version, of which there is one.
+        // There is only one version of the protocol.
         fields.remove("Version");
         Ok(Form(fields))
     }
@@ -219,8 +220,7 @@ impl Form {
         self.needed("TopicArn")?.parse()
     }
 
-    /// The fields `Attributes.entry.N.key` and `Attributes.entry.N.value`, in the order of the numbers, which need not be
-    /// consecutive.
+    /// The fields `Attributes.entry.N.key` and `Attributes.entry.N.value`, ordered by their numbers, which may have gaps.
     fn attributes(&mut self) -> Result<Vec<(String, String)>> {
         let mut entries: BTreeMap<u32, (Option<String>, Option<String>)> = BTreeMap::new();
         let names: Vec<String> = self.0.keys().filter(|name| name.starts_with(ATTRIBUTES)).cloned().collect();
@@ -228,7 +228,7 @@ impl Form {
             let malformed = || Error::invalid(quoted(&field), "not Attributes.entry.NUMBER.key or .value");
             let rest = &field[ATTRIBUTES.len()..];
             let (number, half) = rest.split_once('.').ok_or_else(malformed)?;
-            // A number has one spelling, so that no two fields mean the same.
+            // A number has one spelling, so two fields can't have the same meaning.
             let number = number.parse::<u32>().ok().filter(|parsed| parsed.to_string() == number);
             let entry = entries.entry(number.ok_or_else(malformed)?).or_default();
             let slot = match half {

@@ -1,10 +1,10 @@
 //! The topic record, and how requests change it.
 //!
-//! A topic has a name, which clients use, and an id, which is made with it and never again. Queues belong to the id: a
-//! topic that is made again under an old name has none of the old one's events.
+//! A topic has a name, which clients use, and an id, which is assigned when it is created and never reused. Queues belong
+//! to the id: a topic that is created again under an old name has none of the old topic's events.
 //!
-//! The record says whether the topic has queues and how many. Which generations of queues there are stands beside it, with
-//! whoever makes and removes them.
+//! The record tells whether the topic has queues, and how many. The generations of queues are recorded separately, by the
+//! code that creates and removes them.
 
 mod describe;
 
@@ -21,12 +21,12 @@ use std::str::FromStr;
 /// Hexadecimal digits of a topic's id.
 const ID_DIGITS: usize = 32;
 
-/// What a topic is known by internally: 128 random bits, which the gateway draws for each topic that it makes.
+/// The internal identifier of a topic: 128 random bits, which the gateway draws for each new topic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TopicId(u128);
 
 impl TopicId {
-    /// An id of random bytes.
+    /// Creates an id from random bytes.
     pub fn from_random(bytes: [u8; 16]) -> TopicId {
         TopicId(u128::from_be_bytes(bytes))
     }
@@ -60,17 +60,17 @@ impl FromStr for TopicId {
 pub struct Topic {
     /// Its id.
     pub id: TopicId,
-    /// Its names: zone group, tenant and name.
+    /// Its ARN: zone group, tenant and name.
     pub arn: TopicArn,
-    /// The user that made it and that may do everything with it.
+    /// The user that created it and that may perform all actions on it.
     pub owner: String,
-    /// When it was made, in nanoseconds since 1970.
+    /// The time of its creation, in nanoseconds since 1970.
     pub created_ns: u64,
-    /// Counts its changes, so that queues and gateways know the newer of two copies.
+    /// The number of its changes, so that queues and gateways can tell which of two copies is newer.
     pub version: u64,
     /// Its attributes.
     pub attributes: Attributes,
-    /// How many queues it has while it is persistent. Decided when it is made, and changed by resharding only.
+    /// The number of its queues while it is persistent. Set when it is created, and changed by resharding only.
     #[serde(deserialize_with = "stored_shards")]
     pub shards: u32,
 }
@@ -86,7 +86,7 @@ impl Versioned for Topic {
 }
 
 impl Topic {
-    /// A new topic with so many shards. `id` must be a new one.
+    /// Creates a topic with `shards` shards. `id` must be new.
     pub fn new(
         id: TopicId,
         arn: TopicArn,
@@ -102,17 +102,17 @@ impl Topic {
         Ok(Topic { id, arn, owner: owner.to_owned(), created_ns, version: 1, attributes, shards })
     }
 
-    /// The topic's endpoint; `None` if it has none, and so no events.
+    /// The topic's endpoint; `None` if it has none, and therefore no events.
     pub fn endpoint(&self) -> Result<Option<Endpoint>> {
         self.attributes.endpoint(&self.arn.name)
     }
 
-    /// Whether it has queues: it is persistent and has an endpoint.
+    /// Whether the topic has queues: it is persistent and has an endpoint.
     pub fn is_queued(&self) -> bool {
         self.attributes.is_queued()
     }
 
-    /// CreateTopic of a name that exists: replaces all attributes. Id, owner and number of shards stay.
+    /// CreateTopic for an existing name: replaces all attributes. Id, owner and number of shards remain.
     pub fn replace(&mut self, attributes: Attributes) -> Result<()> {
         attributes.endpoint(&self.arn.name)?;
         if attributes != self.attributes {
@@ -122,15 +122,14 @@ impl Topic {
         Ok(())
     }
 
-    /// SetTopicAttributes: sets one attribute, or resets it to its default if the value is empty. Every attribute may be
-    /// set.
+    /// SetTopicAttributes: sets one attribute, or resets it to its default if the value is empty. Any attribute may be set.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let mut attributes = self.attributes.clone();
         attributes.set(name, value)?;
         self.replace(attributes)
     }
 
-    /// Gives it another number of shards.
+    /// Changes the number of shards.
     pub fn reshard(&mut self, shards: u32) -> Result<()> {
         names::check_shards(shards)?;
         if shards != self.shards {

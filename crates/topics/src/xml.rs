@@ -1,6 +1,6 @@
 //! XML documents: a bounded reader into a tree of elements, and a writer.
 //!
-//! The reader takes documents in UTF-8 without a document type declaration, so that no entity can expand. Namespaces,
+//! The reader accepts documents in UTF-8 without a document type declaration, so entities can't expand. Namespaces,
 //! attributes, comments and processing instructions are skipped.
 
 use crate::error::{Error, Result};
@@ -11,19 +11,19 @@ use std::fmt::Write as _;
 
 /// The largest document, in bytes.
 pub(crate) const MAX_DOCUMENT_BYTES: usize = 256 << 10;
-/// Elements within elements.
+/// The most levels of nested elements.
 const MAX_DEPTH: usize = 16;
-/// Elements of a document.
+/// The most elements of a document.
 const MAX_ELEMENTS: usize = 16_384;
 
-/// An element with what it holds.
+/// An element and its content.
 #[derive(Debug, Default)]
 pub(crate) struct Element {
     /// The name, without its namespace's prefix.
     pub(crate) name: String,
-    /// All text directly in it.
+    /// All text directly in the element.
     pub(crate) text: String,
-    /// The elements in it, in order.
+    /// The child elements, in order.
     pub(crate) children: Vec<Element>,
 }
 
@@ -34,7 +34,7 @@ impl Element {
         Ok(Element { name: name.to_owned(), ..Element::default() })
     }
 
-    /// The text of an element that holds nothing else.
+    /// The text of an element that has no child elements.
     pub(crate) fn value(&self) -> Result<&str> {
         match self.children.first() {
             None => Ok(&self.text),
@@ -42,13 +42,13 @@ impl Element {
         }
     }
 
-    /// The error for a child that does not belong here.
+    /// The error for an unexpected child element.
     pub(crate) fn unexpected(&self, child: &Element) -> Error {
         Error::xml(format!("unexpected element {} in {}", crate::error::quoted(&child.name), self.name))
     }
 }
 
-/// Reads a document and returns its root.
+/// Parses a document and returns its root.
 pub(crate) fn parse(document: &[u8]) -> Result<Element> {
     if document.len() > MAX_DOCUMENT_BYTES {
         return Err(Error::TooLarge { what: "the XML document in bytes", limit: MAX_DOCUMENT_BYTES });
@@ -90,7 +90,7 @@ pub(crate) fn parse(document: &[u8]) -> Result<Element> {
     }
 }
 
-/// The tree so far: the elements that are open, outermost first, and the root once it is closed.
+/// The tree during parsing: the open elements, outermost first, and the root once it is closed.
 #[derive(Default)]
 struct Tree {
     open: Vec<Element>,
@@ -143,7 +143,7 @@ impl Tree {
     }
 }
 
-/// Whether XML 1.0 has a way to write the character.
+/// Whether XML 1.0 can represent the character.
 pub(crate) fn is_allowed(letter: char) -> bool {
     matches!(letter, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..='\u{10ffff}')
 }
@@ -153,12 +153,12 @@ pub(crate) fn is_allowed(letter: char) -> bool {
 pub(crate) struct Writer(String);
 
 impl Writer {
-    /// A document with its declaration.
+    /// Starts a document with its XML declaration.
     pub(crate) fn new() -> Writer {
         Writer("<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_owned())
     }
 
-    /// An element that holds text. What XML can't write becomes U+FFFD.
+    /// Writes an element that contains text. Characters that XML can't represent become U+FFFD.
     pub(crate) fn text(&mut self, name: &str, text: &str) -> &mut Writer {
         _ = write!(self.0, "<{name}>");
         for letter in text.chars() {
@@ -166,7 +166,7 @@ impl Writer {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '&' => self.0.push_str("&amp;"),
-                // A reader makes a line feed of it.
+                // A reader would convert it to a line feed.
                 '\r' => self.0.push_str("&#13;"),
                 letter if is_allowed(letter) => self.0.push(letter),
                 _ => self.0.push(char::REPLACEMENT_CHARACTER),
@@ -176,7 +176,7 @@ impl Writer {
         self
     }
 
-    /// An element that holds elements.
+    /// Writes an element that contains elements.
     pub(crate) fn part(&mut self, name: &str, inner: impl FnOnce(&mut Writer)) -> &mut Writer {
         _ = write!(self.0, "<{name}>");
         inner(self);
@@ -184,7 +184,7 @@ impl Writer {
         self
     }
 
-    /// An element with a default namespace that holds elements.
+    /// Writes an element with a default namespace that contains elements.
     pub(crate) fn part_in(
         &mut self,
         name: &str,
@@ -197,7 +197,7 @@ impl Writer {
         self
     }
 
-    /// The document.
+    /// The complete document.
     pub(crate) fn finish(self) -> String {
         self.0
     }

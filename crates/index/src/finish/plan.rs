@@ -1,4 +1,4 @@
-//! What finishing does: the records of the shard after it, and what has to happen before.
+//! The plan of a finish: the shard's records afterwards, and the actions that precede the write.
 
 use super::resolve::Resolved;
 use super::{Found, stats_of};
@@ -14,7 +14,7 @@ use crate::state;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// An upload whose completion is finished for another gateway.
+/// An upload whose completion is finished on behalf of another gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UploadEnd {
     /// The object's key.
@@ -23,11 +23,12 @@ pub struct UploadEnd {
     pub upload: String,
     /// The tag of the completion.
     pub tag: String,
-    /// Whether it took effect: the upload is cleared up but for its parts that the object has. Else its mark is taken off.
+    /// Whether the completion took effect. If so, the upload is cleared up except for the parts that the object has;
+    /// otherwise the completion's mark is removed.
     pub completed: bool,
 }
 
-/// What finishing does. In this order: uploads are settled, garbage is noted, the shard is written, keys are tidied.
+/// The actions of a finish, in this order: settle uploads, record garbage, write the shard, tidy keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// Uploads to be settled while their completions are pending.
@@ -42,24 +43,24 @@ pub struct Plan {
     pub after: Stats,
     /// Outbox records that the write adds.
     pub events: usize,
-    /// The objects' keys that they are of.
+    /// The keys of the objects that these records are about.
     pub event_keys: Vec<String>,
-    /// Keys for [`crate::tidy`] once the write succeeded.
+    /// Keys to be tidied ([`crate::tidy`]) once the write has succeeded.
     pub untidy: Vec<String>,
 }
 
-/// What is planned besides.
+/// Other parts of the plan under construction.
 #[derive(Default)]
 struct Parts {
     guards: Vec<Guard>,
     set: Vec<(Bytes, Bytes)>,
     gone: Vec<Bytes>,
-    /// Names of tails that objects have in the end.
+    /// The names of tails that objects have after the write.
     referenced: BTreeSet<String>,
 }
 
-/// The plan for what was found and resolved of some keys; `None` where nothing is left to be done. `own` tells which changes
-/// are this gateway's, whose uploads are settled.
+/// Makes the plan for keys that were found and resolved; `None` if nothing is left to do. `own` tells which changes belong
+/// to this gateway: their uploads are already settled.
 pub(super) fn make(
     found: Vec<(&str, Found, Resolved)>,
     stats: Option<Bytes>,
@@ -74,7 +75,7 @@ pub(super) fn make(
     if parts.gone.is_empty() {
         return Ok(None);
     }
-    // An upload that was completed twice made two objects of the same parts.
+    // Two completions of one upload created two objects from the same parts.
     plan.garbage.retain(|tails| !parts.referenced.contains(&tails.name));
     if plan.after != before {
         let name = Bytes::from_static(key::STATS);
@@ -90,7 +91,7 @@ pub(super) fn make(
     Ok(Some(plan))
 }
 
-/// The omap entry has this value, or is absent.
+/// Asserts that the omap entry has this value, or is absent.
 fn is(name: Bytes, value: Option<Bytes>) -> Guard {
     match value {
         Some(value) => Guard::OmapEquals(name, value),
@@ -138,7 +139,7 @@ impl Plan {
         for tag in &resolved.cancelled {
             let Some(pending) = pending.get(tag) else { continue };
             self.garbage.extend(pending.tails.iter().cloned());
-            // Parts of an upload stay with it.
+            // Parts of an upload still belong to the upload.
             if pending.upload.is_none() {
                 self.garbage.extend(pending.parts.iter().cloned());
             }
@@ -149,7 +150,7 @@ impl Plan {
             let up_to = entry.as_ref().map_or(seq, |entry| entry.seq.max(seq));
             parts.set.push((key::tidy(key), record::encode(&Tidy { up_to })));
         }
-        // Where a tombstone waited for these changes, whoever finishes the last one has it removed.
+        // If a tombstone waited for these changes, the gateway that finishes the last one tidies the key.
         if untidy.is_some() || is_buried(&old) || is_buried(&entry) {
             self.untidy.push(key.to_owned());
         }
@@ -159,7 +160,7 @@ impl Plan {
         }
         self.after.subtract(old.as_ref().map_or_else(Stats::default, Entry::counted));
         self.after.add(entry.as_ref().map_or_else(Stats::default, Entry::counted));
-        // Also where the entry stays: what was concluded from it must still hold.
+        // The entry is asserted even if it does not change: the conclusions from it must still hold.
         let name = key::entry(key);
         match &entry {
             Some(new) if old.as_ref() != Some(new) => parts.set.push((name.clone(), record::encode(new))),
@@ -174,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// Makes an entry and its tails what they are after a change.
+    /// Updates an entry and its tails for a committed change.
     fn apply(
         &mut self,
         evidence: &Evidence,
@@ -185,7 +186,7 @@ impl Plan {
     ) {
         let own = || evidence.tails.iter().chain(&pending.parts).cloned();
         if entry.as_ref().is_some_and(|entry| entry.seq >= seq) {
-            // The entry was finished past it: another object is there by now.
+            // Later changes of the key are already finished: the entry describes another object by now.
             if matches!(&evidence.content, Content::Object(listed) if listed.held.is_none()) {
                 self.garbage.extend(own());
             }
@@ -193,7 +194,7 @@ impl Plan {
         }
         match &evidence.content {
             Content::Object(listed) => {
-                // Of an object with versions its head knows what belongs to it; what is replaced stays as one of them.
+                // If an object has versions, the head knows what belongs to it, and a replaced version is kept.
                 let (kept, new) = match listed.held {
                     None => (std::mem::take(tails), own().collect()),
                     Some(_) => (Vec::new(), Vec::new()),
@@ -205,7 +206,7 @@ impl Plan {
             Content::Unchanged => {
                 if let Some(entry) = entry {
                     entry.seq = seq;
-                    // Its tags may be what changed.
+                    // The change may have set tags.
                     if let Some(object) =
                         entry.object.as_mut().filter(|object| object.kind == VersionKind::Plain)
                     {
@@ -224,7 +225,7 @@ impl Plan {
         }
     }
 
-    /// Ends what is pending of a change.
+    /// Adds the removal of a change's pending record and slot, and the settling of its upload.
     fn end(
         &mut self,
         parts: &mut Parts,
@@ -254,7 +255,7 @@ fn subject(evidence: &Evidence, prepared: &Subject, entry: Option<&Entry>) -> Su
         return Subject { attributes, ..subject.clone() };
     }
     match (&evidence.content, entry.and_then(|entry| entry.object.as_ref())) {
-        // Its commit needed not read what it removed.
+        // The commit did not have to read what it removed.
         (Content::Removed, Some(object)) => {
             Subject { size: object.size, etag: object.etag.clone(), ..prepared.clone() }
         }

@@ -1,4 +1,4 @@
-//! What became of the changes of a key: which are to be finished, in which order, and which came to nothing.
+//! The outcome of a key's changes: which are to be finished, in which order, and which are cancelled.
 
 use super::{Found, Looked, Outcome, Work};
 use crate::commit;
@@ -6,21 +6,21 @@ use crate::record::{Content, Entry, Evidence};
 use crate::seq::Seq;
 use std::collections::BTreeMap;
 
-/// Changes of a key whose outcome is known and which are pending.
+/// Pending changes of a key whose outcome is known.
 #[derive(Debug, Default)]
 pub(super) struct Resolved {
-    /// Committed ones, in their order; no unfinished one precedes any of them.
+    /// The committed changes, in order. No unfinished change precedes any of them.
     pub(super) committed: BTreeMap<Seq, Evidence>,
-    /// The tags of those that came to nothing.
+    /// The tags of the cancelled changes.
     pub(super) cancelled: Vec<String>,
 }
 
-/// Resolves what `work` is about; `None` where the key's head has to be read after the shard was `found` so.
+/// Resolves the changes of `work`; `None` if the key's head must be read after the shard was in the state `found`.
 pub(super) fn resolve(work: &Work, found: &Found) -> Option<Resolved> {
     let mut resolved = Resolved::default();
     for (tag, outcome) in &work.own {
         match outcome {
-            // Whoever finished it already knew the same of it.
+            // Another gateway finished the change, with the same outcome.
             _ if !found.pending.contains_key(tag) => {}
             Outcome::Committed(evidence) => resolved.commit(Evidence::clone(evidence)),
             Outcome::Cancelled => resolved.cancelled.push(tag.clone()),
@@ -46,14 +46,14 @@ impl Resolved {
 }
 
 impl Looked {
-    /// How the change of a fenced gateway took effect; `None` where it did not.
+    /// The evidence of a change of a fenced gateway; `None` if it did not take effect.
     fn outcome(&self, tag: &str, found: &Found) -> Option<Evidence> {
         let evidence = self.head.as_ref().and_then(|head| head.find(tag));
         evidence.cloned().or_else(|| self.removal(found).filter(|removal| removal.tag == tag))
     }
 
-    /// The removal of the RADOS object of the head, where that of the entry's object is gone: only the change with the slot
-    /// can have removed it.
+    /// The removal of the head's RADOS object, if the incarnation of the entry's object is gone: only the change that holds
+    /// the slot can have removed it.
     fn removal(&self, found: &Found) -> Option<Evidence> {
         let entry = found.entry.as_ref().filter(|entry| entry.object.is_some())?;
         let is_gone = self.head.as_ref().is_none_or(|head| head.incarnation() != entry.seq.incarnation);
@@ -61,7 +61,7 @@ impl Looked {
         Some(commit::removed(slot, entry.seq))
     }
 
-    /// Adds the pending changes that precede those that are resolved. What has no evidence then is finished: its entry was
+    /// Adds the pending changes that precede the resolved ones. A predecessor without evidence is finished: its entry was
     /// lost.
     fn fill(&self, resolved: &mut Resolved, found: &Found) {
         let Some(last) = resolved.committed.keys().next_back().copied() else { return };
@@ -76,7 +76,7 @@ impl Looked {
     }
 }
 
-/// Whether an unfinished change may precede one of `committed`, of a key whose entry is this one.
+/// Whether an unfinished change may precede one of `committed`. `entry` is the key's entry.
 fn has_gap(entry: Option<&Entry>, committed: &BTreeMap<Seq, Evidence>) -> bool {
     let finished = entry.map(|entry| entry.seq);
     let mut last = finished;
@@ -84,7 +84,7 @@ fn has_gap(entry: Option<&Entry>, committed: &BTreeMap<Seq, Evidence>) -> bool {
     for (seq, evidence) in committed.iter().filter(|(seq, _)| Some(**seq) > finished) {
         let follows = match seq.predecessor() {
             Some(before) => last == Some(before),
-            // It created the head: whatever was there is removed, and that is finished.
+            // The change created the head, so the previous head was removed; that removal must be finished.
             None => !has_head,
         };
         if !follows {

@@ -1,5 +1,5 @@
-//! Finishing by itself: entries, tails, sums, uploads and events of single shards. The order of changes among gateways is
-//! what the model test is for.
+//! Tests of finishing alone: entries, tails, sums, uploads and events of single shards. The model test covers the order of
+//! changes among gateways.
 
 use super::*;
 use crate::op::{Fetched, Guard, Step, Write};
@@ -41,7 +41,7 @@ fn with_event() -> Pending {
     Pending { begun_ns: 5, event: Some(event), ..Pending::default() }
 }
 
-/// The omap of a shard, to which plans are applied as an OSD would.
+/// The omap of a shard, to which plans are applied as an OSD applies them.
 #[derive(Clone, Default)]
 struct Shard(BTreeMap<Bytes, Bytes>);
 
@@ -64,7 +64,7 @@ impl Shard {
         finish.decide(&reply).unwrap()
     }
 
-    /// Applies a write; tells whether its guards held.
+    /// Applies a write; returns whether its guards held.
     fn apply(&mut self, write: &Write) -> bool {
         let holds = write.guards.iter().all(|guard| match guard {
             Guard::OmapEquals(key, value) => self.0.get(key) == Some(value),
@@ -112,7 +112,7 @@ fn a_change_is_finished_once() {
     let mut shard = Shard::default();
     shard.prepare("a", &with_event());
     let first = put("a", FIRST);
-    // Read before somebody else finishes it.
+    // This read precedes the finish by another gateway.
     let mut late = Finish::new([settled(&first)]);
     let planned = shard.decide(&mut late);
     let plan = shard.finish([settled(&first)]);
@@ -184,7 +184,7 @@ fn a_head_is_read_again_where_the_shard_changed_meanwhile() {
     finish.add_orphan("k", "d");
     assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
     finish.look("k", None);
-    // Written after the head was looked at: that it was absent proves nothing of this object.
+    // The entry was written after the head was read, so the absence of the head proves nothing about this object.
     let object = Some(listed("a", 7));
     shard.0.insert(key::entry("k"), record::encode(&Entry { seq: FIRST, object }));
     assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
@@ -201,7 +201,7 @@ fn the_removal_of_a_head_is_deduced_from_its_slot() {
     shard.finish([settled(&put("a", FIRST))]);
     shard.prepare("d", &Pending { slot: true, ..with_event() });
     shard.prepare("b", &with_event());
-    // Another gateway made the object again.
+    // Another gateway created the object again.
     let again = Seq { incarnation: Incarnation { generation: 0, version: 9 }, number: 1 };
     let b = put("b", again);
     let mut finish = Finish::new([settled(&b)]);
@@ -246,7 +246,7 @@ fn a_tombstone_keeps_its_entry_and_is_tidied() {
     let plan = shard.finish([settled(&removal)]);
     assert_eq!(shard.entry(), Some(Entry { seq: removal.seq, object: None }));
     assert_eq!((plan.untidy, plan.after), (vec!["k".to_owned()], Stats::default()));
-    // What it waited for came to nothing.
+    // The change that the tombstone waited for is cancelled.
     assert_eq!(shard.finish([cancelled("b")]).untidy, ["k"]);
 }
 
@@ -299,7 +299,7 @@ fn uploads_of_others_are_settled_before_the_write() {
         shard.prepare(tag, &upload());
     }
     let own = Evidence { tails: None, ..put("a", FIRST) };
-    // Its gateway settled it.
+    // The change's own gateway settled the upload.
     let plan = shard.finish([settled(&own)]);
     assert!(plan.uploads.is_empty());
     let mut finish = Finish::default();
@@ -310,7 +310,7 @@ fn uploads_of_others_are_settled_before_the_write() {
     let Next::Execute(plan) = next else { panic!("{next:?}") };
     let (key, tag) = ("k".into(), "b".into());
     assert_eq!(plan.uploads, [UploadEnd { key, upload: "u".into(), tag, completed: false }]);
-    // The parts are the upload's again, or the object's.
+    // The parts belong to the upload again, or to the object.
     assert!(plan.garbage.is_empty());
 }
 

@@ -16,14 +16,14 @@ use nacre_topics::topic::TopicId;
 use nacre_types::encoding;
 use std::collections::BTreeSet;
 
-/// Records of one object that are read at a time, where objects are named.
+/// The most records of one object that are read at once, if the read names objects.
 const RECORDS_OF_A_KEY: u64 = 64;
 
-/// What a shard of an index showed.
+/// The result of reading a shard of an index.
 pub(crate) enum Read {
     /// Its records.
     Page(IndexPage),
-    /// Its records are being moved, or were moved: they are found where they go.
+    /// Its records are being moved, or were moved, to other shards.
     Frozen,
     /// It does not exist.
     Absent,
@@ -35,25 +35,25 @@ pub(crate) struct IndexPage {
     pub(crate) shard: String,
     /// The records, in their order.
     pub(crate) records: Vec<Record>,
-    /// The last key that was read; empty where there was none.
+    /// The name of the last record that was read; empty if there was none.
     pub(crate) last: Bytes,
-    /// The object's key of the last records that [`IndexPage::pass`] left out.
+    /// The object's key of the records at the start of the page that [`IndexPage::pass`] left out.
     pub(super) passed: Option<String>,
-    /// Whether there are more.
+    /// Whether the shard has more records.
     pub(crate) more: bool,
-    /// Whether it has the records of some objects alone.
+    /// Whether the page was limited to the records of some objects.
     is_partial: bool,
 }
 
 impl IndexPage {
-    /// Leaves out the records of an object's key with which the page begins: earlier ones of it are not moved.
+    /// Leaves out records of the key at the start of the page, because earlier records of the key are not moved.
     pub(super) fn pass(&mut self, key: &str) {
         let count = self.records.iter().take_while(|record| record.key == key).count();
         self.records.drain(..count);
         self.passed = (count > 0).then(|| key.to_owned());
     }
 
-    /// Its end; `None` for an empty page, and for one of some objects, behind which nothing goes on.
+    /// The cursor after the page; `None` for an empty page, and for a page of some objects, which has no continuation.
     pub(super) fn end(&self) -> Option<super::Cursor> {
         if self.is_partial {
             return None;
@@ -67,15 +67,15 @@ impl IndexPage {
 pub(crate) struct Record {
     /// The object's key.
     pub(crate) key: String,
-    /// Its omap key.
+    /// Its name in the omap.
     pub(crate) name: Bytes,
     /// Its value.
     pub(crate) raw: Bytes,
-    /// What it says.
+    /// The decoded record.
     pub(crate) record: OutboxRecord,
     /// Its events that are not known to be in queues.
     pub(crate) events: Vec<FoundEvent>,
-    /// Whether all of it was understood; otherwise it stays.
+    /// Whether it could be decoded completely. Otherwise it is not removed.
     pub(crate) is_whole: bool,
 }
 
@@ -85,27 +85,28 @@ pub(crate) struct FoundEvent {
     pub(crate) id: EventId,
     /// The topic's id.
     pub(crate) topic_id: TopicId,
-    /// The topic's names.
+    /// The topic's ARN.
     pub(crate) topic: TopicArn,
     /// The id of the configuration.
     pub(crate) configuration: String,
-    /// As queues have it.
+    /// The event in the form that queues store.
     pub(crate) event: Event,
 }
 
-/// What a page is to have.
+/// The range of a page.
 pub(crate) struct Range<'a> {
-    /// The objects whose records are wanted; all where there are none.
+    /// The objects whose records are read; `None` for all records.
     pub(crate) keys: Option<&'a BTreeSet<String>>,
-    /// The record before the first one, where all are wanted.
+    /// The record before the first one, if all records are read.
     pub(crate) after: Bytes,
-    /// The most records, at least of one object.
+    /// The most records.
     pub(crate) max: u64,
-    /// The page ends with the record that brings their events to so many bytes.
+    /// The page ends with the record that brings its events to this number of bytes.
     pub(crate) max_bytes: u64,
 }
 
-/// Reads a page. It counts only where the shard is not frozen in the same reading: then records can't be somewhere else.
+/// Reads a page. It is valid only if the same read shows that the shard is not frozen: then the records can't be in another
+/// shard.
 pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<Read> {
     let Range { keys, after, max, max_bytes } = range;
     let mut fetches = vec![Fetch::Attrs];
@@ -121,7 +122,7 @@ pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<R
     let Some((Fetched::Pairs(attributes), parts)) = reply.parts.split_first() else {
         return Ok(Read::Absent);
     };
-    // The guard of whoever removes records says which states refuse that.
+    // The guard for removing records determines the states in which the page is not valid.
     if let Guard::AttrBelow(name, limit) = state::is_not_frozen()
         && attributes.get(name.as_bytes()).is_some_and(|state| *state >= limit)
     {
@@ -164,7 +165,7 @@ fn record(shard: &str, queued: outbox::Queued, raw: &Bytes) -> Record {
     Record { key, name, raw: raw.clone(), record, events, is_whole }
 }
 
-/// The events of a record whose configurations it still names. A record that names none has them all.
+/// The events of the configurations that the record still names. If it names none, these are all events.
 fn events(key: &str, record: &OutboxRecord) -> Result<Vec<FoundEvent>> {
     let corrupt = |source| nacre_index::Error::Corrupt { name: "the outbox record".to_owned(), source };
     let pending: PendingEvents = encoding::decode(&record.fixed).map_err(corrupt)?;

@@ -1,4 +1,5 @@
-//! Receipts: which of them stand for outbox records that are gone, and the removal of records that a closed generation has.
+//! Receipts: determining which of them belong to outbox records that are gone, and removing records whose events a closed
+//! generation has.
 
 use super::page::{self, Read};
 use super::{BYTES, PAGE, Removal};
@@ -11,7 +12,7 @@ use nacre_queues::record::EventId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The outbox of a bucket, page by page.
+/// A cursor over the outbox of a bucket.
 struct Outbox {
     shards: std::vec::IntoIter<String>,
     shard: Option<String>,
@@ -21,9 +22,9 @@ struct Outbox {
 /// The next part of an [`Outbox`].
 enum Part {
     Page(page::IndexPage),
-    /// That was all.
+    /// There are no more pages.
     End,
-    /// It can't be read as a whole now.
+    /// The outbox can't be read completely now.
     Moving,
 }
 
@@ -49,7 +50,7 @@ impl Outbox {
     }
 }
 
-/// Finds out which receipts of a source stand for records that are gone, so that these lanes drop them.
+/// Determines which receipts of a source belong to records that are gone, and lets these lanes drop them.
 pub(super) async fn clean(core: &Core, bucket: &str, source: &SourceId, lanes: &[Arc<Lane>]) -> Result<()> {
     let mut had: Vec<(&Arc<Lane>, BTreeSet<EventId>)> = Vec::new();
     for lane in lanes {
@@ -65,7 +66,7 @@ pub(super) async fn clean(core: &Core, bucket: &str, source: &SourceId, lanes: &
             Part::End => break,
             Part::Moving => return Ok(()),
         };
-        // What is not understood may be anything.
+        // A record that could not be decoded may have any of the events.
         if page.records.iter().any(|record| !record.is_whole) {
             return Ok(());
         }
@@ -81,8 +82,8 @@ pub(super) async fn clean(core: &Core, bucket: &str, source: &SourceId, lanes: &
     Ok(())
 }
 
-/// Takes events that a closed generation has out of the outbox of a bucket. Fails with [`Error::Contended`] where the
-/// index is being resharded.
+/// Removes events that a closed generation has from the outbox of a bucket. Fails with [`Error::Contended`] if the index is
+/// being resharded.
 pub(crate) async fn forget_receipts(core: &Core, source: &SourceId, ids: &[EventId]) -> Result<()> {
     let ids: BTreeSet<&EventId> = ids.iter().collect();
     if ids.is_empty() {

@@ -1,4 +1,4 @@
-//! Dead letters that are to be replayed: from the dead-letter queue of a topic into its current generation.
+//! Replay of dead letters: from the dead-letter queue of a topic into its current generation.
 
 use crate::core::{Core, ShardKey};
 use crate::error::Result;
@@ -11,10 +11,10 @@ use nacre_queues::settle::dead_id;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Turns in which all letters must be moved, before another task has its turn.
+/// The most turns of one replay. Letters that are left after that wait for the next one.
 const TURNS: usize = 64;
 
-/// Moves letters that are to be replayed into the queue, as many as there are.
+/// Moves all letters that are to be replayed into the queue.
 pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &TopicId) -> Result<()> {
     let record = &stored.record;
     let Some(generation) = record.layout.current else { return Ok(()) };
@@ -35,7 +35,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
             let event = OutboxEvent { id: dead_id(number), event: letter.event };
             lanes.entry(generation.shard_of(event.event.key)).or_default().push(event);
         }
-        // As with outboxes: what was read before a lane's ticket does not count.
+        // As with outboxes, letters that were read before a lane's ticket was taken are not used.
         let mut is_early = false;
         for shard in lanes.keys() {
             if !tickets.contains_key(shard) {
@@ -71,7 +71,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
                     let gone = receipts.into_iter().filter(|id| dead::number_of(id).is_some_and(is_gone));
                     lane.forget(&source, gone).await;
                 }
-                // Tried again by the next look at the topic.
+                // The next check of the topic retries this.
                 Some(Left::NotSpilled) => {
                     let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
                     crate::owner::must_spill(core, key);

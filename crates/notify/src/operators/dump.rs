@@ -1,6 +1,7 @@
-//! The events of a topic's queue, for operators: parked ones, then those of the log, in spill segments and in batches.
+//! The events of a topic's queue, for operators: first the parked ones, then those of the log in spill segments and in
+//! batches.
 //!
-//! The queue is delivered meanwhile: what is settled during a dump may be in it or not.
+//! Delivery continues during a dump, so events that are settled in the meantime may be included or not.
 
 use super::{QueuedEvent, decode};
 use crate::core::Core;
@@ -14,12 +15,12 @@ use nacre_queues::op::{ObjectRead, ObjectReply};
 use nacre_queues::settle::{self, Loaded, LogMap};
 use nacre_queues::shard::{self, Shard};
 
-/// Records in a page.
+/// The number of records in a page.
 const PAGE: u64 = 64;
-/// Readings of a shard whose events are moved meanwhile, before the rest of it is left out.
+/// The most repeated reads of a shard whose events are moved at the same time. The rest of the shard is omitted after that.
 const ATTEMPTS: usize = 16;
 
-/// The events of a topic's queue, oldest first in each shard, at most `max`.
+/// Up to `max` events of a topic's queue, oldest first in each shard.
 pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Result<Vec<QueuedEvent>> {
     let mut found = Vec::new();
     for generation in stored.record.layout.delivered() {
@@ -37,7 +38,7 @@ pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Resul
     Ok(found)
 }
 
-/// A reading of a shard; `None` where it is gone, or something else is in its object.
+/// Reads from a shard; `None` if it is gone, or if its object has other content.
 async fn read(core: &Core, shard: &Shard, read: &ObjectRead) -> Result<Option<ObjectReply>> {
     let reply = core.rados.read(read).await?;
     let is_same =
@@ -81,7 +82,7 @@ async fn dump_shard(
         let loaded = match load(core, &mut shard, &mut log, from).await? {
             Part::Events(loaded) => loaded,
             Part::Gone => return Ok(()),
-            // Batches were spilled, or events settled, since manifests were read.
+            // Batches were spilled, or events were settled, since the manifests were read.
             Part::Moved if attempts < ATTEMPTS => {
                 attempts += 1;
                 let Some(now) = read_shard(core, &shard).await? else { return Ok(()) };
@@ -114,7 +115,7 @@ async fn dump_shard(
     Ok(())
 }
 
-/// Reads the manifests of all segments; `false` where the shard is gone.
+/// Reads the manifests of all segments; `false` if the shard is gone.
 async fn add_segments(core: &Core, shard: &Shard, log: &mut LogMap) -> Result<bool> {
     let mut after = Bytes::new();
     loop {
@@ -129,13 +130,13 @@ async fn add_segments(core: &Core, shard: &Shard, log: &mut LogMap) -> Result<bo
 /// A part of a log.
 enum Part {
     Events(Loaded),
-    /// The events are somewhere else since, or settled.
+    /// The events were moved or settled in the meantime.
     Moved,
     /// The shard is gone.
     Gone,
 }
 
-/// Reads the part of a log that begins with this event.
+/// Reads the part of a log that starts with the event `from`.
 async fn load(core: &Core, shard: &mut Shard, log: &mut LogMap, from: u64) -> Result<Part> {
     if let Some((first, segment)) = log.segment_at(shard, from) {
         return Ok(match core.rados.read(&ObjectRead::data(&segment)).await? {

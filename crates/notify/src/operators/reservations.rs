@@ -1,7 +1,8 @@
-//! Reservations: events that may still be enqueued, of changes that bucket indexes have.
+//! Reservations: events of changes in bucket indexes that may still be enqueued.
 //!
-//! A change that may have events holds them in its pending entry from its prepare on, and in the outbox once it is finished and
-//! took effect. Ceph reserves room in the queue meanwhile and counts that; here no room is needed.
+//! A change that may have events stores them in its pending entry from its prepare on, and in the outbox when it is
+//! finished and took effect. Ceph reserves room in the queue during this time and counts the reservations; here no room is
+//! needed.
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -15,11 +16,11 @@ use nacre_topics::pending::PendingEvents;
 use nacre_topics::topic::TopicId;
 use nacre_types::encoding;
 
-/// Shards of indexes that are read at the same time.
+/// The number of index shards that are read concurrently.
 const READINGS: usize = 32;
 
-/// How many events of pending entries and outbox records may still be enqueued for a topic. One that is in the queue already
-/// counts until its outbox record is removed.
+/// The number of events in pending entries and outbox records that may still be enqueued for a topic. An event that is
+/// already in the queue counts until its outbox record is removed.
 pub(super) async fn count(core: &Core, topic: TopicId) -> Result<u64> {
     let mut readings = Vec::new();
     for shard in core.outboxes.list().await?.into_iter().flat_map(|bucket| bucket.shards) {
@@ -33,11 +34,11 @@ pub(super) async fn count(core: &Core, topic: TopicId) -> Result<u64> {
     Ok(sum)
 }
 
-/// Those of one shard. Pending entries and outbox records are read together, so that a change that is finished meanwhile
-/// counts once.
+/// Counts the events in one shard. Pending entries and outbox records are read together, so a change that is finished at
+/// the same time counts once.
 async fn count_in(core: &Core, shard: String, topic: TopicId) -> Result<u64> {
     let mut sum = 0;
-    // Behind which key the next page of a kind begins; `None` behind its last one.
+    // The key after which the next page of a kind starts; `None` after the last page.
     let mut cursors = [(Kind::Pending, Some(Bytes::new())), (Kind::Outbox, Some(Bytes::new()))];
     loop {
         let mut fetches = Vec::new();
@@ -63,8 +64,8 @@ async fn count_in(core: &Core, shard: String, topic: TopicId) -> Result<u64> {
     }
 }
 
-/// The events of a record for a topic. A record that can't be understood counts for none: whoever is to finish or move it says
-/// what is wrong.
+/// The number of events of a record for a topic. A record that can't be decoded counts as none; the code that finishes or
+/// moves it reports the error.
 fn events_of(shard: &str, kind: Kind, value: &[u8], topic: TopicId) -> u64 {
     let event = match kind {
         Kind::Pending => {

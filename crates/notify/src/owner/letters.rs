@@ -1,4 +1,4 @@
-//! Dead letters: from beside a shard's log into the dead-letter queue of the topic.
+//! Dead letters: moving them from beside a shard's log to the dead-letter queue of the topic.
 
 use super::Ownership;
 use crate::core::queue_id;
@@ -11,11 +11,11 @@ use nacre_queues::name::{self, Kind, SourceId};
 use nacre_queues::op::ObjectRead;
 use nacre_queues::settle;
 
-/// Attempts at one page, while others change the dead-letter queue.
+/// The most attempts at one page while others change the dead-letter queue.
 const ATTEMPTS: usize = 8;
 
 impl Ownership<'_> {
-    /// Moves a page of dead letters; tells whether there may be more to do at once.
+    /// Moves a page of dead letters. Returns whether there may be more to do immediately.
     pub(super) async fn hand_over_letters(&mut self) -> Result<bool> {
         let core = self.core;
         let topic = queue_id(self.key.topic);
@@ -27,7 +27,7 @@ impl Ownership<'_> {
             let page = dead::read_letters(&topic, LetterKind::Kept, None, oldest).page;
             let read = ObjectRead { page: page.filter(|_| oldest > 0), ..read };
             let Some(reply) = core.rados.read(&read).await? else {
-                // Without letters no queue is made for them.
+                // The queue is not created if there are no letters.
                 let read = settle::read_kind(&self.shard.object, Kind::Dead, Bytes::new(), 1);
                 if self.read_own(&read).await?.page.is_empty() {
                     self.has_letters = false;

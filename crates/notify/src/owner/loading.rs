@@ -1,4 +1,4 @@
-//! Loading: what a shard has beside its log, and its log as the window has room.
+//! Loading: the records beside a shard's log, and as much of the log as the window has room for.
 
 use super::{LONGEST_POLL, Ownership, nanos};
 use crate::core::Core;
@@ -18,18 +18,18 @@ use nacre_queues::window::Times;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Batches in a page of the log at most.
+/// The most batches in a page of the log.
 const BATCHES: u64 = 16;
-/// Events of a segment that are loaded at a time where memory is short.
+/// The most events of a segment that are loaded at a time if memory is short.
 const FEW: u64 = 256;
-/// With so many bytes of events a shard waits where memory is short.
+/// If memory is short, a shard with more loaded bytes of events than this waits.
 const ENOUGH_BYTES: u64 = 64 << 10;
-/// Batches that are read to be spilled.
+/// The most batches that are read to be spilled.
 const SPILLED_BATCHES: u64 = 96;
-/// Entries in a page of what is beside the log.
+/// The most entries in a page of the records beside the log.
 const BESIDE: u64 = 256;
 
-/// A spill segment in memory, so that it is read once although the window takes it in parts.
+/// A spill segment in memory, so that it is read only once although the window takes it in parts.
 pub(super) struct LoadedSegment {
     first: u64,
     end: u64,
@@ -42,13 +42,13 @@ impl Ownership<'_> {
         Error::Changed(self.shard.object.to_string())
     }
 
-    /// Reads a page of the shard, which must be this owner's still.
+    /// Reads a page of the shard. Fails if this gateway is no longer the owner.
     pub(super) async fn read_own(&self, read: &ObjectRead) -> Result<ObjectReply> {
         let reply = self.core.rados.read(read).await?;
         reply.filter(|reply| self.shard.is_still(reply)).ok_or_else(|| self.changed())
     }
 
-    /// Loads manifests of segments and parked events.
+    /// Loads the manifests of segments, and the parked events.
     pub(super) async fn load_beside_log(&mut self) -> Result<()> {
         let mut after = Bytes::new();
         loop {
@@ -78,7 +78,7 @@ impl Ownership<'_> {
         self.loaded.set(self.window.size_bytes() + segment);
     }
 
-    /// Loads a part of the log, if the window has room and there may be more; tells whether there was.
+    /// Loads a part of the log if the window has room and there may be more events. Returns whether it loaded any.
     pub(super) async fn load(&mut self, now: Times) -> Result<bool> {
         let Some((from, end)) = self.window.wants() else { return Ok(false) };
         let is_known = from < self.shard.tail.value.next;
@@ -90,7 +90,7 @@ impl Ownership<'_> {
         if is_over && self.window.size_bytes() > ENOUGH_BYTES {
             return Ok(false);
         }
-        // An endpoint that may be dead needs one event.
+        // One event is enough for an endpoint that may be down.
         let is_alive = |endpoint: &Arc<TopicEndpoint>| endpoint.breaker() == BreakerState::Closed;
         let is_little = is_over || !self.endpoint.as_ref().is_some_and(is_alive);
         let loaded_to = if let Some(end) = self.load_segment(from, is_little).await? {
@@ -105,16 +105,16 @@ impl Ownership<'_> {
             self.batch_events = loaded.end.saturating_sub(from) / (reply.page.len() as u64).max(1);
             self.window.load(loaded.events, loaded.end, self.core.times())
         };
-        // Events that were made while this read must not seem older than they are.
+        // Uses the current time: events created during the read must not appear older than they are.
         let now = self.core.times();
         self.count_loaded();
         if loaded_to > from {
-            // What waited for too long behind a dead endpoint is not sent when that is back.
+            // Events that waited too long for an endpoint must not be sent when it works again.
             let expired = self.window.expire(now);
             self.note_outcomes(expired, now);
             self.poll = self.core.settings.poll;
             if self.is_all_loaded() {
-                // Who enqueues more here says so; others are looked for later.
+                // Tasks of this gateway that enqueue more events report it; events of other gateways are polled for.
                 self.poll_at_ns = now.mono_ns + nanos(self.poll);
             }
             return Ok(true);
@@ -124,8 +124,8 @@ impl Ownership<'_> {
         Ok(false)
     }
 
-    /// Loads events of a spill segment, if the next ones are in one; returns how far. With `is_little` it loads a few, and
-    /// keeps nothing of the others.
+    /// Loads events of a spill segment if the next events are in one. Returns the end of the loaded part. With `is_little`,
+    /// it loads a few events and does not keep the others in memory.
     async fn load_segment(&mut self, from: u64, is_little: bool) -> Result<Option<u64>> {
         let core: &Core = self.core;
         let mut reading = None;
@@ -155,7 +155,7 @@ impl Ownership<'_> {
         Ok(Some(end))
     }
 
-    /// Goes on with a newer reading of the shard, unless there is another owner.
+    /// Adopts a newer reading of the shard. Fails if the shard has another owner.
     pub(super) fn adopt(&mut self, fresh: Shard) -> Result<()> {
         if fresh.owner != self.shard.owner || fresh.id != self.shard.id {
             return Err(self.changed());
@@ -173,7 +173,7 @@ impl Ownership<'_> {
         self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)
     }
 
-    /// Moves the first batches into a segment; tells whether there were any.
+    /// Moves the first batches into a segment. Returns whether there were any.
     pub(super) async fn spill(&mut self) -> Result<bool> {
         let core: &Core = self.core;
         let Ok(_permit) = core.owners.spilling.acquire().await else { return Ok(false) };

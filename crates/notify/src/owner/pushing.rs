@@ -1,4 +1,4 @@
-//! Pushing: events that may be sent go to the endpoint in tasks of their own, and their outcomes come back.
+//! Pushing: events that may be sent go to the endpoint in separate tasks, which return the outcomes.
 
 use super::Ownership;
 use crate::core::Core;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
-/// Pushes of a shard that may wait for their turn.
+/// The number of pushes of a shard that may wait for their turn.
 const QUEUED: usize = 4;
-/// Where so many pushes of all shards are under way or wait, a shard begins no more than those that may wait: each takes some
+/// If this many pushes of all shards are in flight or wait, a shard starts no push beyond [`QUEUED`]: each push needs some
 /// kilobytes.
 const MANY: u64 = 1024;
 
-/// What became of pushed events.
+/// The outcome of pushed events.
 pub(super) struct Outcome {
     task: u64,
     of_events: Vec<(u64, Fate)>,
@@ -32,30 +32,30 @@ enum Fate {
     Delivered,
     Refused(String),
     Unavailable(String),
-    /// It was not pushed: the lease may be over, or the endpoint is left alone since.
+    /// It was not pushed, because the lease may have ended or the breaker has opened.
     NotSent,
 }
 
-/// Pushes under way. Dropping it ends them; what they had sent may arrive.
+/// The pushes in flight. Dropping this aborts them; events that they already sent may still arrive.
 pub(super) struct Pushes {
     pub(super) outcomes: mpsc::UnboundedReceiver<Outcome>,
     sender: mpsc::UnboundedSender<Outcome>,
     tasks: BTreeMap<u64, AbortOnDrop<()>>,
     next_task: u64,
     term: Arc<SharedTerm>,
-    /// The connection of this queue alone, where it has one, with the endpoint that it is to.
+    /// The connection that only this queue uses, if it has one, and its endpoint.
     connection: Option<(Arc<TopicEndpoint>, Arc<dyn Connection>)>,
     opaque_data: Option<Arc<str>>,
 }
 
-/// Until when events may be sent.
+/// The time until which events may be sent.
 struct SharedTerm {
     until_ns: AtomicU64,
 }
 
 impl SharedTerm {
     fn set(&self, term: LeaseTerm) {
-        // The last moment at which the term still permits it.
+        // The time at which the term no longer permits sending.
         self.until_ns.store(term.send_until_ns(), Ordering::Release);
     }
 
@@ -87,8 +87,8 @@ impl Pushes {
         self.term.may_send(now_ns)
     }
 
-    /// The topic changed: a connection of the endpoint that it had is not used any more. One of the same endpoint is kept: the
-    /// next one would fence it, and what it is sending would be sent again.
+    /// Called when the topic has changed. Drops the connection if the endpoint has changed. A connection to the same
+    /// endpoint is kept: a new one would fence it, and events in flight would be sent again.
     pub(super) fn set_topic(&mut self, endpoint: Option<&Arc<TopicEndpoint>>) {
         if let Some((of, _)) = &self.connection
             && endpoint.is_none_or(|now| !Arc::ptr_eq(now, of))
@@ -100,7 +100,7 @@ impl Pushes {
 }
 
 impl Ownership<'_> {
-    /// Applies outcomes that are there.
+    /// Applies the available outcomes.
     pub(super) fn take_outcomes(&mut self) {
         while let Ok(outcome) = self.pushes.outcomes.try_recv() {
             self.take_outcome(outcome);
@@ -125,7 +125,7 @@ impl Ownership<'_> {
                     self.window.failed(sequence, &detail, core.env.wall_ns(), now, core.random());
                     settled += 1;
                 }
-                // Attempts that are limited are counted for good.
+                // If attempts are limited, they are counted durably.
                 Fate::Unavailable(detail) if has_attempts => {
                     add(&core.metrics.failed, 1);
                     self.window.failed(sequence, &detail, core.env.wall_ns(), now, core.random());
@@ -146,10 +146,10 @@ impl Ownership<'_> {
         super::policy_of(self.core, &self.stored).max_retries.is_some()
     }
 
-    /// Sends what may be sent; tells whether there was something.
+    /// Sends the events that may be sent. Returns whether there were any.
     pub(super) fn send(&mut self, now: Times) -> bool {
         let Some(endpoint) = self.endpoint.clone() else { return false };
-        // Pushes that wait for their turn take memory: a shard has some, so that it gets its share of the turns.
+        // Waiting pushes need memory, but each shard may have some, so that it gets its share of the turns.
         let queued = QUEUED.saturating_sub(self.pushes.tasks.len());
         let is_busy = self.core.metrics.pushes.load(Ordering::Relaxed) >= MANY;
         let permits = if is_busy { 0 } else { endpoint.pushes.available_permits() };
@@ -245,14 +245,14 @@ impl Ownership<'_> {
             let _counted = counted;
             let pushed = push(&core, &endpoint, connection, &term, messages, is_probe).await;
             outcomes.extend(sequences.into_iter().zip(pushed));
-            // The owner may be gone: then these events are not settled.
+            // If the owner no longer exists, these events are not settled.
             let _ = sender.send(Outcome { task, of_events: outcomes });
         };
         self.pushes.tasks.insert(task, self.core.env.spawn(push).abort_on_drop());
     }
 }
 
-/// A push that is counted as long as its task exists.
+/// Counts a push as long as its task exists.
 struct Counted(Arc<Core>);
 
 impl Counted {
@@ -268,7 +268,7 @@ impl Drop for Counted {
     }
 }
 
-/// Pushes messages of one task.
+/// Pushes the messages of one task.
 async fn push(
     core: &Core,
     endpoint: &TopicEndpoint,
@@ -289,7 +289,7 @@ async fn push(
     }
     let oldest_ns = messages.iter().map(|message| message.event.request.time_ns).min().unwrap_or_default();
     let outcomes = endpoints::push(connection, messages).await;
-    // An endpoint that answered some of the events is not dead.
+    // An endpoint that answered some of the events is alive.
     let is_alive = outcomes.iter().any(|outcome| !matches!(outcome, Err(Failure::Unavailable(_))));
     match outcomes.first() {
         Some(Err(Failure::Unavailable(detail))) if !is_alive => endpoint.failed(core, detail),

@@ -1,4 +1,4 @@
-//! Settling: writes what became of events, and renews the lease with it.
+//! Settling: writes the outcomes of events, and renews the lease in the same operation.
 
 use super::{Ownership, nanos};
 use crate::error::{Error, Result};
@@ -9,11 +9,11 @@ use nacre_queues::op::{ObjectOp, Step};
 use nacre_queues::settle::{self, Fate};
 use nacre_queues::window::Times;
 
-/// Outcomes that are settled without waiting for more.
+/// The number of outcomes that are settled without waiting for more.
 const MANY: usize = 512;
 
 impl Ownership<'_> {
-    /// The lease was renewed by an operation that was sent then.
+    /// Records that an operation sent at `sent_ns` renewed the lease.
     pub(super) fn renewed(&mut self, sent_ns: u64) {
         self.term = LeaseTerm::new(sent_ns, self.lease_ns());
         self.pushes.set_term(self.term);
@@ -21,7 +21,7 @@ impl Ownership<'_> {
 
     /// Renews the lease.
     pub(super) async fn renew(&mut self, now: Times) -> Result<()> {
-        // What is to be settled anyway renews it too.
+        // Settling outcomes renews the lease as well.
         if self.unsettled > 0 && self.settle().await? {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl Ownership<'_> {
         let linger = nanos(self.core.settings.settle_linger);
         let is_due = self.unsettled_since_ns.is_some_and(|since| now.mono_ns >= since + linger);
         let is_still = self.window.in_flight() == 0 && !self.window.has_ready(now);
-        // A window that is full may have to park events that block it.
+        // A full window may have to park events that block it.
         let is_blocked = is_still || (self.unsettled == 0 && self.window.is_stuck(now));
         let is_stuck = is_blocked && !self.is_settled_in_vain && !self.window.is_empty();
         self.unsettled >= MANY
@@ -48,7 +48,7 @@ impl Ownership<'_> {
             || self.log.is_behind(&self.shard)
     }
 
-    /// Settles what there is; tells whether there was something.
+    /// Settles the available outcomes. Returns whether there was anything to write.
     pub(super) async fn settle(&mut self) -> Result<bool> {
         let core = self.core;
         let settlements = self.window.settlements(core.env.wall_ns());
@@ -75,7 +75,7 @@ impl Ownership<'_> {
                 self.unsettled_since_ns = is_more.then_some(sent);
                 self.count_loaded();
             }
-            // Events were dropped to make room, or there is another owner.
+            // Events were dropped to make room, or the shard has another owner.
             Written::Changed => self.refresh().await?,
             _ => return Err(Error::Changed(self.shard.object.to_string())),
         }

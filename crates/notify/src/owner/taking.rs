@@ -10,20 +10,20 @@ use nacre_queues::lease::LeaseTerm;
 use nacre_queues::op::{ObjectKey, ObjectRead, ObjectReply};
 use nacre_queues::shard::{self, Shard};
 
-/// What came of trying to take a lease.
+/// The result of trying to take a lease.
 pub(crate) enum Taken {
-    /// This gateway is the owner; whether there are dead letters beside the log.
+    /// This gateway is the owner. The boolean tells whether there are dead letters beside the log.
     Owned(Box<Shard>, LeaseTerm, bool),
-    /// There is nothing to be delivered.
+    /// There is nothing to deliver.
     Empty,
-    /// The shard does not exist any more.
+    /// The shard no longer exists.
     Gone,
     /// Another gateway has it.
     Elsewhere,
 }
 
-/// Where a shard is, with what a reading of this kind showed; `None` where it is gone, which only one of a closed
-/// generation can be.
+/// Finds a shard, and returns it with the reply to `read`. `None` if the shard is gone, which is only possible in a closed
+/// generation.
 pub(crate) async fn locate(
     core: &Core,
     stored: &StoredTopic,
@@ -37,7 +37,7 @@ pub(crate) async fn locate(
     let wanted = generation.identity(&id, index);
     for object in visible.into_iter().chain([hidden]) {
         let Some(reply) = core.rados.read(&read(&object)).await? else { continue };
-        // An object that is reserved, or whose copy is not complete, has no identity yet.
+        // An object that is reserved, or a copy that is not complete, has no identity.
         if shard::identity_of(&object, &reply).is_ok_and(|id| id.value == wanted) {
             return Ok(Some((Shard::from_reply(&object, &[], &reply)?, reply)));
         }
@@ -45,7 +45,7 @@ pub(crate) async fn locate(
     Ok(None)
 }
 
-/// Reads a shard in its object; `None` where something else is there now.
+/// Reads a shard again from its object; `None` if the object has other content now.
 pub(crate) async fn read_shard(core: &Core, of: &Shard) -> Result<Option<Shard>> {
     let Some(reply) = core.rados.read(&ObjectRead::attributes(&of.object)).await? else { return Ok(None) };
     if !shard::identity_of(&of.object, &reply).is_ok_and(|id| id == of.id) {
@@ -54,7 +54,7 @@ pub(crate) async fn read_shard(core: &Core, of: &Shard) -> Result<Option<Shard>>
     Ok(Some(Shard::from_reply(&of.object, &[], &reply)?))
 }
 
-/// Takes the lease of a shard with something to be done.
+/// Takes the lease of a shard that has work to do.
 pub(crate) async fn take(
     core: &Core,
     key: ShardKey,
@@ -78,14 +78,14 @@ pub(crate) async fn take(
         written = core.rados.write(take).await?;
         owner = of_dead;
     }
-    // The lock of a gateway that ended may have lapsed.
+    // The lock of a dead gateway may have expired.
     if !written.is_done() {
         written = core.rados.write(take).await?;
     }
     if !written.is_done() {
         return Ok(Taken::Elsewhere);
     }
-    // The owner before may have settled events until this moment.
+    // The previous owner may have settled events until now.
     let Some(reply) = core.rados.read(&letters(&shard.object)).await? else { return Ok(Taken::Elsewhere) };
     if !shard::identity_of(&shard.object, &reply).is_ok_and(|id| id == shard.id) {
         return Ok(Taken::Elsewhere);

@@ -1,6 +1,6 @@
 //! One PG's objects, log and metadata in memory, and how a transaction changes them.
 //!
-//! [`Collection::check`] decides everything that can fail; [`Collection::apply`] then can't.
+//! [`Collection::check`] detects everything that can fail. [`Collection::apply`] can't fail after it.
 
 use super::cost::{allocation, btree_entry, buffer};
 use super::data::Data;
@@ -22,7 +22,7 @@ pub(super) struct Object {
     pub(super) data: Data,
     attrs: Vec<(Box<str>, Bytes)>,
     omap: Option<Box<Omap>>,
-    /// What the object takes in all, as last counted; the key in the object map included.
+    /// Bytes that the whole object takes, including its key in the object map, as last counted.
     cost: u64,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Object {
 struct Omap {
     header: Bytes,
     entries: BTreeMap<Bytes, Bytes>,
-    /// Bytes that the entries take.
+    /// Bytes that the entries take, without the header.
     cost: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Collection {
     removed: bool,
 }
 
-/// What is saved of an object.
+/// The saved form of an object.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SavedObject {
     oid: ObjectId,
@@ -58,7 +58,7 @@ pub(super) struct SavedObject {
 }
 
 impl SavedObject {
-    /// Whether the parts lie within the object, in order and apart.
+    /// Whether the parts lie within the object, are in order and do not overlap.
     pub(super) fn is_sound(&self) -> bool {
         let mut end = 0;
         self.size <= crate::MAX_OBJECT_BYTES
@@ -82,7 +82,7 @@ fn meta_cost(name: &str, value: &Bytes) -> u64 {
     btree_entry(size_of::<String>() + size_of::<Bytes>()) + allocation(name.len()) + buffer(value.len())
 }
 
-/// Existence of objects as the steps of a transaction change it; transactions touch few.
+/// Tracks which objects exist while the ops of a transaction are checked. A transaction changes few objects.
 struct Existence<'a> {
     before: &'a BTreeMap<ObjectId, Object>,
     changed: Vec<(&'a ObjectId, bool)>,
@@ -101,7 +101,7 @@ impl<'a> Existence<'a> {
     }
 }
 
-/// A copy of its own of what may be a slice of a large receive buffer.
+/// Copies `bytes`, which may be a slice of a large receive buffer.
 fn own(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
@@ -166,7 +166,7 @@ impl Object {
         }
     }
 
-    /// Bytes of everything but the key in the map.
+    /// Bytes of everything but the key in the object map.
     fn contents_cost(&self) -> u64 {
         let attrs: u64 =
             self.attrs.iter().map(|(name, value)| allocation(name.len()) + buffer(value.len())).sum();
@@ -180,7 +180,7 @@ impl Object {
 
 fn key_cost(oid: &ObjectId) -> u64 {
     let text = oid.namespace().len() + oid.locator().len() + oid.name().len();
-    // The name's shared text has two counters before it.
+    // The shared text of the name is preceded by two reference counters.
     btree_entry(size_of::<ObjectId>() + size_of::<Object>()) + allocation(text + 16)
 }
 
@@ -240,7 +240,7 @@ impl Collection {
         Page { entries, more: range.next().is_some() }
     }
 
-    /// Whether `txn` can be applied; `exists` tells whether the collection is there yet.
+    /// Checks whether `txn` can be applied. `exists` tells whether the collection exists before it.
     pub(super) fn check<'a>(&'a self, txn: &'a Transaction, mut exists: bool) -> Result<()> {
         let mut objects =
             Existence { before: &self.objects, changed: Vec::new(), count: self.objects.len() as i64 };
@@ -310,7 +310,7 @@ impl Collection {
         Ok(())
     }
 
-    /// About what `txn` will take of memory, from above but for gaps inside a window.
+    /// Upper estimate of the memory in bytes that `txn` will take, except for gaps inside windows.
     pub(super) fn estimate(&self, txn: &Transaction) -> u64 {
         let object = |oid: &ObjectId| if self.objects.contains_key(oid) { 0 } else { key_cost(oid) };
         let cost = |op: &TxnOp| match op {
@@ -479,7 +479,7 @@ impl Collection {
         exists
     }
 
-    /// Changes an object, creating it as needed.
+    /// Changes an object, and creates it if it does not exist.
     fn change(&mut self, oid: &ObjectId, f: impl FnOnce(&mut Object)) {
         let object = match self.objects.entry(oid.clone()) {
             Entry::Vacant(slot) => {
@@ -503,7 +503,7 @@ impl Collection {
         }
     }
 
-    /// Takes a removed object out of the sums.
+    /// Subtracts a removed object from the totals.
     fn forget(&mut self, object: &Object) {
         self.cost -= object.cost;
         self.usage.objects -= 1;
@@ -511,12 +511,12 @@ impl Collection {
         self.usage.stored_bytes -= object.data.stored();
     }
 
-    /// What is saved apart from objects: metadata and log.
+    /// The saved form of metadata and log, with the number of objects.
     pub(super) fn save_header(&self) -> (PgId, &BTreeMap<String, Bytes>, &BTreeMap<Eversion, Bytes>, u64) {
         (self.id, &self.meta, &self.log, self.objects.len() as u64)
     }
 
-    /// The objects as they are saved.
+    /// The saved form of the objects.
     pub(super) fn save_objects(&self) -> impl Iterator<Item = SavedObject> + '_ {
         self.objects.iter().map(|(oid, object)| SavedObject {
             oid: oid.clone(),
@@ -533,7 +533,7 @@ impl Collection {
         })
     }
 
-    /// Puts back a saved object.
+    /// Restores a saved object.
     pub(super) fn load_object(&mut self, saved: SavedObject) {
         self.change(&saved.oid, |object| {
             for (at, bytes) in &saved.parts {
@@ -549,7 +549,7 @@ impl Collection {
         });
     }
 
-    /// Puts back saved metadata and log.
+    /// Restores saved metadata and log.
     pub(super) fn load_header(&mut self, meta: BTreeMap<String, Bytes>, log: BTreeMap<Eversion, Bytes>) {
         self.cost += meta.iter().map(|(name, value)| meta_cost(name, value)).sum::<u64>();
         self.cost += log.values().map(log_cost).sum::<u64>();

@@ -1,8 +1,8 @@
-//! What allocations really take: the allocators' rounding and headers, and the overheads of the maps that hold entries.
+//! The memory that allocations take: the allocators' rounding and headers, and the overhead of the maps that hold entries.
 
-/// Bytes that an allocation of `bytes` takes from the heap, by the dearer of two allocators: glibc's malloc (an 8-byte
-/// header, rounded up to 16, at least 32; from the mmap threshold on whole pages) and jemalloc (size classes, four to a
-/// doubling; whole pages from 16 KiB on, of which only those that are written count).
+/// Bytes that an allocation of `bytes` takes from the heap: the larger figure of two allocators, glibc's malloc (an 8-byte
+/// header, rounded up to 16, at least 32; whole pages from the mmap threshold on) and jemalloc (size classes, four to a
+/// doubling; whole pages from 16 KiB on, of which only the written ones count).
 pub(super) fn allocation(bytes: usize) -> u64 {
     const MMAP_THRESHOLD: usize = 128 << 10;
     const LARGE: u64 = 14 << 10;
@@ -20,13 +20,13 @@ pub(super) fn allocation(bytes: usize) -> u64 {
     glibc.max(jemalloc)
 }
 
-/// Bytes that a B-tree takes for one entry of `bytes`: nodes hold up to 11 entries and are about two thirds full after
+/// Bytes that a B-tree takes for one entry of `bytes`. Nodes hold up to 11 entries and are about two thirds full after
 /// random inserts; inner nodes and headers add a little.
 pub(super) fn btree_entry(bytes: usize) -> u64 {
     bytes as u64 * 3 / 2 + 16
 }
 
-/// Bytes that a [`bytes::Bytes`] of its own buffer takes beyond the handle; sharing it adds a counter.
+/// Bytes that a [`bytes::Bytes`] with its own buffer takes besides the handle. A shared buffer also has a reference counter.
 pub(super) fn buffer(len: usize) -> u64 {
     allocation(len) + if len == 0 { 0 } else { 32 }
 }

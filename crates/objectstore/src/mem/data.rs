@@ -1,16 +1,16 @@
-//! An object's data in memory: chunks of known cost.
+//! An object's data in memory, in chunks of known cost.
 //!
-//! A chunk is either *large* (a client's payload of at least [`LARGE_BYTES`], kept by reference as it came) or a
-//! *window*: an owned buffer inside one aligned window of [`WINDOW_BYTES`], at most one per window. A large chunk that
-//! is partly overwritten is first copied into windows, so that no small remainder keeps a large buffer alive and what
-//! [`Data::cost`] counts is what is allocated. Parts never written take no memory and read as zeros.
+//! A chunk is either *large* (a client's payload of at least [`LARGE_BYTES`], kept by reference as received) or a
+//! *window*: an owned buffer inside one aligned window of [`WINDOW_BYTES`], with at most one chunk per window. A large chunk is
+//! copied into windows before a part of it is overwritten. A small remainder therefore never keeps a large buffer alive, and
+//! [`Data::cost`] matches what is allocated. Ranges that were never written take no memory and read as zeros.
 
 use super::cost::allocation;
 use bytes::{Bytes, BytesMut};
 
 /// Size and alignment of windows.
 pub(super) const WINDOW_BYTES: u64 = 16 << 10;
-/// Payloads from this size on are kept by reference; smaller ones may be slices of much larger receive buffers.
+/// Payloads of at least this size are kept by reference. Smaller payloads may be slices of much larger receive buffers.
 pub(super) const LARGE_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Chunk {
     }
 }
 
-/// An object's data. The size is kept here because holes at the end have no chunk.
+/// An object's data. The size is stored separately because a hole at the end has no chunk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     size: u64,
@@ -44,12 +44,12 @@ impl Data {
         self.chunks.iter().map(|chunk| allocation(chunk.bytes.len())).sum::<u64>() + list
     }
 
-    /// Bytes present, holes left out.
+    /// Bytes stored, without holes.
     pub(super) fn stored(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.bytes.len() as u64).sum()
     }
 
-    /// The parts of `offset..offset + len` that are present, by reference, in order.
+    /// The stored parts of `offset..offset + len`, by reference, in order.
     pub(super) fn parts(&self, offset: u64, len: u64) -> Vec<(u64, Bytes)> {
         let end = offset.saturating_add(len).min(self.size);
         let first = self.chunks.partition_point(|chunk| chunk.end() <= offset);
@@ -63,7 +63,7 @@ impl Data {
             .collect()
     }
 
-    /// Assembles what [`Data::parts`] gave for a range of `len` bytes at `offset`; by reference where one part is all.
+    /// Assembles the result of [`Data::parts`] for a range of `len` bytes at `offset`. Returns a reference if one part covers it.
     pub(super) fn assemble(parts: Vec<(u64, Bytes)>, offset: u64, len: u64) -> Bytes {
         if let [(at, bytes)] = &parts[..]
             && *at == offset
@@ -109,7 +109,7 @@ impl Data {
         self.size = size;
     }
 
-    /// Makes `offset..end` a hole; buffers cut in two are copied, so that none outlives its use.
+    /// Makes `offset..end` a hole. The remainders of a cut buffer are copied, so that the buffer can be freed.
     fn punch(&mut self, offset: u64, end: u64) {
         if offset >= end {
             return;
@@ -128,7 +128,7 @@ impl Data {
                 }
             }
         }
-        // Two remainders of one window become one chunk again, with zeros between, to keep one chunk per window.
+        // If two remainders are in the same window, they are joined with zeros between them, to keep one chunk per window.
         if let [left, right] = &kept[..]
             && window_end(left.offset) == window_end(right.offset)
         {
@@ -156,12 +156,12 @@ impl Data {
             from = to;
         }
         self.chunks.splice(at..=at, windows);
-        // The first and last windows may now have a neighbour of their own window, on the other side of the chunk.
+        // The first and the last of the new chunks may now share their window with an adjacent chunk.
         self.join_window(start);
         self.join_window(end - 1);
     }
 
-    /// Joins the (at most two) window chunks of the window around `offset`.
+    /// Joins the chunks (at most two) in the window around `offset`.
     fn join_window(&mut self, offset: u64) {
         let (low, high) = (offset / WINDOW_BYTES * WINDOW_BYTES, window_end(offset));
         let first = self.chunks.partition_point(|chunk| chunk.offset < low);
@@ -209,7 +209,7 @@ impl Data {
         *chunk = Chunk { offset: start, bytes: buffer.freeze(), large: false };
     }
 
-    /// Copies the large chunks that reach into the window at `low` into windows.
+    /// Copies the large chunks that overlap the window at `low` into windows.
     fn split_large_in_window(&mut self, low: u64) {
         loop {
             let first = self.chunks.partition_point(|chunk| chunk.end() <= low);

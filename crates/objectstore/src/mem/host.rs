@@ -1,24 +1,24 @@
-//! How much memory the host and the process's control groups can still give without swapping.
+//! Memory that the host and the process's control groups can still provide without swapping.
 //!
-//! Read from `/proc/meminfo` and the cgroup files of version 2 and 1; file cache that can be dropped counts as free.
-//! Nothing here is exact: other processes take memory too. It is measured again every [`INTERVAL`], and what the store
-//! took since then is subtracted.
+//! Read from `/proc/meminfo` and the files of cgroup version 1 and 2. File cache that can be dropped counts as free. The result
+//! is approximate, because other processes allocate memory too. It is measured again every [`INTERVAL`]; between
+//! measurements, the growth of the store is subtracted.
 
 use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a measurement is good for.
+/// How long a measurement is used.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Limits above this are none (version 1 writes a huge number).
+/// Values of at least this many bytes mean no limit (version 1 writes a huge number).
 const NO_LIMIT: u64 = 1 << 60;
 
 /// A view of the host.
 #[derive(Debug)]
 pub(super) struct Host {
     root: PathBuf,
-    /// Directories of this process's control groups, from its own up.
+    /// The control groups of this process, from its own group upwards.
     groups: Vec<Group>,
     measured: Mutex<Option<(Instant, u64, u64)>>,
 }
@@ -30,18 +30,18 @@ struct Group {
     version: u8,
 }
 
-/// Bytes that this process may still take without swapping; `None` where the host does not tell.
+/// Bytes that this process can still allocate without swapping. `None` if the host does not report it.
 pub fn available_memory() -> Option<u64> {
     Host::new(Path::new("/")).measure()
 }
 
 impl Host {
-    /// The host below `root`, which is `/` but for tests.
+    /// The host whose files are below `root`, which is `/` except in tests.
     pub(super) fn new(root: &Path) -> Host {
         Host { root: root.to_owned(), groups: groups(root), measured: Mutex::new(None) }
     }
 
-    /// Bytes that may still be taken, with `used` bytes in the store now; `None` where the host does not tell.
+    /// Bytes that can still be allocated while the store uses `used` bytes. `None` if the host does not report it.
     pub(super) fn available(&self, used: u64) -> Option<u64> {
         let mut measured = self.measured.lock();
         if let Some((at, available, used_then)) = *measured
@@ -67,7 +67,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// The memory groups of this process and those above them.
+/// The memory control groups of this process and their ancestors.
 fn groups(root: &Path) -> Vec<Group> {
     let Ok(text) = fs::read_to_string(root.join("proc/self/cgroup")) else { return Vec::new() };
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ fn groups(root: &Path) -> Vec<Group> {
         };
         let mount = root.join(mount);
         let mut directory = mount.join(path.trim_start_matches('/'));
-        // In a container the path is that of the host and the mount shows the container's own group.
+        // In a container, the path is the host's while the mount shows the container's own group, so each parent is tried.
         loop {
             if directory.is_dir() {
                 found.push(Group { path: directory.clone(), version });
@@ -98,12 +98,12 @@ fn groups(root: &Path) -> Vec<Group> {
     found
 }
 
-/// What a group can still take; `None` for one without a limit.
+/// Bytes that a group can still allocate. `None` if it has no limit.
 fn available_in(group: &Group) -> Option<u64> {
     let number =
         |name: &str| -> Option<u64> { fs::read_to_string(group.path.join(name)).ok()?.trim().parse().ok() };
     let (limit, usage, dropped) = if group.version == 2 {
-        // Above `memory.high` the kernel slows the group down to a crawl.
+        // Above `memory.high` the kernel throttles the group heavily.
         let limits = [number("memory.max"), number("memory.high")];
         (limits.into_iter().flatten().min()?, number("memory.current")?, "inactive_file")
     } else {
@@ -158,7 +158,7 @@ mod tests {
         );
         let host = Host::new(root);
         assert_eq!(host.available(10_000), Some(600));
-        // What was taken since counts at once.
+        // Growth of the store since the measurement counts immediately.
         assert_eq!(host.available(10_250), Some(350));
     }
 }

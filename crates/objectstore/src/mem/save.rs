@@ -1,7 +1,7 @@
-//! The file that a clean unmount writes and the next mount reads, and the label that tells whether to trust it.
+//! The file that a clean unmount writes and the next mount reads, and the label that tells whether the file is valid.
 //!
-//! `label` holds the store's identity and whether the save is complete. It is marked in use at mount, so that after a
-//! crash the save (by then outdated) is not taken for the contents. Formats: docs/format/memstore.md.
+//! `label` holds the store's identity and whether the save is complete. A mount marks it as in use, so that after a crash
+//! the outdated save is not taken for the contents. Formats: docs/format/memstore.md.
 
 use super::collection::{Collection, SavedObject};
 use crate::error::{Result, StoreError};
@@ -19,9 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// First bytes of a save.
+/// First bytes of a save file.
 const MAGIC: &[u8; 16] = b"nacre memstore 1";
-/// How much of a record is read at a time, in bytes: what a length claims is not taken before it is there.
+/// Bytes of a record that are read at a time. A claimed length is not allocated before the data has been read.
 const READ_STEP_BYTES: usize = 1 << 20;
 
 /// The store's identity and state, in the file `label`.
@@ -33,7 +33,7 @@ pub(super) struct Label {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
-    /// Made and never used: nothing to load.
+    /// Created and never used: nothing to load.
     Empty,
     /// Mounted, or crashed while mounted.
     InUse,
@@ -73,7 +73,7 @@ impl Label {
     }
 }
 
-/// What a mount starts from.
+/// The result of loading a store.
 pub(super) struct Loaded {
     pub(super) incarnation: Incarnation,
     pub(super) clean: bool,
@@ -81,7 +81,7 @@ pub(super) struct Loaded {
     pub(super) collections: Vec<Collection>,
 }
 
-/// Loads the contents and marks the store in use. Fails with [`StoreError::NoSpace`], changing nothing, where they are
+/// Loads the contents and marks the store as in use. Fails with [`StoreError::NoSpace`] and changes nothing if the save file is
 /// larger than `room` bytes.
 pub(super) fn load(directory: &Path, room: u64) -> Result<Loaded> {
     let mut label = Label::read(directory)?;
@@ -117,7 +117,7 @@ pub(super) fn load(directory: &Path, room: u64) -> Result<Loaded> {
     Ok(Loaded { incarnation: label.incarnation, clean, loss, collections })
 }
 
-/// Saves the contents and marks the store clean. Durable on return.
+/// Saves the contents and marks the store as clean. Durable on return.
 pub(super) fn save<'a>(
     directory: &Path,
     incarnation: Incarnation,
@@ -151,7 +151,7 @@ fn write_save(
         }
         count += 1;
     }
-    // The end mark: a file cut short between two records must not pass for a whole one.
+    // The end mark: a file that is cut between two records must not be taken for a whole one.
     out.record(&None::<()>)?;
     out.record(&count)
 }
@@ -189,7 +189,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Reads `length` bytes into the buffer, which grows with what is there.
+    /// Reads `length` bytes into the buffer, which grows only as data is read.
     fn fill(&mut self, length: usize) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -285,7 +285,7 @@ mod tests {
         collection
     }
 
-    /// Makes every checksum right as far as the lengths lead.
+    /// Corrects the checksum of every record that the lengths lead to.
     fn reseal(input: &mut [u8]) {
         let mut rest = input.get_mut(MAGIC.len()..).unwrap_or_default();
         while let Some((header, after)) = rest.split_at_mut_checked(8) {

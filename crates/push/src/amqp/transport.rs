@@ -1,4 +1,4 @@
-//! How lapin gets a connection that was made here, with TLS by rustls and an address that was checked.
+//! Passes our connection to lapin: TLS is done by rustls, and the address was checked.
 
 use crate::dial::Stream;
 use async_rs::traits::Reactor;
@@ -20,22 +20,22 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::runtime::Handle;
 
-/// How long a connection that is no longer used has to say goodbye.
+/// The time that an unused connection has for an orderly close.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 type Kit = RuntimeParts<Tokio, Transport>;
 
-/// A second handle of a connection's socket, to end it by.
+/// A second handle of a connection's socket, used to end the connection.
 pub(super) struct Socket(Arc<OwnedFd>);
 
 impl Socket {
     /// Ends the connection.
     pub(super) fn close_now(&self) {
-        // Fails if it ended already.
+        // Fails if the connection has already ended.
         _ = shutdown(&*self.0, Shutdown::Both);
     }
 
-    /// Ends the connection when it had time to do so in order.
+    /// Ends the connection after the time for an orderly close.
     pub(super) fn close_soon(&self) {
         let socket = Socket(self.0.clone());
         match Handle::try_current() {
@@ -50,7 +50,7 @@ impl Socket {
     }
 }
 
-/// What lapin needs to run on `stream`.
+/// Prepares lapin to run on `stream`.
 #[expect(clippy::type_complexity, reason = "the closure's type can't be named")]
 pub(super) fn prepare(
     stream: Stream,
@@ -61,7 +61,7 @@ pub(super) fn prepare(
 )> {
     let socket = Socket(Arc::new(stream.tcp().as_fd().try_clone_to_owned()?));
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), Transport(Tokio::current())));
-    // lapin would ask again to reconnect, which pushes do instead.
+    // lapin would call this again to reconnect; pushes do that instead.
     let stream = Mutex::new(Some(FuturesStream(stream)));
     let connect = async move |_: AMQPUri, _: Runtime<Kit>| match stream.lock().take() {
         Some(stream) => Ok(AsyncTcpStream::Plain(stream)),
@@ -70,7 +70,7 @@ pub(super) fn prepare(
     Ok((socket, runtime, connect))
 }
 
-/// Tokio's timers, and connections of our own type.
+/// Tokio's timers, with connections of our own type.
 #[derive(Clone, Debug)]
 pub(super) struct Transport(Tokio);
 
@@ -103,7 +103,7 @@ impl Reactor for Transport {
     }
 }
 
-/// A connection with the traits of the crate futures.
+/// A connection that implements the traits of the crate `futures`.
 pub(super) struct FuturesStream(Stream);
 
 impl futures::io::AsyncRead for FuturesStream {

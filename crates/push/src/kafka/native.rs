@@ -1,5 +1,5 @@
-//! A producer of librdkafka, by its C interface: rdkafka's own producers have no way to set the callback that checks the
-//! address of each connection.
+//! A librdkafka producer, used through its C interface: the producers of the crate rdkafka can't set the callback that
+//! checks the address of each connection.
 #![allow(unsafe_code)]
 
 use crate::{Context, unavailable};
@@ -20,26 +20,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the thread of reports waits for one at a time.
+/// The time that the report thread blocks in one poll.
 const POLL_MS: c_int = 1000;
-/// How long it waits for the reports of events that are withdrawn at the end.
+/// The time that it blocks in one poll for reports of events that are withdrawn at the end.
 const DRAIN_MS: c_int = 100;
 const DRAIN_ROUNDS: usize = 20;
 
-/// What became of an event.
+/// The outcome of an event.
 pub(super) type Report = Result<(), RDKafkaErrorCode>;
 
-/// A producer and the thread that receives its reports. Events that wait when it ends are withdrawn.
+/// A producer and the thread that receives its reports. Events that still wait when it ends are withdrawn.
 pub(super) struct Producer {
     native: Arc<Native>,
 }
 
-/// What the callbacks know.
+/// The state of the callbacks.
 struct Callbacks {
     context: Arc<Context>,
-    /// What went wrong last with a broker.
+    /// The last error with a broker.
     last_error: Mutex<Option<String>>,
-    /// Why the last connection was not allowed. librdkafka itself would only say that permission was denied.
+    /// The reason why the last connection was not allowed. librdkafka itself would only report that permission was denied.
     refusal: Mutex<Option<String>>,
 }
 
@@ -50,19 +50,19 @@ struct Native {
     ends: AtomicBool,
 }
 
-/// Why a step of a transaction failed.
+/// An error in a step of a transaction.
 #[derive(Debug)]
 pub(super) struct TransactionError {
     pub(super) code: RDKafkaErrorCode,
     pub(super) reason: String,
-    /// The same step may succeed later.
+    /// Whether the same step may succeed later.
     pub(super) is_retriable: bool,
-    /// The transaction must be aborted.
+    /// Whether the transaction must be aborted.
     pub(super) requires_abort: bool,
 }
 
 impl Producer {
-    /// Starts a producer. Connects to nothing yet; blocks for the time to read certificates and start threads.
+    /// Starts a producer without connecting. Blocks while it reads certificates and starts threads.
     pub(super) fn start(config: &ClientConfig, context: &Arc<Context>) -> Result<Producer, Failure> {
         let failed = |error: rdkafka::error::KafkaError| unavailable(format!("Kafka's client: {error}"));
         let native_config = config.create_native_config().map_err(failed)?;
@@ -87,7 +87,7 @@ impl Producer {
         Ok(Producer { native })
     }
 
-    /// Queues an event. Its report comes within the timeout of messages; never blocks.
+    /// Queues an event. Its report arrives within the message timeout. Never blocks.
     pub(super) fn send(
         &self,
         topic: &CString,
@@ -126,7 +126,7 @@ impl Producer {
         Err(error)
     }
 
-    /// Why librdkafka gave up on this producer, if it did: no event will be sent by it any more.
+    /// The fatal error of this producer, if there is one: it will send no more events.
     pub(super) fn fatal_error(&self) -> Option<RDKafkaErrorCode> {
         // SAFETY: a null buffer of length 0 asks for the code only.
         let code: RDKafkaErrorCode =
@@ -134,7 +134,7 @@ impl Producer {
         (code != RDKafkaErrorCode::NoError).then_some(code)
     }
 
-    /// What went wrong last with a broker, if anything did.
+    /// The last error with a broker, if there was one.
     pub(super) fn last_error(&self) -> Option<String> {
         let callbacks = self.native.client.context();
         let refusal = callbacks.refusal.lock().clone();
@@ -147,13 +147,13 @@ impl Producer {
         result_of(unsafe { c::rd_kafka_init_transactions(self.native.ptr(), millis(timeout)) })
     }
 
-    /// Begins a transaction.
+    /// Starts a transaction.
     pub(super) fn begin(&self) -> Result<(), TransactionError> {
         // SAFETY: the client lives.
         result_of(unsafe { c::rd_kafka_begin_transaction(self.native.ptr()) })
     }
 
-    /// Commits the transaction. Blocks. After a retriable error it is to be called again: the outcome is not known.
+    /// Commits the transaction. Blocks. After a retriable error it must be called again, because the outcome is unknown.
     pub(super) fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
         // SAFETY: the client lives; reports are received by their own thread.
         result_of(unsafe { c::rd_kafka_commit_transaction(self.native.ptr(), millis(timeout)) })
@@ -166,7 +166,7 @@ impl Producer {
     }
 }
 
-/// Ends the thread, which then ends the client: that blocks.
+/// Tells the thread to end. The thread then destroys the client, which blocks.
 impl Drop for Producer {
     fn drop(&mut self) {
         self.native.ends.store(true, Ordering::Release);
@@ -189,12 +189,12 @@ impl Native {
         unsafe { c::rd_kafka_poll(self.ptr(), timeout_ms) };
     }
 
-    /// Receives reports until the producer ends, and withdraws what waits then.
+    /// Receives reports until the producer ends; then withdraws the events that still wait.
     fn poll_to_the_end(self: Arc<Native>) {
         while !self.ends.load(Ordering::Acquire) {
             self.poll(POLL_MS);
         }
-        // Whoever else has the client is about to let it go; it ends on this thread.
+        // Other users of the client are about to drop it, so it is destroyed on this thread.
         while Arc::strong_count(&self) > 1 {
             self.poll(DRAIN_MS);
         }
@@ -231,14 +231,14 @@ fn result_of(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
     }
 }
 
-/// Receives the report on an event.
+/// Receives the report of an event.
 unsafe extern "C" fn on_report(_: *mut c::rd_kafka_t, message: *const c::rd_kafka_message_t, _: *mut c_void) {
     // SAFETY: `message` is valid during the call. Its private pointer is the sender that `send` gave with it, and no other
     // report has it.
     let (code, sender) =
         unsafe { ((*message).err, Box::from_raw((*message)._private.cast::<oneshot::Sender<Report>>())) };
     let code = RDKafkaErrorCode::from(code);
-    // Whoever no longer waits does not need it.
+    // Fails if nothing waits for the report any more.
     _ = sender.send(if code == RDKafkaErrorCode::NoError { Ok(()) } else { Err(code) });
 }
 
@@ -256,7 +256,7 @@ unsafe extern "C" fn on_log(
 ) {
     // SAFETY: both are texts during the call.
     let (facility, text) = unsafe { (CStr::from_ptr(facility), CStr::from_ptr(text)) };
-    // Whatever matters fails events too, and is reported there.
+    // Important problems also make events fail, and are reported with them.
     tracing::debug!(level, facility = %facility.to_string_lossy(), "librdkafka: {}", text.to_string_lossy());
 }
 
@@ -284,7 +284,7 @@ unsafe extern "C" fn on_connect(
     }
 }
 
-/// Reads an address of IPv4 or IPv6.
+/// Decodes an IPv4 or IPv6 address.
 ///
 /// # Safety
 /// `address` points to `length` bytes that are initialised.

@@ -1,12 +1,12 @@
-//! Transactions: a push is one transaction of the producer that its queue's owner has.
+//! Transactions: a push is one transaction of the producer of the queue's owner.
 //!
-//! The first push of a connection initialises the producer, which fences every other producer with the queue's
-//! `transactional.id` and ends what that one had open. A connection that was fenced stays so: its owner lost the queue.
+//! The first push of a connection initialises the producer. This fences every other producer with the queue's
+//! `transactional.id` and ends its open transaction. A fenced connection stays fenced: its owner lost the queue.
 //!
-//! An event that Kafka refuses aborts the transaction; the others are tried again without it. If the outcome of a commit is
-//! unknown, the next push asks for it first, and events that turn out to be committed are not sent again. What stays
-//! possible: a gateway that ends after the commit and before it takes the events from the queue leaves it to the next owner
-//! to send them again.
+//! If Kafka refuses an event, the transaction is aborted, and the other events are sent again without it. If the outcome of
+//! a commit is unknown, the next push determines it first, and omits those of its events that turn out to be committed. One
+//! case remains: if a gateway ends after the commit and before it removes the events from the queue, the next owner sends
+//! them again.
 
 use super::native::{Producer, TransactionError};
 use super::{config_of, send, start, topic_name};
@@ -24,14 +24,14 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The least time that a step of a transaction gets, however late the push is.
+/// The least time for a step of a transaction, even if the push is late.
 const LEAST_STEP: Duration = Duration::from_secs(1);
-/// How long to wait before a step is tried again.
+/// The delay before a step is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// How much longer than a push the broker waits for the end of a transaction.
+/// The broker's timeout for a transaction exceeds the timeout of a push by this much.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(20);
 
-/// A connection to a topic of Kafka, in transactions.
+/// A connection to a Kafka topic that uses transactions.
 pub(crate) struct TransactionalConnection(Arc<Queue>);
 
 struct Queue {
@@ -41,26 +41,26 @@ struct Queue {
     state: Mutex<State>,
 }
 
-/// One push at a time has it.
+/// The state of the transactions; one push at a time locks it.
 #[derive(Default)]
 struct State {
-    /// Initialised. `None` before the first push, and after a fatal error.
+    /// The initialised producer. `None` before the first push, and after a fatal error.
     producer: Option<Arc<Producer>>,
     is_fenced: bool,
     phase: Phase,
-    /// Events of a commit whose outcome became known late.
+    /// Events of a commit whose outcome was determined by a later push.
     committed: HashSet<String>,
 }
 
-/// Where the transaction stands.
+/// The state of the transaction.
 #[derive(Default)]
 enum Phase {
-    /// None is open.
+    /// No transaction is open.
     #[default]
     Idle,
-    /// It was started, and is to be aborted.
+    /// A transaction was started, and must be aborted.
     Open,
-    /// A commit of these events was asked for, and not answered.
+    /// A commit of these events was requested, and its outcome is unknown.
     InDoubt(Vec<String>),
 }
 
@@ -83,7 +83,7 @@ impl Connection for TransactionalConnection {
         let queue = self.0.clone();
         Box::pin(async move {
             let count = messages.len();
-            // A task, so that a push that was given up still ends its transaction.
+            // A separate task, so that an abandoned push still ends its transaction.
             let pushed = tokio::spawn(async move { queue.push(&messages).await });
             pushed.await.unwrap_or_else(|_| vec![Err(unavailable("the runtime ends")); count])
         })
@@ -101,7 +101,7 @@ impl Queue {
         if let Some(code) = state.producer.as_ref().and_then(|producer| producer.fatal_error()) {
             // Another producer would fence the queue's new owner.
             state.is_fenced |= is_fencing(code);
-            // The broker ends what it had open when the next one is initialised.
+            // The broker ends the open transaction when the next producer is initialised.
             (state.producer, state.phase) = (None, Phase::Idle);
         }
         outcomes
@@ -157,7 +157,7 @@ impl Queue {
         Ok(outcomes)
     }
 
-    /// The producer, which fences all others of the queue when it is made.
+    /// The producer. Creating it fences all other producers of the queue.
     async fn initialise(&self, state: &mut State, deadline: Instant) -> Result<Arc<Producer>, Failure> {
         if let Some(producer) = &state.producer {
             return Ok(producer.clone());
@@ -171,7 +171,7 @@ impl Queue {
         Ok(producer)
     }
 
-    /// Ends what an earlier push left.
+    /// Ends the transaction that an earlier push left.
     async fn resolve(
         &self,
         state: &mut State,
@@ -188,7 +188,7 @@ impl Queue {
                 state.phase = Phase::InDoubt(ids.clone());
                 match self.commit(state, producer, deadline).await {
                     Ok(()) => state.committed = ids.into_iter().collect(),
-                    // It was aborted: the events are sent again.
+                    // The transaction was aborted, so its events are sent again.
                     Err(_) if matches!(state.phase, Phase::Idle) => {}
                     Err(failure) => return Err(failure),
                 }
@@ -197,7 +197,7 @@ impl Queue {
         }
     }
 
-    /// Commits, or aborts if that can't be done. The phase says what is left to do.
+    /// Commits, or aborts if a commit is impossible. The phase tells what remains to be done.
     async fn commit(
         &self,
         state: &mut State,
@@ -241,7 +241,7 @@ impl Queue {
         self.attempt(deadline, step).await.map_err(|error| self.failed(state, name, &error))
     }
 
-    /// Takes a blocking step until it succeeds, fails for good, or its time is over.
+    /// Executes a blocking step until it succeeds, fails permanently, or times out.
     async fn attempt(
         &self,
         deadline: Instant,

@@ -1,4 +1,4 @@
-//! Bounds, order and deduplication of single operations.
+//! Tests of bounds, order and deduplication of single operations.
 
 use super::*;
 use crate::name::{KeyHash, TopicId, queue_object};
@@ -11,7 +11,7 @@ fn source(name: &str) -> SourceId {
     SourceId::new(name).expect("valid")
 }
 
-/// An empty shard whose receipts of these sources are known.
+/// An empty shard that was read with the receipts of these sources.
 fn empty(sources: &[&str]) -> Shard {
     let topic = TopicId::new("t").expect("valid");
     let id = Identity { topic, generation: 4, shard: 0, shards: 1 };
@@ -200,7 +200,7 @@ fn an_object_that_is_not_spilled_takes_a_bounded_number_of_bytes() {
         match plan(&shard, vec![page], None).expect("small") {
             Enqueue::Write(plan) if plan.added > 0 => shard = plan.after,
             Enqueue::Write(plan) => {
-                // Only receipts went.
+                // This operation only removed receipts.
                 assert_eq!(plan.after.resident_bytes(), shard.resident_bytes());
                 shard = plan.after;
                 break;
@@ -220,7 +220,7 @@ fn a_queue_that_drops_its_oldest_events_never_passes_its_limit() {
     let shard = enqueue(&empty(&["a"]), "a", (0..3).map(|id| record(id, 10)).collect()).after;
     let events: Vec<_> = (0..5).map(|id| record(id, 10)).collect();
     let refused = plan(&shard, vec![page(&shard, "a", events.clone())], Some(limit)).expect("small");
-    // What it has counts as moved, so that the mover removes it first.
+    // Events that the queue has count as moved, so the mover removes them first.
     assert!(matches!(refused, Enqueue::Nothing(moved) if moved[0].ids.len() == 3));
     let new = page(&shard, "a", events[3..].to_vec());
     let new = SourcePage { is_complete: false, ..new };

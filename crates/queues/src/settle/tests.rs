@@ -1,4 +1,4 @@
-//! What single operations of an owner do, with spilling.
+//! Tests of single operations of an owner, including spilling.
 
 use super::*;
 use crate::name::{KeyHash, TopicId, queue_object};
@@ -6,7 +6,7 @@ use crate::op::{Guard, ObjectReply, Step};
 use crate::record::{DeadReason, ID, Identity, OWNER, Owner, TAIL, Tail, encode};
 use crate::spill;
 
-/// A shard with batches of these numbers of events, each of 10 bytes.
+/// A shard with batches of these sizes; each event has 10 bytes.
 fn shard(batches: &[u64]) -> (Shard, Vec<(Bytes, Bytes)>) {
     let topic = TopicId::new("t").expect("valid");
     let id = Identity { topic, generation: 4, shard: 2, shards: 3 };

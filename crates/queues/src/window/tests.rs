@@ -1,4 +1,4 @@
-//! Scenes of delivery windows.
+//! Tests of delivery windows.
 
 use super::*;
 use crate::retry::Backoff;
@@ -20,7 +20,7 @@ fn at(ns: u64) -> Times {
     Times { steady_ns: 100 + ns, mono_ns: ns }
 }
 
-/// A window with these keys' events loaded, from sequence number 0 on.
+/// A window with events of these keys, loaded from sequence number 0 on.
 fn window(keys: &[u32]) -> Window {
     let mut window = Window::new(LIMITS, POLICY, &Head::default());
     load(&mut window, 0, keys);
@@ -37,7 +37,7 @@ fn next(window: &mut Window, ns: u64) -> Vec<u64> {
     sent.into_iter().map(|sendable| sendable.sequence).collect()
 }
 
-/// Writes what there is to be written; tells what it was.
+/// Writes the pending outcomes, and returns them.
 fn write(window: &mut Window, head: &mut Head) -> Vec<(u64, &'static str)> {
     let settlements = window.settlements(0);
     for settlement in &settlements {
@@ -187,7 +187,7 @@ fn events_behind_parked_ones_are_parked_when_they_fill_the_window() {
     let written = write(&mut window, &mut head);
     assert_eq!(written.iter().filter(|(_, what)| *what == "parked").count(), 3, "{written:?}");
     assert_eq!((head.cursor, window.parked()), (8, 3));
-    // The bound of parked events is reached: a fourth keeps its place in the log.
+    // The bound of parked events is reached: a fourth event keeps its place in the log.
     load(&mut window, 8, &[1, 6, 7, 8, 9, 10, 11, 12]);
     assert_eq!(next(&mut window, 0), [9, 10, 11, 12]);
     [9, 10, 11, 12].into_iter().for_each(|sequence| window.delivered(sequence));
@@ -196,7 +196,7 @@ fn events_behind_parked_ones_are_parked_when_they_fill_the_window() {
     let written = write(&mut window, &mut head);
     assert!(written.iter().all(|(_, what)| *what == "delivered"), "{written:?}");
     assert_eq!((head.cursor, window.wants()), (8, None));
-    // It goes on when the parked ones are delivered, in their order.
+    // The window continues when the parked events are delivered, in their order.
     for sequence in [0, 1, 2, 8] {
         assert_eq!(next(&mut window, 10), [sequence]);
         window.delivered(sequence);
@@ -217,7 +217,7 @@ fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
     let mut window = Window::new(LIMITS, POLICY, &Head { cursor: 5, ..Head::default() });
     let parked = |attempts, next_ns| Parked { event: event(1), attempts, next_ns, detail: "refused".into() };
     window.load_parked(2, parked(2, 10), 0, at(0));
-    // An hour ahead, as after a jump of the clock.
+    // The time is an hour ahead, as after a jump of the clock.
     window.load_parked(3, Parked { event: event(3), ..parked(2, 3_600_000_000_000) }, 0, at(0));
     load(&mut window, 5, &[1, 2]);
     assert_eq!(next(&mut window, 0), [3, 6]);
@@ -260,7 +260,7 @@ fn dropped_events_are_forgotten() {
     }
     window.rebase(&head);
     assert_eq!((window.in_flight(), window.len()), (2, 2));
-    // What is on its way may arrive yet: the next event of its key waits for that.
+    // The dropped event in flight may still arrive, so the next event of its key waits for it.
     assert!(next(&mut window, 0).is_empty());
     window.unreachable(0, "no answer", at(0), 0);
     assert_eq!((window.in_flight(), next(&mut window, 0)), (1, vec![1]));

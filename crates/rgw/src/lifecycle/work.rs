@@ -1,5 +1,6 @@
-//! Doing what buckets' rules say. The buckets that have rules are listed in [`SHARDS`] objects of the log pool
-//! (docs/format/rgw.md); who works on one of these holds its lock, so that several gateways share the work.
+//! The lifecycle worker, which applies buckets' rules. The buckets that have rules are listed in [`SHARDS`] objects of the log
+//! pool (docs/format/rgw.md). A gateway that works on one of these objects holds its lock, so that several gateways share the
+//! work.
 
 use super::{DAY, Rules};
 use crate::bucket::{Bucket, Versioning};
@@ -21,22 +22,22 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// `rgw_lc_max_objs`.
+/// Objects that list buckets (`rgw_lc_max_objs`).
 const SHARDS: u32 = 32;
-/// Keys looked at at a time, and how many of them at once.
+/// Keys in a page, and how many of them are processed at the same time.
 const PAGE: usize = 1000;
 const KEYS: usize = 8;
-/// Attempts at a change of the list that others change at the same time.
+/// Attempts at a change of the list that conflicts with concurrent changes.
 const ATTEMPTS: usize = 16;
-/// Buckets listed at a time.
+/// Buckets in a page.
 const BUCKETS: u64 = 1000;
-/// The lock of a shard, and how long it lasts unless it is taken again (`rgw_lc_lock_max_time`).
+/// The lock of a shard, and how long it lasts without renewal (`rgw_lc_lock_max_time`).
 const LOCK: &str = "lc_process";
 const LOCK_TIME: Duration = Duration::from_secs(90);
-/// How often it is looked whether something is to be done.
+/// How often the worker checks whether something is due.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// The types of events of versions and delete markers that rules remove or move.
+/// The types of events for versions and delete markers that rules remove or move.
 const EXPIRED_NONCURRENT: &[EventType] =
     &[EventType::ObjectExpirationNoncurrent, EventType::LifecycleExpirationDelete];
 const MOVED: &[EventType] = &[EventType::ObjectTransitionCurrent, EventType::LifecycleTransition];
@@ -45,19 +46,19 @@ const MOVED_NONCURRENT: &[EventType] =
 const EXPIRED_MARKER: &[EventType] =
     &[EventType::ObjectExpirationDeleteMarker, EventType::LifecycleExpirationDelete];
 
-/// When the worker works.
+/// The schedule of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    /// What a day of the rules is; a day, but for trying.
+    /// The length of a day in rules; 24 hours except in tests.
     pub(crate) day: Duration,
-    /// Seconds of the day (UTC) between which it begins.
+    /// The seconds of the day (UTC) between which work starts.
     pub(crate) from: u32,
     pub(crate) to: u32,
 }
 
 impl Schedule {
-    /// Reads `rgw_lifecycle_work_time`, `HH:MM-HH:MM`, and `rgw_lc_debug_interval`: seconds that a day lasts where it is
-    /// above zero.
+    /// Reads `rgw_lifecycle_work_time`, `HH:MM-HH:MM`, and `rgw_lc_debug_interval`, the length of a day in seconds if it is above
+    /// zero.
     pub(crate) fn read(time: &str, debug: i64) -> Result<Schedule> {
         let wrong = || Error::Invalid(format!("rgw_lifecycle_work_time is HH:MM-HH:MM, not '{time}'"));
         let seconds = |text: &str| -> Option<u32> {
@@ -71,19 +72,19 @@ impl Schedule {
         Ok(Schedule { day, from, to })
     }
 
-    /// Between looks whether something is to be done.
+    /// How often the worker checks whether something is due.
     fn look(&self) -> Duration {
         self.day.min(LOOK)
     }
 
-    /// Whether a bucket is due at `now_ns` whose last run started at `begun_ns`.
+    /// Whether a bucket whose last run started at `begun_ns` is due at `now_ns`.
     fn is_due(&self, begun_ns: u64, now_ns: u64) -> bool {
         if self.day != DAY {
             return now_ns.saturating_sub(begun_ns) >= self.day.as_nanos() as u64;
         }
         let day_ns = DAY.as_nanos() as u64;
         let second = (now_ns % day_ns / 1_000_000_000) as u32;
-        // It may go over midnight.
+        // The window may include midnight.
         let within = if self.from <= self.to {
             (self.from..=self.to).contains(&second)
         } else {
@@ -93,15 +94,15 @@ impl Schedule {
     }
 }
 
-/// How far the work on a bucket is.
+/// The progress of the work on a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LifecycleStatus {
-    /// Never worked on.
+    /// Never processed.
     #[default]
     Uninitial,
-    /// Being worked on, or the gateway that was is gone.
+    /// Being processed, or the gateway that was processing it has ended.
     Processing,
-    /// Came to its end.
+    /// Processed to the end.
     Complete,
 }
 
@@ -112,9 +113,9 @@ pub struct LifecycleEntry {
     pub id: String,
     /// When its last run started, in nanoseconds since 1970.
     pub begun_ns: u64,
-    /// How far the work is.
+    /// The progress of that run.
     pub status: LifecycleStatus,
-    /// Another one whenever rules are set: who finds the bucket without takes off only what was listed before.
+    /// Changes whenever rules are set. A gateway that finds no rules removes only the entry that was listed before.
     pub(crate) tag: String,
 }
 
@@ -122,7 +123,7 @@ impl Versioned for LifecycleEntry {
     const NAME: &'static str = "lifecycle entry";
 }
 
-/// What went by rules.
+/// What rules removed or moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
     /// Objects removed, or hidden behind a delete marker.
@@ -131,7 +132,7 @@ pub struct Expired {
     pub noncurrent: u64,
     /// Delete markers removed.
     pub markers: u64,
-    /// Uploads ended.
+    /// Uploads aborted.
     pub uploads: u64,
     /// Versions moved to another storage class.
     pub moved: u64,
@@ -152,7 +153,7 @@ fn shard_of(bucket: &str) -> String {
 }
 
 impl Gateway {
-    /// Lists a bucket among those with rules, or takes it off.
+    /// Adds a bucket to the list of buckets with rules, or removes it.
     pub(crate) async fn note_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
         let (shard, name) = (shard_of(&bucket.name), Bytes::from(bucket.name.clone()));
         if has_rules {
@@ -167,7 +168,7 @@ impl Gateway {
         }
     }
 
-    /// What the list has of a bucket.
+    /// The entry of a bucket in the list.
     pub(crate) async fn lifecycle_entry(&self, bucket: &str) -> Result<Option<LifecycleEntry>> {
         let (shard, name) = (shard_of(bucket), Bytes::from(bucket.to_owned()));
         let found = match self.pools.lifecycle.omap_get_vals_by_keys(&shard, vec![name.clone()]).await {
@@ -177,7 +178,7 @@ impl Gateway {
         found.get(&name).map(|entry| record::decode(&shard, entry)).transpose()
     }
 
-    /// Takes a bucket off the list, unless it was listed again since it was listed with that tag.
+    /// Removes a bucket from the list, unless its entry has another tag by now.
     pub(crate) async fn unlist_lifecycle(&self, bucket: &str, tag: &str) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let listed = self.lifecycle_entry(bucket).await?;
@@ -189,7 +190,7 @@ impl Gateway {
         Err(Error::Contended(bucket.to_owned()))
     }
 
-    /// Puts something else on the list in the place of what it has of a bucket; tells whether it had just that.
+    /// Replaces the entry `old` of a bucket with `new`, or removes it, by compare-and-swap. Returns whether the list had `old`.
     async fn swap_lifecycle(
         &self,
         bucket: &str,
@@ -223,7 +224,7 @@ impl Gateway {
                 let name = String::from_utf8_lossy(name).into_owned();
                 match record::decode(shard, value) {
                     Ok(entry) => all.push((name, entry)),
-                    // Other buckets are processed.
+                    // The other buckets are still processed.
                     Err(error) => {
                         tracing::error!(%error, bucket = name, "rgw: the entry of a bucket in the list of lifecycles is damaged");
                     }
@@ -245,7 +246,7 @@ impl Gateway {
         Ok(all)
     }
 
-    /// Does what is due in all buckets whose turn it is by the schedule; with `all`, in every bucket.
+    /// Processes the buckets that are due by the schedule; with `all`, every bucket.
     pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<Expired> {
         let (mut expired, mut failed) = (Expired::default(), None);
         for shard in (0..SHARDS).map(|shard| format!("lc.{shard}")) {
@@ -257,20 +258,20 @@ impl Gateway {
             let done = self.process_shard(&shard, all).await;
             match self.pools.lifecycle.unlock(&shard, LOCK, self.session()).await {
                 Ok(()) => {}
-                // It lapsed.
+                // The lock expired.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => tracing::debug!(%error, shard, "rgw: a lock was not given back"),
             }
             match done {
                 Ok(done) => expired.add(done),
-                // Other shards may be on other OSDs.
+                // Other shards may be on other OSDs and are still processed.
                 Err(error) => failed = Some(error),
             }
         }
         failed.map_or(Ok(expired), Err)
     }
 
-    /// Takes a shard's lock, or takes it again; tells whether it has it.
+    /// Takes or renews a shard's lock. Returns whether this gateway holds it.
     async fn lock_lifecycle(&self, shard: &str) -> Result<bool> {
         let renew = nacre_types::cls::lock::MAY_RENEW;
         let taken = self.pools.lifecycle.lock_exclusive(shard, LOCK, self.session(), "", LOCK_TIME, renew);
@@ -283,14 +284,14 @@ impl Gateway {
 
     async fn process_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<Expired> {
         let mut expired = Expired::default();
-        // Read again: another gateway may have finished it meanwhile.
+        // The entries are read again: another gateway may have processed them meanwhile.
         for (name, entry) in self.lifecycle_shard(shard).await? {
             if !all && !self.lifecycle.is_due(entry.begun_ns, now_ns()) {
                 continue;
             }
             match self.process_lifecycle(&name).await {
                 Ok(done) => expired.add(done),
-                // Removed, or made again without rules.
+                // The bucket is gone, or has no rules.
                 Err(Error::NoSuchBucket(_)) => {
                     self.unlist_lifecycle(&name, &entry.tag).await?;
                 }
@@ -302,7 +303,7 @@ impl Gateway {
         Ok(expired)
     }
 
-    /// Does what is due in a bucket now.
+    /// Does everything that is due in a bucket now.
     pub async fn process_lifecycle(self: &Arc<Gateway>, name: &str) -> Result<Expired> {
         let bucket = Arc::new(self.bucket(name).await?);
         let (mut bucket, mut rules) = ruled(bucket, name)?;
@@ -322,7 +323,7 @@ impl Gateway {
             while let Some((key, done)) = keys.next().await {
                 match done {
                     Ok(done) => expired.add(done),
-                    // Other objects are processed.
+                    // The other objects are still processed.
                     Err(
                         error @ (Error::Corrupt { .. } | Error::Contended(_) | Error::NoSuchStorageClass(_)),
                     ) => {
@@ -336,7 +337,7 @@ impl Gateway {
             let Some((last, _)) = found.next else { break };
             query.after = last;
             if now_ns() - renewed > LOCK_TIME.as_nanos() as u64 / 3 {
-                // Who has it now does the rest.
+                // The gateway that holds the lock now does the rest.
                 if !self.lock_lifecycle(&shard).await? {
                     return Ok(expired);
                 }
@@ -353,7 +354,7 @@ impl Gateway {
         Ok(expired)
     }
 
-    /// A bucket and its rules as they are now: either may be others since a page was listed, or be gone.
+    /// A bucket and its rules as they are now: either may have changed or been removed since a page was listed.
     async fn still_ruled(&self, bucket: &Bucket) -> Result<(Arc<Bucket>, Arc<Rules>)> {
         let now = self.known_bucket(&bucket.name).await?;
         if now.id == bucket.id {
@@ -363,7 +364,7 @@ impl Gateway {
         }
     }
 
-    /// Notes how far the work on a bucket is, if it is still listed.
+    /// Records the progress of the work on a bucket, if the bucket is still listed.
     async fn note_progress(&self, bucket: &Bucket, begun_ns: u64, status: LifecycleStatus) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let listed = self.lifecycle_entry(&bucket.name).await?;
@@ -376,7 +377,7 @@ impl Gateway {
         Err(Error::Contended(bucket.name.clone()))
     }
 
-    /// Does what is due of a key.
+    /// Does what is due for a key.
     async fn expire(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -400,7 +401,7 @@ impl Gateway {
         let Some(current) = self.current(bucket, key).await? else { return Ok(expired) };
         let newest = &current.head;
         if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
-            // What was written since is another object.
+            // An object that was written since must not be removed.
             let unchanged = Condition::Unchanged(current.mark);
             let (cause, owner) = (Cause::lifecycle(self), (key, &*bucket.owner));
             let events = (&cause, RemovalEvents::EXPIRATION);
@@ -431,7 +432,7 @@ impl Gateway {
                     rules.removes_noncurrent((key, head), (newer_ns, at - 1), now, day)
                 };
                 if goes {
-                    // What it was followed by may be removed meanwhile: then it is the object now.
+                    // The version that followed it may have been removed meanwhile; then this one is the current object.
                     let newest = at == 0;
                     let may = move |head: &Head, is_newest| match is_newest == newest {
                         true => head.check_lock(false),
@@ -478,7 +479,7 @@ impl Gateway {
                 }
                 match self.abort_upload(&bucket, key, id).await {
                     Ok(()) => ended += 1,
-                    // Completed or ended meanwhile, or just being so.
+                    // The upload was completed or aborted meanwhile, or is about to be.
                     Err(Error::NoSuchUpload | Error::IndexBusy(_)) => {}
                     Err(error) => return Err(error),
                 }
@@ -491,13 +492,13 @@ impl Gateway {
     }
 }
 
-/// A bucket and its rules; one without counts as gone.
+/// A bucket and its rules. A bucket without rules counts as gone.
 fn ruled(bucket: Arc<Bucket>, name: &str) -> Result<(Arc<Bucket>, Arc<Rules>)> {
     let rules = bucket.lifecycle.clone().ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
     Ok((bucket, rules))
 }
 
-/// Does what is due from time to time, as long as the gateway is there.
+/// Processes due buckets periodically, as long as the gateway exists.
 pub(crate) async fn work(gateway: Weak<Gateway>, schedule: Schedule) {
     loop {
         tokio::time::sleep(schedule.look()).await;

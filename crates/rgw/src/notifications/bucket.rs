@@ -1,6 +1,6 @@
 //! Notification configurations of buckets (`?notification`): S3's requests, and Ceph's for single configurations.
 //!
-//! They do not go through the protocol's own operations, whose structures lack Ceph's filters by metadata and tags.
+//! They do not use the protocol's own operations, whose structures lack Ceph's filters by metadata and tags.
 
 use super::topics::may_publish;
 use crate::bucket::{Bucket, NOTIFICATIONS};
@@ -17,15 +17,15 @@ use std::sync::Arc;
 
 /// The parameter of these requests; its value names a configuration.
 const PARAMETER: &str = "notification";
-/// The longest document.
+/// The largest document.
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
-/// Takes the requests for buckets' notification configurations.
+/// Handles the requests for buckets' notification configurations.
 pub(crate) struct BucketRoute {
     pub(crate) gateway: Arc<Gateway>,
 }
 
-/// The configuration that a query names, empty for all; `None` where the query is for something else.
+/// The configuration that a query names; empty for all. `None` if the query is for something else.
 fn configuration_of(query: &str) -> Option<String> {
     let decode = |text: &str| {
         let text = text.replace('+', " ");
@@ -52,7 +52,7 @@ impl S3Route for BucketRoute {
             && route_bucket(uri, marks).is_some()
     }
 
-    /// [`BucketRoute::call`] does it, with the bucket at hand.
+    /// [`BucketRoute::call`] checks access, because it has the bucket.
     async fn check_access(&self, _: &mut S3Request<Body>) -> S3Result<()> {
         Ok(())
     }
@@ -118,7 +118,7 @@ impl BucketRoute {
             }
             configuration.topic = topic.arn.clone();
         }
-        // What is stored is compiled by every gateway that reads the bucket.
+        // Every gateway that reads the bucket compiles what is stored.
         Matcher::new(config.clone()).map_err(Error::from)?;
         self.gateway.set_notifications(bucket, &config).await?;
         Ok(())
@@ -132,7 +132,7 @@ impl Gateway {
             self.list_notifying(&listed).await?;
         }
         self.change_notifications(name, |bucket, now| {
-            // Another bucket of that name is not listed.
+            // Another bucket created with that name is not listed.
             if bucket.id != listed.id {
                 return Err(Error::Contended(name.to_owned()));
             }
@@ -142,7 +142,7 @@ impl Gateway {
         .await
     }
 
-    /// Removes a bucket's notification configuration of that id, or all of them without an id. One that is not there is no error.
+    /// Removes a bucket's notification configuration `id`, or all of them without an id. It is not an error if there is none.
     pub async fn remove_notifications(&self, bucket: &str, id: Option<&str>) -> Result<()> {
         self.change_notifications(bucket, |_, now| {
             now.remove(id);
@@ -170,7 +170,7 @@ impl Gateway {
         changed.await.map(drop)
     }
 
-    /// What radosgw-admin prints of a bucket's notification configurations.
+    /// A bucket's notification configurations, as radosgw-admin prints them; only the one with `id` if it is given.
     pub async fn describe_notifications(&self, bucket: &str, id: Option<&str>) -> Result<Value> {
         let config: NotificationConfig = self.bucket(bucket).await?.document(NOTIFICATIONS)?;
         match id {

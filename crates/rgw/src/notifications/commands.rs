@@ -1,4 +1,4 @@
-//! What commands show of topics' queues and do with them, in radosgw-admin's words.
+//! Commands that show and change topics' queues, in radosgw-admin's terms.
 
 use crate::error::Result;
 use crate::gateway::{Change, Gateway, now_ns};
@@ -11,24 +11,24 @@ use nacre_topics::topic::TopicId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Dead letters shown in one page of the queue.
+/// Dead letters read at a time.
 const PAGE: u64 = 256;
 
-/// Which dead letters of a topic are meant.
+/// The dead letters of a topic that a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadLetters {
-    /// All that there are.
+    /// All dead letters.
     All,
-    /// The one with this number.
+    /// The dead letter with this number.
     One(u64),
 }
 
-/// What is done with dead letters.
+/// What a command does with dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadLetterAction {
-    /// They are delivered again, marked so.
+    /// Delivers them again, marked as replayed.
     Replay,
-    /// They are removed for good.
+    /// Removes them permanently.
     Purge,
 }
 
@@ -42,7 +42,7 @@ impl From<DeadLetters> for Letters {
 }
 
 fn seconds(ns: u64) -> f64 {
-    // Milliseconds are exact enough, and read well.
+    // Milliseconds are precise enough and readable.
     (ns / 1_000_000) as f64 / 1000.0
 }
 
@@ -67,7 +67,7 @@ fn shard(stats: &ShardStats, now_ns: u64) -> Value {
     })
 }
 
-/// What `topic stats` prints: radosgw-admin's sums, then Nacre's figures.
+/// What `topic stats` prints: radosgw-admin's totals, then Nacre's figures.
 fn stats(report: &TopicReport, now_ns: u64) -> Value {
     let totals = &report.totals;
     let missing: Vec<Value> = report
@@ -123,7 +123,7 @@ impl Gateway {
         Ok(stats(&report, now_ns()))
     }
 
-    /// How the circuit breaker of a topic's endpoint is in the gateways that run, by the numbers of their sessions.
+    /// The state of the circuit breaker of a topic's endpoint in each running gateway, by the number of its session.
     async fn breakers(&self, topic: TopicId) -> Result<BTreeMap<u64, BreakerState>> {
         let answers = self.ask_gateways(&Change::AskBreaker(topic.to_string())).await?;
         let state = |(session, answer): (u64, Bytes)| {
@@ -132,19 +132,19 @@ impl Gateway {
         Ok(answers.into_iter().filter_map(state).collect())
     }
 
-    /// How it is in this gateway; empty where it delivers nothing, or the topic is unknown to it.
+    /// The state of that circuit breaker in this gateway; empty if this gateway has no notifier.
     pub(crate) fn breaker_here(&self, topic: &str) -> &'static str {
         let (Some(notifier), Ok(topic)) = (self.notifier(), topic.parse::<TopicId>()) else { return "" };
         notifier.breaker(topic).as_str()
     }
 
-    /// At most `max` events of a topic's queue, as `topic dump` prints them: in the order of each shard.
+    /// At most `max` events of a topic's queue, as `topic dump` prints them: those of each shard in order.
     pub async fn dump_topic(&self, name: &str, max: usize) -> Result<Value> {
         let found = self.serving_notifier()?.dump(&self.topic_arn(name), max).await?;
         Ok(found.iter().map(queued).collect())
     }
 
-    /// At most `max` dead letters of a topic behind a number, oldest first.
+    /// At most `max` dead letters of a topic with numbers above `after`, oldest first.
     pub async fn dead_letters(&self, name: &str, after: Option<u64>, max: u64) -> Result<Value> {
         let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
         let (mut found, mut after) = (Vec::new(), after);
@@ -157,7 +157,7 @@ impl Gateway {
         Ok(found.into())
     }
 
-    /// Delivers dead letters of a topic again or removes them; returns how many.
+    /// Delivers dead letters of a topic again, or removes them. Returns how many.
     pub async fn dispose_dead_letters(
         &self,
         name: &str,
@@ -168,7 +168,7 @@ impl Gateway {
         Ok(match action {
             DeadLetterAction::Replay => {
                 let replayed = notifier.replay_letters(&arn, which.into()).await;
-                // Gateways deliver them, and look at the topic when they are told of it.
+                // Gateways deliver them, and check the topic when they are notified of it.
                 self.tell_of_events(&arn).await;
                 replayed?
             }

@@ -1,4 +1,4 @@
-//! What this process does with topics' queues: the notifier of `nacre-notify`, and what that one asks of the gateway.
+//! Delivery of topics' queues by this process: the notifier of `nacre-notify`, and what it needs from the gateway.
 
 use super::EndpointRules;
 use crate::bucket::Bucket;
@@ -11,14 +11,14 @@ use nacre_notify::push::Pusher;
 use nacre_notify::{BucketOutbox, Notifier, NotifierConfig, Outboxes, Settings};
 use std::sync::{Arc, Weak};
 
-/// What a process needs that takes care of topics' queues.
+/// What a process needs to serve topics' queues.
 #[derive(Clone)]
 pub struct Delivery {
-    /// What endpoints may name: asked when topics are made, and by the clients at each connection.
+    /// The policy for endpoints, which is checked when topics are created and by the clients at each connection.
     pub rules: EndpointRules,
     /// The clients of endpoints.
     pub pusher: Arc<dyn Pusher>,
-    /// Bounds and times of delivery.
+    /// Limits and times of delivery.
     pub settings: Settings,
 }
 
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Delivery {
     }
 }
 
-/// Begins delivery, as the gateway's configuration says.
+/// Starts delivery, as the gateway's configuration says.
 pub(crate) fn start(gateway: &Arc<Gateway>, delivery: &Delivery, session: u64) -> Arc<Notifier> {
     Notifier::start(NotifierConfig {
         env: tokio_environment(tokio::runtime::Handle::current()),
@@ -45,16 +45,16 @@ pub(crate) fn start(gateway: &Arc<Gateway>, delivery: &Delivery, session: u64) -
     })
 }
 
-/// The buckets with notifications, and the gateways that run.
+/// Provides the notifier with the buckets that have notifications, and with the running gateways.
 struct Buckets(Weak<Gateway>);
 
-/// Where a bucket's index may hold events.
+/// The shards of a bucket's index, which may hold events.
 fn outbox_of(bucket: &Bucket) -> BucketOutbox {
     let shards = (0..bucket.shards).map(|shard| index::shard_name(bucket, shard)).collect();
     BucketOutbox { bucket: bucket.id.clone(), shards }
 }
 
-/// The notifier knows errors of RADOS only; whatever else is wrong is logged here, and tried again later as these are.
+/// The notifier knows only errors of RADOS. Other errors are logged here, and retried later as those are.
 fn rados_error(error: Error) -> nacre_client::Error {
     match error {
         Error::Rados(error) => error,
@@ -66,7 +66,7 @@ fn rados_error(error: Error) -> nacre_client::Error {
 }
 
 impl Buckets {
-    /// Asks the gateway, as long as there is one.
+    /// Asks the gateway; fails with [`nacre_client::Error::ShutDown`] if it is gone.
     fn ask<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
         ask: impl FnOnce(Arc<Gateway>) -> F + Send + 'static,
@@ -95,7 +95,7 @@ impl Outboxes for Buckets {
         let (id, shard) = (bucket.to_owned(), shard.to_owned());
         self.ask(|gateway| async move {
             match gateway.notifying_bucket(&id).await? {
-                // One of another generation is frozen for good.
+                // A shard of another generation is frozen for good.
                 Some(bucket) if outbox_of(&bucket).shards.contains(&shard) => {
                     index::open_left(&gateway, &bucket, &shard).await
                 }
@@ -113,12 +113,12 @@ impl Outboxes for Buckets {
 }
 
 impl Gateway {
-    /// What takes care of topics' queues; `None` in a process that does nothing with them.
+    /// The notifier, which serves topics' queues; `None` in a process that does not.
     pub(crate) fn notifier(&self) -> Option<&Arc<Notifier>> {
         self.notifier.get()
     }
 
-    /// A gateway is known to have ended: what it delivered is taken over at once.
+    /// Notes that a gateway is known to have ended: what it delivered is taken over at once.
     pub(crate) fn gateway_ended(&self, session: &str) {
         let number = session.strip_prefix("client.").and_then(|number| number.parse().ok());
         if let (Some(notifier), Some(number)) = (self.notifier(), number) {

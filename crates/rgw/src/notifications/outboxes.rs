@@ -1,8 +1,8 @@
 //! The list of buckets whose indexes may hold events: those that have notification configurations, or had some.
 //!
-//! A bucket is listed before it gets its first configuration, under its id, and taken off once it is gone: a change that began under
-//! a configuration may be finished by another gateway long after the configuration was removed. To look in vain into the index of
-//! a bucket that has none any more costs little.
+//! A bucket is listed under its id before it gets its first configuration, and removed from the list once it is gone: a change
+//! that was prepared under a configuration may be finished by another gateway long after the configuration was removed. Checking
+//! the index of a bucket that has no events any more costs little.
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -33,14 +33,14 @@ impl Versioned for Listed {
 }
 
 impl Gateway {
-    /// Lists a bucket that is to get notification configurations.
+    /// Lists a bucket that is about to get notification configurations.
     pub(super) async fn list_notifying(&self, bucket: &Bucket) -> Result<()> {
         let entry = record::encode(&Listed { name: bucket.name.clone() });
         let list = self.pools.log.with_namespace(NAMESPACE);
         Ok(list.omap_set(LIST, vec![(Bytes::from(bucket.id.clone()), entry)]).await?)
     }
 
-    /// The bucket of that id as its record says now, if it is listed and still there.
+    /// The bucket with that id, as its record says now, if it is listed and still exists.
     pub(crate) async fn notifying_bucket(&self, id: &str) -> Result<Option<Bucket>> {
         let list = self.pools.log.with_namespace(NAMESPACE);
         let key = Bytes::from(id.to_owned());
@@ -54,7 +54,7 @@ impl Gateway {
         }
     }
 
-    /// All listed buckets that are still there. Others are taken off the list.
+    /// All listed buckets that still exist. Removes the others from the list.
     pub(crate) async fn notifying_buckets(&self) -> Result<Vec<Bucket>> {
         let list = self.pools.log.with_namespace(NAMESPACE);
         let (mut found, mut after) = (Vec::new(), Bytes::new());
@@ -67,9 +67,9 @@ impl Gateway {
                 let id = String::from_utf8_lossy(key).into_owned();
                 match self.listed_bucket(&id, value).await {
                     Ok(Some(bucket)) => found.push(bucket),
-                    // Ids are never used again: no bucket gets this entry back.
+                    // Ids are never reused, so this entry can't become valid again.
                     Ok(None) => self.unlist_notifying(key, value).await?,
-                    // It must not stop the events of others.
+                    // A damaged bucket must not stop the events of others.
                     Err(error @ Error::Corrupt { .. }) => {
                         tracing::error!(%error, id, "rgw: a bucket with notifications is damaged");
                     }

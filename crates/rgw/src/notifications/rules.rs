@@ -1,4 +1,4 @@
-//! What endpoints may name, as this gateway's options and its place in the network say.
+//! The policy for endpoints of topics, from this gateway's options and the addresses in its cluster.
 
 use crate::gateway::Gateway;
 use nacre_client::Cluster;
@@ -11,24 +11,24 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How often it is looked where other gateways are.
+/// How often the addresses of other gateways are read.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Called with what endpoints may name, whenever that may have changed.
+/// Called with the policy whenever it may have changed.
 type OnChange = Box<dyn Fn(EndpointPolicy) + Send + Sync>;
 
-/// Tells what endpoints may name. Cheap to clone.
+/// Provides the policy for endpoints. Cheap to clone.
 ///
-/// The topic API asks when a topic is made or changed; the clients of endpoints are told of changes ([`EndpointRules::on_change`])
-/// and check each connection.
+/// The topic API asks for the policy when a topic is created or changed. The clients of endpoints are told of changes
+/// ([`EndpointRules::on_change`]) and check each connection.
 #[derive(Clone)]
 pub struct EndpointRules(Arc<Inner>);
 
 struct Inner {
     cluster: Cluster,
-    /// Where this gateway listens.
+    /// The addresses that this gateway listens on.
     listening: Mutex<Vec<IpAddr>>,
-    /// Where other gateways are.
+    /// The addresses of other gateways.
     gateways: Mutex<BTreeSet<IpAddr>>,
     told: Mutex<Vec<OnChange>>,
     option_changed: Notify,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for EndpointRules {
 }
 
 impl EndpointRules {
-    /// Of a gateway of that cluster, which listens nowhere yet.
+    /// The rules of a gateway of that cluster, which does not listen yet.
     pub fn new(cluster: &Cluster) -> EndpointRules {
         EndpointRules(Arc::new(Inner {
             cluster: cluster.clone(),
@@ -52,7 +52,7 @@ impl EndpointRules {
         }))
     }
 
-    /// What counts now.
+    /// The current policy.
     pub fn policy(&self) -> EndpointPolicy {
         let Inner { cluster, listening, gateways, .. } = &*self.0;
         let is_on = |option: &str| cluster.option(option).is_some_and(|text| text == "true");
@@ -70,7 +70,7 @@ impl EndpointRules {
             .chain(gateways.iter().copied())
             .chain(listening.iter().filter(is_specific).copied())
             .collect();
-        // A gateway elsewhere is reached over a network, and a topic that is made through it is served by this one too.
+        // A gateway elsewhere is reached over a network, and this gateway also serves topics that are created through it.
         let is_beyond = |address: &IpAddr| !address.to_canonical().is_loopback();
         let folder = cluster.option(CA_FOLDER_OPTION).filter(|folder| !folder.is_empty());
         EndpointPolicy {
@@ -82,12 +82,13 @@ impl EndpointRules {
         }
     }
 
-    /// Has `told` called with what counts then, whenever that may have changed.
+    /// Calls `told` with the new policy whenever it may have changed.
     pub fn on_change(&self, told: impl Fn(EndpointPolicy) + Send + Sync + 'static) {
         self.0.told.lock().push(Box::new(told));
     }
 
-    /// An option was changed; may be called where options can't be read. What counts is worked out soon afterwards, by the gateway.
+    /// Notes that an option was changed. May be called where options can't be read: the gateway evaluates the new policy soon
+    /// afterwards.
     pub fn option_changed(&self) {
         self.0.option_changed.notify_one();
     }
@@ -97,13 +98,13 @@ impl EndpointRules {
         self.0.told.lock().iter().for_each(|told| told(policy.clone()));
     }
 
-    /// The gateway listens at these addresses.
+    /// Records that the gateway listens on these addresses.
     fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
         self.0.listening.lock().extend(addresses);
         self.changed();
     }
 
-    /// Gateways are at these addresses. The cluster's map may have changed too.
+    /// Records the addresses of gateways. The cluster's map may have changed too.
     fn note_gateways(&self, addresses: BTreeSet<IpAddr>) {
         *self.0.gateways.lock() = addresses;
         self.changed();
@@ -111,13 +112,13 @@ impl EndpointRules {
 }
 
 impl Gateway {
-    /// The gateway listens at these addresses.
+    /// Records that the gateway listens on these addresses.
     pub(crate) fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
         self.rules.note_listening(addresses);
     }
 }
 
-/// Notes where gateways are and what options say, as long as the gateway is there.
+/// Keeps the addresses of gateways and the options up to date, as long as the gateway exists.
 pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
     let Some(rules) = gateway.upgrade().map(|gateway| gateway.rules.clone()) else { return };
     while let Some(gateway) = gateway.upgrade() {
@@ -129,7 +130,7 @@ pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
             }
         }
         drop(gateway);
-        // Whether time is over or an option was changed: both are looked at then.
+        // Both are read again, whether the time has passed or an option was changed.
         _ = tokio::time::timeout(LOOK, rules.0.option_changed.notified()).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Topics: who may do what with them, how they are made and changed, and what this gateway remembers of them.
+//! Topics: permissions, creation and changes, and what this gateway caches of them.
 //!
-//! A topic's record is changed by compare-and-swap. All gateways are told of a change before its request succeeds, so that what
-//! they remember is true.
+//! A topic's record is changed by compare-and-swap. All gateways are notified of a change before its request succeeds, so that
+//! their caches are not stale.
 
 use crate::caps::{self, Perm};
 use crate::error::{Error, Result};
@@ -21,11 +21,11 @@ use nacre_types::encoding::DecodeError;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The option that says how many shards a new topic has.
+/// The option for the number of shards of a new topic.
 const SHARDS_OPTION: &str = "rgw_bucket_persistent_notif_num_shards";
-/// Attempts at a change of a topic that others change at the same time.
+/// Attempts at a change of a topic that conflicts with concurrent changes.
 const ATTEMPTS: usize = 16;
-/// The condition's key that names the bucket whose configuration is to name the topic.
+/// The condition key for the bucket whose configuration is to name the topic.
 const SOURCE_ARN: &str = "aws:sourcearn";
 /// Attributes that decide where a topic's password is sent, or how safely.
 const DESTINATION: [&str; 6] =
@@ -33,7 +33,7 @@ const DESTINATION: [&str; 6] =
 /// The name by which endpoints on the gateway's own host are usually called.
 const LOCALHOST: &str = "localhost";
 
-/// A topic's name within the cluster, as it is remembered and told of.
+/// A topic's name within the cluster, as the cache and notifies use it.
 fn key_of(arn: &TopicArn) -> String {
     format!("{}:{}", arn.tenant, arn.name)
 }
@@ -42,7 +42,7 @@ fn invalid(parameter: &str, reason: impl Into<String>) -> Error {
     Error::Topic(nacre_topics::Error::Invalid { parameter: parameter.to_owned(), reason: reason.into() })
 }
 
-/// A topic's policy; `None` where it has none. One that can't be read fails the request: it may be what denies it.
+/// A topic's policy; `None` if it has none. A policy that can't be read fails the request, because it might deny it.
 fn policy_of(topic: &Topic) -> Result<Option<Policy>> {
     let text = topic.attributes.policy.as_str();
     if text.is_empty() {
@@ -67,8 +67,8 @@ fn check_policy(attributes: &Attributes) -> Result<()> {
     }
 }
 
-/// What the caller may do with the topic: its own policies and the topic's decide, and where they say nothing the ownership and
-/// capabilities.
+/// Whether the caller may perform the action on the topic. The caller's policies and the topic's policy decide; if they say
+/// nothing, ownership and capabilities do.
 fn is_permitted(caller: &Caller, topic: &Topic, action: &str) -> Result<bool> {
     let policy = policy_of(topic)?;
     Ok(match caller.decision(policy.as_ref(), action, &topic.arn.to_string()) {
@@ -86,16 +86,17 @@ fn denied(action: &str, topic: &TopicArn) -> Failure {
     Failure::new(StatusCode::FORBIDDEN, "AuthorizationError", message)
 }
 
-/// Refuses who may not do that with the topic.
+/// Fails unless the caller may perform the action on the topic.
 pub(super) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> Result<(), Failure> {
     if is_permitted(caller, topic, action)? { Ok(()) } else { Err(denied(action, &topic.arn)) }
 }
 
-/// Refuses who was only permitted to change the topic, and would have its password sent elsewhere: it would learn it.
+/// Refuses a change that sends the topic's password elsewhere if the caller is only permitted to change the topic: the caller
+/// would learn the password.
 fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<(), Failure> {
     let attributes = &topic.attributes;
     let stays = match attribute {
-        // What it has of credentials goes with it.
+        // Credentials in the endpoint itself are replaced together with it.
         "push-endpoint" => attributes.password.is_some(),
         _ => attributes.has_secret(),
     };
@@ -115,13 +116,13 @@ pub(super) fn may_publish(caller: &Caller, topic: &Topic, bucket: &str) -> Resul
 }
 
 impl Gateway {
-    /// The ARN of the default tenant's topic of that name. Users have no tenants here.
+    /// The ARN of the default tenant's topic with that name. Users have no tenants here.
     pub(crate) fn topic_arn(&self, name: &str) -> TopicArn {
         TopicArn { zonegroup: self.config.region.clone(), tenant: String::new(), name: name.to_owned() }
     }
 
-    /// The topic of that tenant and name, as it was at the beginning of the call or later; `None` where there is none. The zone
-    /// group does not count.
+    /// The topic with that tenant and name, as it was when the call began or later; `None` if there is none. The zone group is
+    /// ignored.
     pub(crate) async fn known_topic(&self, arn: &TopicArn) -> Result<Option<Arc<Topic>>> {
         let asking = async { Ok(self.stored_topic(arn).await?.map(|stored| Arc::new(stored.record.topic))) };
         let known = self.known(&self.memory.topics, &key_of(arn), asking).await?;
@@ -132,20 +133,20 @@ impl Gateway {
         Ok(self.pools.topics.get(arn).await?)
     }
 
-    /// A topic, read again.
+    /// Reads a topic, bypassing the cache.
     pub async fn topic(&self, name: &str) -> Result<Topic> {
         let arn = self.topic_arn(name);
         let found = self.stored_topic(&arn).await?;
         Ok(found.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?.record.topic)
     }
 
-    /// At most `max` topics behind `after`, by name, and whether there are more.
+    /// At most `max` topics after `after`, by name, and whether there are more.
     pub async fn topics(&self, after: Option<&str>, max: u64) -> Result<(Vec<Topic>, bool)> {
         let page = self.pools.topics.list("", after, max).await?;
         Ok((page.topics.into_iter().map(|stored| stored.record.topic).collect(), page.more))
     }
 
-    /// A page of the topics that the caller may see.
+    /// A page of the topics that the caller may see, and whether there are more.
     pub(super) async fn visible_topics(
         &self,
         caller: &Caller,
@@ -157,12 +158,12 @@ impl Gateway {
             let (topics, more) = self.topics(after.as_deref(), max as u64 + 1).await?;
             after = topics.last().map(|topic| topic.arn.name.clone());
             for topic in topics {
-                // A decision by costly policies takes milliseconds: other requests go on.
+                // Evaluating expensive policies takes milliseconds, in which other requests may run.
                 tokio::task::yield_now().await;
                 match is_permitted(caller, &topic, "sns:GetTopicAttributes") {
                     Ok(true) if found.len() == max => return Ok((found, true)),
                     Ok(true) => found.push(topic),
-                    // One that is damaged must not hide the others.
+                    // A damaged topic must not hide the others.
                     Ok(false) | Err(Error::Corrupt { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -173,21 +174,21 @@ impl Gateway {
         }
     }
 
-    /// The number of shards of a new topic. What the monitors were told before this call counts.
+    /// The number of shards of a new topic. Includes options that the monitors were told before this call.
     async fn new_shards(&self) -> Result<u32> {
-        // Their answer comes after the configuration that they have sent before, on the same connection.
+        // The monitors' answer comes after the configuration that they sent before it on the same connection.
         self.cluster.engine().refresh_map().await?;
         let text = self.cluster.option(SHARDS_OPTION);
         Ok(text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_SHARDS))
     }
 
-    /// Refuses an endpoint that this gateway must not connect to. `came_safely` is whether the request that names it came by TLS, or
-    /// names no secret.
+    /// Refuses an endpoint that this gateway must not connect to. `came_safely` tells whether the request that names it came by
+    /// TLS or names no secret.
     fn check_endpoint(&self, topic: &str, attributes: &Attributes, came_safely: bool) -> Result<()> {
         let Some(endpoint) = attributes.endpoint(topic)? else { return Ok(()) };
         let policy = self.rules.policy();
         policy.check(&endpoint, came_safely)?;
-        // Names are resolved when the gateway connects; what is an address already need not wait for that.
+        // Names are resolved when the gateway connects; addresses can be checked now.
         for server in endpoint.servers() {
             let address = match server.host.parse::<IpAddr>() {
                 Ok(address) => Some(address),
@@ -200,7 +201,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes a topic, or replaces the attributes of the one of that name, which keeps its owner and its number of shards.
+    /// Creates a topic, or replaces the attributes of an existing one, which keeps its owner and its number of shards.
     pub(super) async fn create_topic(
         &self,
         caller: &Caller,
@@ -228,7 +229,7 @@ impl Gateway {
             let allowed = match caller.decision(None, ACTION, &arn.to_string()) {
                 Decision::Deny => caller.is_administrator(),
                 Decision::Allow => true,
-                // Every user may make topics; a role, and a session that is limited, what a policy says.
+                // Every user may create topics. A role or a limited session may only if a policy allows it.
                 Decision::Nothing => caller.is_bare(),
             };
             if !allowed {
@@ -241,7 +242,7 @@ impl Gateway {
             let topic = Topic::new(id, arn.clone(), owner, now_ns(), shards, attributes.clone());
             let created = notifier.create_topic(topic.map_err(Error::from)?).await;
             match created.map_err(|error| Failure::from(Error::from(error))) {
-                // Somebody else made one of that name.
+                // Another request created one with that name.
                 Ok(None) => {}
                 Ok(Some(stored)) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
                 Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
@@ -250,7 +251,7 @@ impl Gateway {
         Err(Error::Contended(arn.to_string()).into())
     }
 
-    /// Sets one attribute of a topic, or resets it to its default where the value is empty.
+    /// Sets one attribute of a topic, or resets it to its default if the value is empty.
     pub(super) async fn set_topic_attribute(
         &self,
         caller: &Caller,
@@ -269,7 +270,7 @@ impl Gateway {
         self.tell_of_topic(arn, changed).await
     }
 
-    /// Gives the queue of a topic another number of shards.
+    /// Changes the number of shards of a topic's queue.
     pub async fn reshard_topic(&self, name: &str, shards: u32) -> Result<Topic> {
         let arn = self.topic_arn(name);
         let resharded = self.serving_notifier()?.reshard_topic(&arn, shards).await;
@@ -278,7 +279,7 @@ impl Gateway {
         told.map(|()| topic)
     }
 
-    /// Removes the topic of that name with its queues and the events in them; tells whether there was one.
+    /// Removes the topic with that name, its queues and the events in them. Returns whether there was one.
     pub async fn remove_topic(&self, name: &str) -> Result<bool> {
         let arn = self.topic_arn(name);
         let removed = self.serving_notifier()?.delete_topic(&arn).await;
@@ -287,19 +288,19 @@ impl Gateway {
         told.map(|()| was_there)
     }
 
-    /// As [`Gateway::remove_topic`], for a caller who must be permitted to. A topic that is not there is no error.
+    /// Like [`Gateway::remove_topic`], if the caller is permitted to. It is not an error if there is no such topic.
     pub(super) async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), Failure> {
         let Some(stored) = self.stored_topic(arn).await? else { return Ok(()) };
         let topic = &stored.record.topic;
         check_permission(caller, topic, "sns:DeleteTopic")?;
-        // Another one that has its name by now may belong to somebody else.
+        // A topic created with its name meanwhile may belong to another user.
         let removed = self.serving_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
         let told = self.tell_others(Change::Topic(key_of(&topic.arn))).await;
         removed?;
         Ok(told?)
     }
 
-    /// What takes care of topics' queues in this process.
+    /// The notifier of this process, which serves topics' queues. Fails if there is none.
     pub(super) fn serving_notifier(&self) -> Result<&Arc<Notifier>> {
         self.notifier().ok_or_else(|| Error::Internal {
             what: "notifications",
@@ -307,13 +308,13 @@ impl Gateway {
         })
     }
 
-    /// Tells all gateways that a topic has queued events.
+    /// Notifies all gateways that a topic has queued events.
     pub(super) async fn tell_of_events(&self, arn: &TopicArn) {
-        // They look by themselves, too.
+        // Gateways also check by themselves.
         let _ = self.tell_others(Change::Topic(key_of(arn))).await;
     }
 
-    /// Tells all gateways of a topic that was changed, or may have been.
+    /// Notifies all gateways of a topic that was changed, or may have been.
     async fn tell_of_topic<T>(&self, arn: &TopicArn, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
             let told = self.tell_others(Change::Topic(key_of(arn))).await;
@@ -325,7 +326,7 @@ impl Gateway {
     }
 }
 
-/// The ARN that [`Change::Topic`] tells of.
+/// The ARN of the topic that [`Change::Topic`] names.
 pub(crate) fn arn_of_key(key: &str, zonegroup: &str) -> TopicArn {
     let (tenant, name) = key.split_once(':').unwrap_or(("", key));
     TopicArn { zonegroup: zonegroup.to_owned(), tenant: tenant.to_owned(), name: name.to_owned() }

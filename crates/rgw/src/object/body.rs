@@ -1,4 +1,4 @@
-//! What arrives of an object's data: pieces, and the digests of all of it.
+//! An object's data as it arrives: pieces, and the digests of all data.
 
 use super::PIECE_BYTES;
 use super::crypt::{CHUNK_BYTES, Cipher, Encryptor};
@@ -14,19 +14,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long a request that gathers data waits for more, or for memory, before it checks whether others need what it holds.
+/// How long a request that gathers data waits for more data or memory before it checks whether others need the memory that it
+/// holds.
 const TICK: Duration = Duration::from_secs(1);
-/// Data that is worth a write of its own.
+/// Gathered data of at least this size is worth a write of its own.
 const SHORT_BYTES: usize = 256 << 10;
 
-/// Where data comes from.
+/// The stream that data comes from.
 pub(crate) type Source =
     Pin<Box<dyn Stream<Item = Result<Bytes, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
 
 /// Data on its way into an object.
 pub(crate) struct Body {
     source: Source,
-    /// What arrived and was not taken.
+    /// Data that arrived and was not taken yet.
     rest: Bytes,
     ended: bool,
     taken: u64,
@@ -35,11 +36,11 @@ pub(crate) struct Body {
     checksums: ChecksumHasher,
     encryptor: Option<Encryptor>,
     memory: Option<Arc<Semaphore>>,
-    /// What of `memory` is taken by data that is being gathered.
+    /// The permits of `memory` for data that is being gathered.
     room: Option<OwnedSemaphorePermit>,
 }
 
-/// Data that was gathered, and the memory that it takes until this is dropped.
+/// Gathered data, and its reserved memory, which is released when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     list: Vec<Bytes>,
@@ -55,17 +56,17 @@ impl Pieces {
         }
     }
 
-    /// Bytes of all of them.
+    /// The bytes of all pieces.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The pieces, in their order.
+    /// The pieces, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.list.iter()
     }
 
-    /// All in one.
+    /// Joins all pieces into one.
     pub(crate) fn joined(mut self) -> Bytes {
         match self.list.len() {
             0 | 1 => self.list.pop().unwrap_or_default(),
@@ -73,7 +74,7 @@ impl Pieces {
         }
     }
 
-    /// The room that they take, to be kept until they are written.
+    /// The reserved memory of the pieces, to be held until they are written.
     pub(crate) fn into_room(self) -> Option<OwnedSemaphorePermit> {
         self.room
     }
@@ -94,7 +95,7 @@ pub(crate) struct Digests {
 }
 
 impl Body {
-    /// Data of at most `max` bytes, of which these checksums are wanted.
+    /// A body of at most `max` bytes of data, for which `checksums` are computed.
     pub(crate) fn new(source: Source, max: u64, checksums: ChecksumHasher) -> Body {
         let (rest, md5) = (Bytes::new(), Md5::new());
         Body {
@@ -111,30 +112,30 @@ impl Body {
         }
     }
 
-    /// Has the data encrypted as it is taken; digests stay those of the data as it came.
+    /// Encrypts the data as it is taken. The digests are still those of the unencrypted data.
     pub(crate) fn encrypted(self, cipher: Cipher) -> Body {
         Body { encryptor: Some(Encryptor::new(cipher)), ..self }
     }
 
-    /// How many bytes so much data becomes as it is taken.
+    /// How many bytes `len` bytes of data take when they are stored.
     pub(crate) fn stored_len(&self, len: u64) -> u64 {
         if self.encryptor.is_some() { super::crypt::stored_len(len) } else { len }
     }
 
-    /// Bytes that came and were taken.
+    /// Bytes of data that were taken, before encryption.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Has what is taken count against `memory`, in permits of [`ROOM_BYTES`].
+    /// Counts taken data against `memory`, in permits of [`ROOM_BYTES`].
     pub(crate) fn hold_in(&mut self, memory: &Arc<Semaphore>) {
         self.memory = Some(Arc::clone(memory));
     }
 
-    /// The next `len` bytes to be stored. They are fewer at the end, where there are none, and where memory is short: a
-    /// slow client must not keep from others what it has not filled.
+    /// Returns the next `len` bytes to be stored. Returns fewer at the end of the data, none after it, and fewer if memory is
+    /// short: a slow client must not keep memory from others.
     pub(crate) async fn gather(&mut self, len: usize) -> Result<Pieces> {
-        // What was gathered before is accounted for as it is written: it must not stay longer for its digest.
+        // The reservation of earlier data ends when that data is written, so its digest must not keep it in memory any longer.
         self.md5.settle(1).await;
         let mut pieces = Pieces::default();
         while pieces.len < len {
@@ -150,7 +151,7 @@ impl Body {
         Ok(pieces)
     }
 
-    /// Whether all was taken. Asks for more: what is wrong with all of the data is found at its end.
+    /// Whether all data was taken. Polls the source for more, because errors in the data as a whole are found at its end.
     pub(crate) async fn is_at_end(&mut self) -> Result<bool> {
         if self.encryptor.as_ref().is_some_and(|encryptor| encryptor.ready() > 0) {
             return Ok(false);
@@ -162,7 +163,7 @@ impl Body {
 
     async fn take(&mut self, len: usize) -> Result<Bytes> {
         let Some(mut encryptor) = self.encryptor.take() else { return self.take_plain(len, true).await };
-        // A chunk is encrypted as a whole, so there must be room for all of it.
+        // A chunk is encrypted as a whole, so memory for all of it is reserved.
         while encryptor.ready() < len && self.reserve(CHUNK_BYTES).await {
             let chunk = self.take_plain(CHUNK_BYTES, false).await?;
             if chunk.is_empty() {
@@ -175,7 +176,8 @@ impl Body {
         Ok(ready)
     }
 
-    /// The next `len` bytes as they came; fewer where `reserves` and there is no room for them.
+    /// Returns the next `len` bytes of unencrypted data; fewer at the end, or if `reserves` and no memory can be reserved for
+    /// them.
     async fn take_plain(&mut self, len: usize, reserves: bool) -> Result<Bytes> {
         let mut piece = Bytes::new();
         let mut joined = BytesMut::new();
@@ -191,7 +193,7 @@ impl Body {
                 piece = part;
                 continue;
             }
-            // Several chunks: one copy, that of the socket's buffers into the piece that goes to RADOS.
+            // Several chunks: they are copied once, from the socket's buffers into the piece that is written to RADOS.
             if joined.is_empty() {
                 joined.reserve(len);
                 joined.extend_from_slice(&std::mem::take(&mut piece));
@@ -208,8 +210,8 @@ impl Body {
         Ok(piece)
     }
 
-    /// Takes room for so many bytes, at most those of a piece. Who has enough of it to write that first gets no more where
-    /// memory is short.
+    /// Reserves memory for `bytes` bytes, at most the size of a piece. If memory is short, a request that already holds enough
+    /// for a write gets `false` at once, and a request that holds less gets it after [`TICK`].
     async fn reserve(&mut self, bytes: usize) -> bool {
         let Some(memory) = &self.memory else { return true };
         let permits = bytes.div_ceil(ROOM_BYTES) as u32;
@@ -236,13 +238,13 @@ impl Body {
         true
     }
 
-    /// What is left over, or the next chunk that is not empty; empty at the end, and for who `yields` it is `None` where nothing
-    /// comes while it has memory that others could use.
+    /// Returns the data left over or else the next non-empty chunk; an empty chunk at the end. If `yields`, returns `None` if
+    /// nothing arrives for [`TICK`] while the request holds memory that others could use.
     async fn some(&mut self, yields: bool) -> Result<Option<Bytes>> {
         while self.rest.is_empty() && !self.ended {
             match tokio::time::timeout(TICK, self.source.next()).await {
                 Ok(Some(Ok(chunk))) => self.rest = chunk,
-                // A copy's source is read by this gateway: its faults are its own.
+                // The source of a copy is read by this gateway, whose errors are returned unchanged.
                 Ok(Some(Err(error))) => {
                     return Err(match error.downcast::<Error>() {
                         Ok(own) => *own,
@@ -268,7 +270,7 @@ impl Body {
         chunk
     }
 
-    /// The digests of what was taken.
+    /// Returns the digests of the data that was taken.
     pub(crate) async fn digests(self) -> Digests {
         Digests { md5: self.md5.finish().await, checksums: self.checksums.finalize() }
     }

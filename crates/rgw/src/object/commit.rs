@@ -1,8 +1,8 @@
-//! Commits of changes, one key's after the other.
+//! Commits of changes. The changes of one key are committed one after the other.
 //!
-//! Commits of one key refuse each other if they are built on the same head. So a gateway makes them one at a time, and
-//! remembers of each key what its last commit left: the next one builds on that without reading the head. A commit of another
-//! gateway, or the tidying of the head, only costs a refusal and a read.
+//! Two commits of a key that are built on the same head conflict: only one of them succeeds. So a gateway makes the commits of a
+//! key one at a time, and caches what the last one left: the next one builds on that without reading the head. A commit by
+//! another gateway, or tidying of the head, only costs a refused commit and a read.
 
 use super::head_name;
 use super::head_state::HeadState;
@@ -23,36 +23,36 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
-/// Keys whose last commits are remembered. Those that are being committed are never forgotten.
+/// How many keys' last commits are cached. Keys that are being committed are never evicted.
 const REMEMBERED: usize = 4096;
-/// Estimates of a kind.
+/// Entries of a [`Shares`].
 const ESTIMATES: usize = 1024;
-/// How many changes an estimate is about.
+/// How many recent changes an estimate covers.
 const LATE_CHANGES: u8 = 16;
-/// From this share on, in 256ths, asking first costs less than guesses that turn out wrong.
+/// From this share on, in 256ths, a read in advance costs less than guesses that turn out wrong.
 const MANY: u8 = 64;
-/// Attempts at a commit that other gateways refuse, and what is waited between them, times their number.
+/// Attempts at a commit that conflicts with commits of other gateways, and by how much the delay between them grows each time.
 const ATTEMPTS: u32 = 40;
 const CAS_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// How often a commit waits for earlier changes of the key to be finished, and how long each time.
 const CROWDED_ATTEMPTS: u32 = 40;
 const CROWDED_DELAY: Duration = Duration::from_millis(50);
 
-/// What the last commit of a key left; `None` where that is not known.
+/// What the last commit of a key left; `None` if that is not known.
 type LastCommit = Arc<tokio::sync::Mutex<Option<Base>>>;
 
-/// The last commits of this gateway, by the heads' names.
+/// The last commits of this gateway, by the name of the head.
 #[derive(Debug, Default)]
 pub(crate) struct LastCommits {
     all: Mutex<HashMap<String, LastCommit>>,
-    /// Writes that replaced an object.
+    /// The share of writes that replaced an object.
     replacing: Shares,
-    /// Removals with an event whose object had metadata or tags.
+    /// The share of removals with an event whose object had metadata or tags.
     attributed: Shares,
 }
 
-/// Of each bucket, the share of its late changes that were of some kind, in 256ths. Buckets whose ids have the same hash share an
-/// estimate: that costs only time.
+/// For each bucket, the share of its recent changes that were of some kind, in 256ths. Buckets whose ids have the same hash share
+/// an estimate, which costs only time.
 #[derive(Debug)]
 struct Shares(Box<[AtomicU8]>);
 
@@ -71,7 +71,7 @@ impl Shares {
         self.of(bucket).load(Relaxed) < MANY
     }
 
-    /// Notes whether a change was of the kind.
+    /// Records whether a change was of this kind.
     fn note(&self, bucket: &Bucket, is_one: bool) {
         let estimate = self.of(bucket);
         let old = estimate.load(Relaxed);
@@ -86,24 +86,24 @@ impl Shares {
 }
 
 impl LastCommits {
-    /// Whether a write to the key may take it for new without asking the index: few late writes to the bucket replaced an
-    /// object, and this gateway does not remember the key.
+    /// Whether a write to the key may assume that the key is new without asking the index: few recent writes to the bucket
+    /// replaced an object, and this gateway has not cached the key.
     pub(super) fn expects_new(&self, bucket: &Bucket, key: &str) -> bool {
         self.replacing.is_small(bucket) && !self.all.lock().contains_key(&head_name(bucket, key))
     }
 
-    /// Notes that a write to the bucket was to a new key, or not.
+    /// Records whether a write to the bucket was to a new key.
     pub(super) fn note_key(&self, bucket: &Bucket, is_new: bool) {
         self.replacing.note(bucket, !is_new);
     }
 
-    /// Whether a removal with an event may take it that the index tells all that the event does: few late ones removed an object
+    /// Whether a removal with an event may assume that the index has all that the event needs: few recent ones removed an object
     /// with metadata or tags.
     pub(super) fn expects_plain(&self, bucket: &Bucket) -> bool {
         self.attributed.is_small(bucket)
     }
 
-    /// Notes that a removal with an event was of an object without metadata and tags, or not.
+    /// Records whether a removal with an event was of an object without metadata and tags.
     pub(super) fn note_removed(&self, bucket: &Bucket, is_plain: bool) {
         self.attributed.note(bucket, !is_plain);
     }
@@ -121,7 +121,7 @@ impl LastCommits {
         last
     }
 
-    /// Forgets what the last commit of a head left, unless another commit of it is in flight, which will see for itself.
+    /// Forgets what the last commit of a head left, unless a commit of the head is in progress, which finds the change by itself.
     pub(crate) fn forget(&self, name: &str) {
         let last = self.all.lock().get(name).map(Arc::clone);
         if let Some(last) = last
@@ -137,7 +137,7 @@ pub(super) struct CommitTurn {
     gateway: Arc<Gateway>,
     name: String,
     last: OwnedMutexGuard<Option<Base>>,
-    /// The last attempt to remove the head, which leaves no evidence in it.
+    /// Evidence of the last attempt to remove the head, which leaves no evidence in it.
     removal: Option<Evidence>,
     attempts: u32,
     crowded: u32,
@@ -145,14 +145,14 @@ pub(super) struct CommitTurn {
 
 /// What a read of a head for a commit found.
 pub(super) enum HeadRead {
-    /// The change took effect already: an OSD executed an attempt and forgot that before it was sent again.
+    /// The change has already taken effect: an OSD executed an attempt, and did not recognize it when it was resent.
     Made(Box<Evidence>),
-    /// The commit is to be built on this.
+    /// The state to build the commit on.
     State(Box<HeadState>),
 }
 
 impl CommitTurn {
-    /// Waits for the turn of a commit of the head `name`.
+    /// Waits for the right to commit a change of the head `name`.
     pub(super) async fn wait(gateway: &Arc<Gateway>, name: &str) -> CommitTurn {
         let last = gateway.commits.of(name).lock_owned().await;
         CommitTurn {
@@ -165,14 +165,14 @@ impl CommitTurn {
         }
     }
 
-    /// What the commit before left, unless the index knows of later changes.
+    /// Takes what the previous commit left, unless the index knows of later changes.
     pub(super) fn last_base(&mut self, view: &View) -> Option<Base> {
         let base = self.last.take()?;
         (base.seq() >= view.finished()).then_some(base)
     }
 
-    /// Whether a head that was read with that RADOS version may still be so: another commit of this gateway may have been made
-    /// since.
+    /// Whether a head that was read with this RADOS version may still be current: another commit of this gateway may have changed
+    /// it since.
     pub(super) fn is_current(&self, version: u64) -> bool {
         match &*self.last {
             Some(Base::Head(head)) => head.version <= version,
@@ -180,7 +180,7 @@ impl CommitTurn {
         }
     }
 
-    /// Reads the head, and looks for `op` itself in it.
+    /// Reads the head, and looks for evidence of `op` in it.
     pub(super) async fn read_head(&self, op: &IndexOp) -> Result<HeadRead> {
         let state = self.gateway.head_state(&self.name).await?;
         let made = commit::made(op.tag(), self.removal.as_ref(), state.protocol.as_ref());
@@ -190,8 +190,8 @@ impl CommitTurn {
         })
     }
 
-    /// Executes a commit of `op`; `None` where it has to be built again: the head is not what it was built on, or too many
-    /// changes of the key wait to be finished. Fails with [`Error::Contended`] after many attempts.
+    /// Executes a commit of `op`. Returns `None` if the commit has to be built again: the head is not what it was built on, or
+    /// too many changes of the key are not finished. Fails with [`Error::Contended`] after many attempts.
     pub(super) async fn commit(
         &mut self,
         op: &mut IndexOp,
@@ -205,7 +205,7 @@ impl CommitTurn {
         self.execute(op, built?).await
     }
 
-    /// As [`CommitTurn::commit`], of a commit that could be built.
+    /// Like [`CommitTurn::commit`], for a commit that could be built.
     async fn execute(&mut self, op: &IndexOp, commit: Commit) -> Result<Option<Evidence>> {
         *self.last = None;
         let mut commit = commit;
@@ -232,8 +232,8 @@ impl CommitTurn {
         }
     }
 
-    /// Counts an attempt that came to nothing because another gateway changed the head, and waits a little after the first.
-    /// Fails with [`Error::Contended`] after many.
+    /// Counts an attempt that failed because another gateway changed the head. Waits before the next attempt, except after the
+    /// first failure. Fails with [`Error::Contended`] after [`ATTEMPTS`] attempts.
     pub(super) async fn retry(&mut self) -> Result<()> {
         self.attempts += 1;
         if self.attempts >= ATTEMPTS {
@@ -245,7 +245,8 @@ impl CommitTurn {
         Ok(())
     }
 
-    /// Waits because too many changes of the key are not finished. Fails after a while.
+    /// Waits because too many changes of the key are not finished. Fails with [`Error::Contended`] after [`CROWDED_ATTEMPTS`]
+    /// waits.
     async fn wait_crowded(&mut self) -> Result<()> {
         self.crowded += 1;
         if self.crowded > CROWDED_ATTEMPTS {

@@ -1,6 +1,6 @@
-//! Encryption of objects' data (docs/format/rgw.md): AES-256-GCM in chunks, each with its number as nonce, under a key that
-//! is derived for every object and part from a secret and a salt of its own. The secret is the client's (SSE-C) and never
-//! stored, or the cluster's (SSE-S3). A chunk that was changed, moved or cut is not decrypted.
+//! Encryption of objects' data (docs/format/rgw.md): AES-256-GCM in chunks, with the number of the chunk as nonce. The key is
+//! derived for each object and part, from a secret and a salt of its own. The secret is the client's (SSE-C), which is never
+//! stored, or the cluster's (SSE-S3). A chunk that was changed, moved or truncated can't be decrypted.
 
 use crate::error::{Error, Result};
 use bytes::{Bytes, BytesMut};
@@ -11,17 +11,17 @@ use ring::hkdf;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Bytes of data that are encrypted together.
+/// Bytes of data in a chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
-/// Bytes that a chunk is longer when it is stored.
+/// Bytes of the authentication tag, which is stored after each chunk.
 const TAG_BYTES: usize = 16;
 /// Bytes of a secret, and of a salt.
 pub(crate) const SECRET_BYTES: usize = 32;
-/// What keys are derived for.
+/// The purposes that keys are derived for.
 const FOR_DATA: &[u8] = b"nacre sse data";
 const FOR_CHECK: &[u8] = b"nacre sse check";
 
-/// Something random that a key is derived with.
+/// A random salt that a key is derived with.
 pub(crate) type Salt = [u8; SECRET_BYTES];
 
 /// Whose secret it is.
@@ -33,12 +33,12 @@ pub(crate) enum Holder {
     Cluster,
 }
 
-/// What an object says of its encryption.
+/// The encryption of an object, as its head records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Encryption {
     pub(crate) holder: Holder,
     salt: Salt,
-    /// Derived from the secret: tells a wrong one.
+    /// Derived from the secret, to detect a wrong one.
     check: Salt,
 }
 
@@ -67,12 +67,12 @@ impl hkdf::KeyType for Length {
     }
 }
 
-/// How many bytes so much data takes when it is stored.
+/// How many bytes `len` bytes of data take when they are stored.
 pub(crate) fn stored_len(len: u64) -> u64 {
     len + len.div_ceil(CHUNK_BYTES as u64) * TAG_BYTES as u64
 }
 
-/// The stored bytes of the chunks that `range` of `size` bytes is in, and the first chunk's number.
+/// The stored bytes of the chunks that `range` overlaps, in data of `size` bytes, and the number of the first chunk.
 pub(crate) fn stored_range(range: &Range<u64>, size: u64) -> (Range<u64>, u64) {
     let (chunk, stored) = (CHUNK_BYTES as u64, (CHUNK_BYTES + TAG_BYTES) as u64);
     let first = range.start / chunk;
@@ -96,7 +96,7 @@ impl Secret {
         &self.holder
     }
 
-    /// HKDF-SHA256 (RFC 5869).
+    /// Derives a key by HKDF-SHA256 (RFC 5869).
     fn derive(&self, salt: &Salt, purpose: &[u8]) -> Salt {
         let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&self.bytes);
         let mut derived = Salt::default();
@@ -106,13 +106,13 @@ impl Secret {
         derived
     }
 
-    /// What an object is to say that is encrypted under this secret.
+    /// Returns the record of an object that is to be encrypted under this secret, with a new salt.
     pub(crate) fn seal(&self) -> Result<Encryption> {
         let salt = salt()?;
         Ok(Encryption { holder: self.holder.clone(), check: self.derive(&salt, FOR_CHECK), salt })
     }
 
-    /// Fails with [`Error::WrongKey`] where the object is encrypted under another secret.
+    /// Fails with [`Error::WrongKey`] if the object is encrypted under another secret.
     pub(crate) fn check(&self, encryption: &Encryption) -> Result<()> {
         let check = self.derive(&encryption.salt, FOR_CHECK);
         let same = self.holder == encryption.holder
@@ -139,7 +139,7 @@ impl Cipher {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Encrypts a chunk where it is.
+    /// Encrypts a chunk in place and appends its tag.
     fn encrypt(&self, chunk: u64, data: &mut BytesMut) {
         let tag = self.0.seal_in_place_separate_tag(Cipher::nonce(chunk), Aad::empty(), data);
         data.extend_from_slice(tag.expect("invariant: a chunk is short enough").as_ref());
@@ -159,7 +159,7 @@ fn damaged(detail: &str) -> Error {
     Error::Corrupt { name: "an object".into(), source }
 }
 
-/// Data on its way into an object, as it is stored.
+/// Encrypts data on its way into an object.
 pub(crate) struct Encryptor {
     cipher: Cipher,
     chunk: u64,
@@ -176,7 +176,7 @@ impl Encryptor {
         self.ready.len()
     }
 
-    /// Takes the next chunk; all but the last are whole.
+    /// Encrypts the next chunk. All chunks but the last must be whole.
     pub(crate) fn push(&mut self, chunk: &Bytes) {
         let mut data = BytesMut::with_capacity(chunk.len() + TAG_BYTES);
         data.extend_from_slice(chunk);
@@ -185,22 +185,22 @@ impl Encryptor {
         self.ready.extend_from_slice(&data);
     }
 
-    /// At most `len` bytes of what is ready.
+    /// Takes at most `len` bytes of those that are ready.
     pub(crate) fn take(&mut self, len: usize) -> Bytes {
         self.ready.split_to(len.min(self.ready.len())).freeze()
     }
 }
 
-/// Data on its way out of an object.
+/// Decrypts data on its way out of an object.
 struct Decryptor<S> {
     stored: S,
     cipher: Cipher,
     chunk: u64,
     gathered: BytesMut,
     ended: bool,
-    /// Bytes of the first chunk that were not asked for.
+    /// Bytes of the first chunk that precede the requested range.
     skip: usize,
-    /// Bytes that were asked for and are not there yet.
+    /// Requested bytes that are not returned yet.
     left: u64,
 }
 
@@ -229,7 +229,7 @@ impl<S: Stream<Item = Result<Bytes>> + Unpin> Decryptor<S> {
     }
 }
 
-/// Decrypts the bytes of `range`: `stored` are the chunks that these are in, of which `chunk` is the first.
+/// Decrypts the bytes of `range`. `stored` are the chunks that contain them, and `chunk` is the number of the first one.
 pub(crate) fn decrypt(
     cipher: Cipher,
     stored: impl Stream<Item = Result<Bytes>> + Send + Unpin + 'static,
@@ -245,7 +245,7 @@ pub(crate) fn decrypt(
         }
         let piece = state.next().await;
         if piece.is_err() {
-            // Nothing comes after an error.
+            // The stream ends after an error.
             state.left = 0;
         }
         Some((piece, state))
@@ -272,7 +272,7 @@ mod tests {
     async fn read(cipher: Cipher, stored: &Bytes, range: Range<u64>, size: u64) -> Result<Vec<u8>> {
         let (bytes, chunk) = stored_range(&range, size);
         let part = stored.slice(bytes.start as usize..bytes.end as usize);
-        // In pieces that are no chunks.
+        // The pieces are not aligned to chunks.
         let pieces: Vec<Result<Bytes>> = (0..part.len())
             .step_by(50_000)
             .map(|at| Ok(part.slice(at..(at + 50_000).min(part.len()))))

@@ -1,5 +1,6 @@
-//! Reading an object: its head with what is in it, in one operation, then its tails. How much of the head's data the first
-//! operation asks for is learned ([`ReadSizes`](super::ReadSizes)); where that is not all, a second one asks for all.
+//! Reading an object: its head and the data in it, in one operation, then its tails. How much of the head's data the first
+//! operation asks for is estimated ([`ReadSizes`](super::ReadSizes)); if the head has more, a second operation asks for all of
+//! it.
 
 use super::{
     Data, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,
@@ -20,7 +21,7 @@ use std::ops::Range;
 /// Pieces of one object that are read at the same time.
 const PIECES: usize = 4;
 
-/// A run of bytes in a RADOS object.
+/// A range of bytes in a RADOS object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Span {
     object: String,
@@ -31,11 +32,11 @@ struct Span {
 /// An object that is being read.
 pub(crate) struct Reader {
     pub(crate) head: Head,
-    /// The parts, where it was uploaded in parts.
+    /// The parts, if the object was uploaded in parts.
     pub(crate) manifest: Manifest,
-    /// What its data is decrypted with, where it is encrypted.
+    /// The secret that the data is decrypted with, if it is encrypted.
     pub(crate) secret: Option<Secret>,
-    /// What the head's RADOS object has of the data, from that byte on.
+    /// The data that was read from the head's RADOS object, from byte `inline_at` on.
     inline: Bytes,
     inline_at: u64,
     /// The pool of its tails.
@@ -43,14 +44,14 @@ pub(crate) struct Reader {
 }
 
 impl Gateway {
-    /// Opens an object for reading, in its newest version; that may be a delete marker.
+    /// Opens the newest version of an object for reading; it may be a delete marker.
     pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<Reader> {
         let mut asked = self.read_sizes.first_read(&bucket.id);
         let mut again = false;
         loop {
             let (name, head, inline) = self.read_head(bucket, key, 0..asked).await?;
             match head.longer_read(inline.len() as u64, asked) {
-                // The second read is too short only where the object was replaced in between.
+                // The second read is too short only if the object was replaced in between.
                 Some(longer) => asked = if again { HEAD_BYTES } else { longer },
                 None => {
                     self.read_sizes.learn(&bucket.id, inline.len() as u64);
@@ -62,8 +63,8 @@ impl Gateway {
         }
     }
 
-    /// As [`Gateway::open_object`], for who reads nothing but `range`: no more than that is fetched, as far as it is known
-    /// where it is.
+    /// Like [`Gateway::open_object`], for a caller that reads nothing but `range`. Fetches no more than that, unless the data in
+    /// the head is encrypted or is a manifest.
     pub(crate) async fn open_range(&self, bucket: &Bucket, key: &str, range: Range<u64>) -> Result<Reader> {
         let most = INLINE_BYTES as u64;
         let range = range.start.min(most)..range.end.min(most);
@@ -98,7 +99,7 @@ impl Gateway {
         }
     }
 
-    /// A head with a range of what is in it, in one operation.
+    /// Reads a head and a range of the data in it, in one operation.
     async fn read_head(
         &self,
         bucket: &Bucket,
@@ -107,7 +108,7 @@ impl Gateway {
     ) -> Result<(String, Head, Bytes)> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
-        // No length would be any.
+        // A read of length 0 would read everything.
         op.get_xattr(HEAD).read(range.start, (range.end - range.start).max(1));
         let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
@@ -122,18 +123,18 @@ impl Gateway {
 }
 
 impl Head {
-    /// How many bytes of the head's data a read must ask for to get all of it. `None` if a read that asked for `asked` bytes
-    /// and got `got` has all.
+    /// Returns how many bytes of the head's data a read must ask for to get all of it. `None` if a read that asked for `asked`
+    /// bytes and got `got` bytes has all of it.
     fn longer_read(&self, got: u64, asked: u64) -> Option<u64> {
         if got < asked {
-            // The data ends there. Whether it is as long as it should be is checked when it is used.
+            // The data ends there. Its length is checked when it is used.
             return None;
         }
         let needed = self.inline_bytes();
         (needed > asked).then_some(needed)
     }
 
-    /// The most bytes of data that there are in the head's RADOS object.
+    /// The most bytes of data that are in the head's RADOS object.
     pub(super) fn inline_bytes(&self) -> u64 {
         let size = self.size.min(HEAD_BYTES);
         let bytes = match &self.data {
@@ -147,7 +148,7 @@ impl Head {
     }
 }
 
-/// Refuses data that is not as long as it should be.
+/// Fails with [`Error::Corrupt`] unless the data has the expected length.
 fn check_len(name: &str, data: &Bytes, wanted: u64) -> Result<()> {
     if data.len() as u64 == wanted {
         return Ok(());
@@ -158,7 +159,7 @@ fn check_len(name: &str, data: &Bytes, wanted: u64) -> Result<()> {
 }
 
 impl Reader {
-    /// An object, with what its head's RADOS object `name` has of the data.
+    /// A reader of an object. `inline` is the data in its head's RADOS object, `name`.
     pub(super) fn new(name: String, head: Head, inline: Bytes, pool: IoCtx) -> Result<Reader> {
         let manifest = match head.data {
             Data::Parts(_) => record::decode(&name, &inline)?,
@@ -171,12 +172,12 @@ impl Reader {
         Ok(Reader { head, manifest, secret: None, inline, inline_at: 0, pool })
     }
 
-    /// An object of which nothing but its head is asked.
+    /// A reader of an object of which only the head is needed.
     pub(super) fn bare(head: Head, pool: IoCtx) -> Reader {
         Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), inline_at: 0, pool }
     }
 
-    /// The data in `range`, which lies within the object. A piece that is not whole ends it with an error.
+    /// Streams the data in `range`, which lies within the object. A piece that is too short yields an error.
     pub(crate) fn data(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
         match &self.head.encryption {
             Some(encryption) => self.decrypted(encryption, range).left_stream(),
@@ -193,7 +194,7 @@ impl Reader {
         stream::iter(inline).chain(self.pieces(spans))
     }
 
-    /// A range of what is in the head.
+    /// A range of the data in the head.
     fn inline_range(&self, range: Range<u64>) -> Result<Bytes> {
         let at = |byte: u64| byte.checked_sub(self.inline_at).map(|at| at as usize);
         match (at(range.start), at(range.end)) {
@@ -231,7 +232,7 @@ impl Reader {
                 for (part, range) in self.parts_of(range) {
                     let (stored, chunk) = crypt::stored_range(&range, part.size);
                     let pieces = self.pieces(spans(&part.tails, stored)).boxed();
-                    // A part without one is damage: nothing is decrypted by that key.
+                    // A part without a salt is damaged: nothing can be decrypted with the key that is derived here.
                     let cipher = secret.cipher_of(&part.salt.unwrap_or_default());
                     streams.push(crypt::decrypt(cipher, pieces, &range, chunk).boxed());
                 }
@@ -240,7 +241,7 @@ impl Reader {
         stream::iter(streams).flatten()
     }
 
-    /// The parts that `range` is in, and which bytes of each.
+    /// The parts that `range` overlaps, and the bytes of each that are in `range`.
     fn parts_of(&self, range: Range<u64>) -> Vec<(&ManifestPart, Range<u64>)> {
         let (mut all, mut begin) = (Vec::new(), 0);
         for part in &self.manifest.parts {
@@ -259,7 +260,7 @@ impl Reader {
     }
 }
 
-/// Where the bytes of `range` are in tails, by pieces.
+/// Where the bytes of `range` are in the tails, split into pieces.
 fn spans(tails: &Tails, range: Range<u64>) -> Vec<Span> {
     let mut all = Vec::new();
     let mut at = range.start;

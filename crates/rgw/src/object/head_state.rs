@@ -1,4 +1,4 @@
-//! What an object's head is: the current version, which other versions there are, and what the index protocol needs to know.
+//! The state of an object's head: the current version, which other versions there are, and what the index protocol needs.
 
 use super::versions::Versions;
 use super::{Data, HEAD, Head, Manifest, head_name, head_name_in};
@@ -15,22 +15,22 @@ use nacre_index::record::Evidence;
 use nacre_index::seq::Seq;
 use std::collections::BTreeMap;
 
-/// Attempts at a read of a head that is changed meanwhile.
+/// Attempts at a read of a head that changes meanwhile.
 const ATTEMPTS: u32 = 40;
-/// The attribute of a head that says which versions there are; absent where the object never had any.
+/// The attribute of a head that describes its versions; absent if the object never had any.
 pub(super) const VERSIONS: &str = "rgw.versions";
 
-/// Which state of a head it is: a head that was changed has another one.
+/// Identifies a state of a head: every change of the head gives it another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeadMark {
     /// The sequence of the last change.
     seq: Seq,
-    /// The RADOS version; only heads of format 1 are told apart by it, since tidying changes it.
+    /// The RADOS version. It is compared only for heads of format 1, because tidying changes it.
     version: u64,
 }
 
 impl HeadMark {
-    /// Whether this is the same state as the other one.
+    /// Whether both marks identify the same state.
     pub(super) fn is(self, other: HeadMark) -> bool {
         if self.seq == Seq::LEGACY { self == other } else { self.seq == other.seq }
     }
@@ -50,25 +50,25 @@ pub(crate) struct CurrentObject {
     pub(crate) mark: HeadMark,
 }
 
-/// A head as a commit needs it.
+/// The state of a head that a commit is built on.
 pub(super) struct HeadState {
-    /// What the protocol needs; `None` where there is no RADOS object.
+    /// The state for the index protocol; `None` if there is no RADOS object.
     pub(super) protocol: Option<head::Head>,
-    /// The object; `None` for a tombstone, too.
+    /// The object; `None` if there is none, also for a tombstone.
     pub(super) object: Option<CurrentObject>,
 }
 
-/// What a head stands for in the index.
+/// The index entry that a head corresponds to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadEntry {
     pub(crate) seq: Seq,
     pub(crate) listed: Listed,
-    /// Tails that the object has, where it never had versions.
+    /// The tails of the object, if it never had versions.
     pub(crate) tails: Vec<Tails>,
 }
 
 impl CurrentObject {
-    /// The current version as a head's attributes have it; `None` for a tombstone.
+    /// Decodes the current version from a head's attributes; `None` for a tombstone.
     pub(super) fn of(
         name: &str,
         version: u64,
@@ -86,18 +86,18 @@ impl CurrentObject {
         Ok(Some(CurrentObject { head: record::decode(name, stored)?, versions, version, mark }))
     }
 
-    /// What a listing shows of it.
+    /// What a listing shows of the object.
     pub(crate) fn listed(&self) -> Listed {
         self.head.listed(self.held())
     }
 
-    /// What all its versions come to, where it has versions.
+    /// The totals of all versions, if the object has versions.
     pub(super) fn held(&self) -> Option<Stats> {
         self.versions.map(|versions| versions.held)
     }
 }
 
-/// A head without the attribute that makes it one.
+/// The error for a head without [`HEAD`] that is no tombstone.
 fn no_head(name: &str) -> Error {
     let detail = "there is none".to_owned();
     let source = nacre_types::encoding::DecodeError::Corrupt { what: "object head", detail };
@@ -105,19 +105,19 @@ fn no_head(name: &str) -> Error {
 }
 
 impl HeadState {
-    /// What a commit builds on.
+    /// The base of a commit on this head.
     pub(super) fn base(&self) -> Base {
         Base::read(self.protocol.clone())
     }
 
-    /// The RADOS version; 0 where there is no RADOS object.
+    /// The RADOS version; 0 if there is no RADOS object.
     pub(super) fn version(&self) -> u64 {
         self.protocol.as_ref().map_or(0, |head| head.version)
     }
 }
 
 impl Gateway {
-    /// A head for a commit, read now.
+    /// Reads a head for a commit.
     pub(super) async fn head_state(&self, name: &str) -> Result<HeadState> {
         let reply = execute::read(&self.pools.data, name, &head::read()).await?;
         let Some(reply) = reply else { return Ok(HeadState { protocol: None, object: None }) };
@@ -127,14 +127,14 @@ impl Gateway {
         Ok(HeadState { protocol, object })
     }
 
-    /// A head as the index protocol sees it.
+    /// Reads a head as the index protocol sees it; `None` if there is no RADOS object.
     pub(crate) async fn protocol_head(&self, id: &str, key: &str) -> Result<Option<head::Head>> {
         let name = head_name_in(id, key);
         let reply = execute::read(&self.pools.data, &name, &head::read()).await?;
         Ok(head::parse(&name, reply.as_ref())?)
     }
 
-    /// An object's current version, which may be a delete marker; `None` where there is none.
+    /// Reads an object's current version, which may be a delete marker; `None` if there is no object.
     pub(crate) async fn current(&self, bucket: &Bucket, key: &str) -> Result<Option<CurrentObject>> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
@@ -148,17 +148,18 @@ impl Gateway {
         }
     }
 
-    /// The current version of an object and the state of its head; `None` where there is none. It may be a delete marker.
+    /// Reads an object's current version, which may be a delete marker, and the state of its head; `None` if there is no object.
     pub(crate) async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, HeadMark)>> {
         Ok(self.current(bucket, key).await?.map(|current| (current.head, current.mark)))
     }
 
-    /// What a listing shows of a key as its head is now.
+    /// What a listing shows of a key, according to its head.
     pub(crate) async fn listed_head(&self, bucket: &Bucket, key: &str) -> Result<Option<Listed>> {
         Ok(self.current(bucket, key).await?.map(|current| current.listed()))
     }
 
-    /// What a key's head stands for now, with the tails of an object that never had versions.
+    /// The index entry that a key's head corresponds to, with the tails if the object never had versions; `None` if there is no
+    /// object.
     pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<HeadEntry>> {
         let name = head_name(bucket, key);
         for _ in 0..ATTEMPTS {
@@ -171,7 +172,7 @@ impl Gateway {
                 Data::Inline => Vec::new(),
                 Data::Tails(tails) => vec![tails.clone()],
                 Data::Parts(_) => {
-                    // Read again where it was changed meanwhile.
+                    // Read again if the head changed meanwhile.
                     let inline = self.inline(&name, &current.head, current.version).await?;
                     let Some(inline) = inline else { continue };
                     let manifest = record::decode::<Manifest>(&name, &inline)?;

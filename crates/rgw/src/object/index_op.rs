@@ -14,28 +14,28 @@ use nacre_index::seq::Incarnation;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a change notes at its prepare.
+/// What a change records in the index when it is prepared.
 #[derive(Debug, Default)]
 pub(super) struct Intent {
-    /// Tails that it may write.
+    /// Tails that the change may write.
     pub(super) tails: Option<Tails>,
-    /// Tails that are unreferenced once it is committed, besides those that the index knows.
+    /// Tails that become unreferenced when the change is committed, in addition to those that the index knows.
     pub(super) replaced: Vec<Tails>,
-    /// Tails of the parts of the upload that it completes; without one, those that it may write.
+    /// Tails of the parts of the upload that the change completes. Without an upload, tails of parts that the change may write.
     pub(super) parts: Vec<Tails>,
-    /// The upload that it completes.
+    /// The upload that the change completes.
     pub(super) upload: Option<String>,
-    /// It may remove the head.
+    /// Whether the change may remove the head.
     pub(super) slot: bool,
-    /// It creates or replaces the object and reads the head only where the commit is refused.
+    /// Whether the change creates or replaces the object and reads the head only if its commit is refused.
     pub(super) overwrites: bool,
-    /// Its events.
+    /// The events of the change.
     pub(super) events: ChangeEvents,
-    /// The version that its events are about, as far as it is known.
+    /// The version that the events are about, as far as it is known.
     pub(super) subject: Subject,
 }
 
-/// A change that is prepared and has no outcome yet. Dropped, it is cancelled: a commit of it must not be in flight then.
+/// A change that is prepared and has no outcome yet. Dropping it cancels the change, so no commit of it may be in flight then.
 pub(crate) struct IndexOp {
     gateway: Arc<Gateway>,
     bucket: Arc<Bucket>,
@@ -44,13 +44,13 @@ pub(crate) struct IndexOp {
     at: Incarnation,
     view: View,
     events: ChangeEvents,
-    /// The upload that it completes may carry its mark.
+    /// Whether the upload that the change completes may carry its mark.
     is_marked: bool,
     settled: bool,
 }
 
 impl IndexOp {
-    /// Prepares a change in the index; waits while the index is being resharded.
+    /// Prepares a change in the index. Waits while the index is being resharded.
     pub(super) async fn prepare(
         gateway: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -87,13 +87,13 @@ impl IndexOp {
                         settled,
                     });
                 }
-                // It may be being resharded.
+                // The index may be being resharded.
                 Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(RESHARD_LOOK).await;
             let now = gateway.bucket(&bucket.name).await?;
-            // Another one of that name, or the change would have to be made another way.
+            // It is another bucket with that name, or its state is another one and the change would have to be made differently.
             if now.id != bucket.id || index::open_state(&now) != index::open_state(bucket) {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
@@ -101,7 +101,7 @@ impl IndexOp {
         }
     }
 
-    /// The change, for its commit. `subject` is what its event is about.
+    /// The change, as its commit needs it. `subject` is what its event is about.
     pub(super) fn change<'a>(&'a self, subject: &'a Subject) -> Change<'a> {
         Change {
             key: &self.change.key,
@@ -113,27 +113,27 @@ impl IndexOp {
         }
     }
 
-    /// Its tag.
+    /// The tag of the change.
     pub(super) fn tag(&self) -> &str {
         &self.change.tag
     }
 
-    /// What the shard had of the key.
+    /// What the shard had of the key when it was last read.
     pub(super) fn view(&self) -> &View {
         &self.view
     }
 
-    /// What its events say of a version, with metadata and tags.
+    /// What the change's events say of a version, with metadata and tags if they may be needed.
     pub(super) fn subject_of(&self, head: &super::Head, version_id: &str) -> Subject {
         subject_of(&self.events, head, version_id)
     }
 
-    /// The upload that it completes carries its mark from here on.
+    /// Notes that the upload that the change completes may carry its mark from now on.
     pub(super) fn mark(&mut self) {
         self.is_marked = true;
     }
 
-    /// Notes in the index, too, what is unreferenced once the change is made. No commit of it may be in flight.
+    /// Records in the index which tails become unreferenced when the change is committed. No commit of it may be in flight.
     pub(super) async fn replaces(&mut self, replaced: Vec<Tails>) -> Result<()> {
         if self.change.pending.replaced == replaced {
             return Ok(());
@@ -142,7 +142,7 @@ impl IndexOp {
         self.amend().await
     }
 
-    /// Notes in the index, too, what the change's event is about. No commit of it may be in flight.
+    /// Records in the index what the change's event is about. No commit of it may be in flight.
     pub(super) async fn is_about(&mut self, subject: &Subject) -> Result<()> {
         match &mut self.change.pending.event {
             Some(event) if event.subject != *subject => event.subject = subject.clone(),
@@ -151,13 +151,14 @@ impl IndexOp {
         self.amend().await
     }
 
-    /// As [`IndexOp::is_about`] for a removed object: its size and its ETag need not be noted, the index entry has them.
+    /// Like [`IndexOp::is_about`], for a removed object. Its size and ETag need not be recorded, because the index entry has
+    /// them.
     pub(super) async fn removes(&mut self, subject: &Subject) -> Result<()> {
         let noted = self.change.pending.event.as_ref().map(|event| &event.subject.attributes);
         if noted == Some(&subject.attributes) { Ok(()) } else { self.is_about(subject).await }
     }
 
-    /// What the head's last change left, if that tells all that the events of a removal do.
+    /// What the head's last change left, if that is all that the events of a removal need.
     pub(super) fn told<'a>(&'a self, base: &'a Base) -> Option<&'a Listed> {
         let listed = match base {
             Base::Absent => None,
@@ -170,7 +171,7 @@ impl IndexOp {
         listed.filter(|listed| !self.events.wants_attributes() || listed.kind == VersionKind::Plain)
     }
 
-    /// Notes whether a removed object had metadata or tags, where its event had to tell them.
+    /// Records whether a removed object had metadata or tags, if the removal may have an event.
     pub(super) fn note_removed(&self, is_plain: bool) {
         if self.events.wants_attributes() {
             self.gateway.commits.note_removed(&self.bucket, is_plain);
@@ -204,15 +205,15 @@ impl IndexOp {
         Ok(())
     }
 
-    /// Notes whether the key of a committed write was new, where that is not known from the prepare.
+    /// Records whether the key of a committed write was new, if the prepare did not read that.
     pub(super) fn note_key(&self, is_new: bool) {
         if self.change.expect_new {
             self.gateway.commits.note_key(&self.bucket, is_new);
         }
     }
 
-    /// What a refused commit of a write may take the head for next: reads what the shard has of the key, where it was expected
-    /// to be new. `None` where the head has to be read.
+    /// Returns what a write may take the head for after its commit was refused. If the key was expected to be new, reads what the
+    /// shard has of it. `None` if the head has to be read.
     pub(super) async fn guess_again(&mut self) -> Result<Option<Base>> {
         if !self.change.expect_new {
             return Ok(None);
@@ -222,7 +223,7 @@ impl IndexOp {
         Ok(self.view.guess_removal())
     }
 
-    /// Reads again what the shard has of the key.
+    /// Reads what the shard has of the key again.
     pub(super) async fn refresh_view(&mut self) -> Result<()> {
         self.change.expect_new = false;
         let batch = Batch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
@@ -238,11 +239,11 @@ impl IndexOp {
         Ok(())
     }
 
-    /// The change was committed: has it finished in the index, and pushes its immediate events.
+    /// Finishes a committed change in the index, and pushes its immediate events.
     async fn complete(mut self, evidence: Evidence, subject: &Subject) {
         self.settled = true;
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
-            // While the change is pending, so that its recovery would do it.
+            // The upload is cleared up while the change is pending, so that recovery would do it after a crash.
             let kept: Vec<&Tails> = self.change.pending.parts.iter().collect();
             let clearing = self.gateway.clear_upload(&self.bucket, (&self.change.key, id), &kept);
             if let Err(error) = clearing.await {
@@ -257,13 +258,13 @@ impl IndexOp {
         gateway.push_immediately(events, &key, &tag, seq, subject).await;
     }
 
-    /// The change was not committed and won't be.
+    /// Cancels a change that was not committed and won't be.
     async fn cancel(mut self) {
         self.settled = true;
         self.undo().await;
     }
 
-    /// As [`IndexOp::cancel`], unless the change may have taken effect: then it stays pending.
+    /// Like [`IndexOp::cancel`], unless the change may have taken effect: then it stays pending.
     pub(super) async fn fail(mut self, error: &Error) {
         self.settled = true;
         if error.is_unknown() {
@@ -273,7 +274,7 @@ impl IndexOp {
         }
     }
 
-    /// Ends as its commit did: completed, or failed. Returns what came of it.
+    /// Completes the change if it was committed, and fails it otherwise. Returns the result of the commit.
     pub(super) async fn end<T>(self, committed: Result<Committed<T>>) -> Result<T> {
         match committed {
             Ok((value, evidence, subject)) => {
@@ -287,7 +288,7 @@ impl IndexOp {
         }
     }
 
-    /// The same of a change that may find nothing to be changed: then it is cancelled.
+    /// Like [`IndexOp::end`], for a change that may find nothing to do; then it is cancelled.
     pub(super) async fn end_any<T>(self, committed: Result<Option<Committed<T>>>) -> Result<Option<T>> {
         match committed.transpose() {
             Some(committed) => self.end(committed).await.map(Some),
@@ -300,7 +301,8 @@ impl IndexOp {
 
     async fn undo(self) {
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
-            // It may be completed again. First, or it would be taken for one that became an object.
+            // The upload may be completed again. The mark is removed while the change is pending: otherwise the upload would be
+            // taken for one that became an object.
             let name = multipart::upload_name(&self.bucket, &self.change.key, id);
             if let Err(error) = multipart::release(&self.gateway.pools.data, &name, &self.change.tag).await {
                 tracing::warn!(%error, id, "rgw: an upload stays marked as being completed");
@@ -317,10 +319,10 @@ impl IndexOp {
     }
 }
 
-/// A change that was committed: what came of it, what proves it, and the version that its event is about.
+/// A committed change: its result, the evidence of it, and the version that its event is about.
 pub(super) type Committed<T> = (T, Evidence, Subject);
 
-/// What events say of a version, with metadata and tags.
+/// What events say of a version, with metadata and tags if they may be needed.
 pub(super) fn subject_of(events: &ChangeEvents, head: &super::Head, version_id: &str) -> Subject {
     let has_some = !head.metadata.is_empty() || !head.tags.is_empty();
     let attributes = (has_some && events.wants_attributes())
@@ -344,7 +346,7 @@ impl Drop for IndexOp {
             is_marked: self.is_marked,
             settled: true,
         };
-        // Without a runtime the process ends, and others recover what is pending.
+        // Without a runtime, the process is ending, and other gateways recover the pending change.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(op.undo());
         }

@@ -1,9 +1,10 @@
-//! MD5 of data on its way into objects, of many objects at a time.
+//! MD5 of data on its way into objects, computed for many objects at a time.
 //!
-//! S3's ETags are MD5, whose steps each wait for the one before: a core digests some 0.6 GB/s of one stream, which was a third
-//! of what a PUT of 4 MiB costs. Vector instructions take as many streams in the same time as they have lanes. Pieces
-//! of different streams meet in a thread of their own ([`serve`]); a stream's own pieces follow one another, and while some are
-//! waiting or being digested the next is received and the last one written. Short data is digested at once where it is.
+//! S3's ETags are MD5 digests. Each step of MD5 depends on the step before it: a core digests about 0.6 GB/s of one stream, which
+//! was measured as a third of the cost of a PUT of 4 MiB. With vector instructions, a core digests as many streams in the same
+//! time as a vector has lanes. A dedicated thread ([`serve`]) digests pieces of different streams together. The pieces of one
+//! stream are digested in order; while some of them are waiting or being digested, the next one is received and the last one is
+//! written. Short data is digested at once, by the caller.
 
 mod lanes;
 
@@ -16,47 +17,47 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Pieces that are shorter are not worth the way to the thread.
+/// Shorter pieces are digested by the caller: sending them to the thread is not worth it.
 const SHORT: usize = 64 << 10;
-/// Blocks taken of all pieces until others are let in.
+/// The most blocks of each piece that are digested before waiting pieces are admitted.
 const TURN: usize = 1024;
-/// Pieces of a stream that may wait to be digested while the next is taken.
+/// The most pieces of a stream that are outstanding at a time.
 const WAITING: usize = 4;
-/// Bytes of the length behind the data.
+/// Bytes of the length at the end of the padding.
 const LENGTH: usize = 8;
 
 /// The MD5 of a stream.
 pub(crate) struct Md5 {
-    /// After the pieces that are done.
+    /// The state after the pieces that are done.
     state: Arc<Mutex<State>>,
-    /// What does not fill a block yet.
+    /// Data that does not fill a block yet.
     rest: [u8; BLOCK],
     rest_len: usize,
     len: u64,
-    /// Pieces that are not done: each says when it is.
+    /// Outstanding pieces; each receiver completes when its piece is digested.
     under_way: VecDeque<oneshot::Receiver<()>>,
 }
 
-/// A piece to be digested, of whole blocks.
+/// A piece of whole blocks to be digested.
 struct Job {
-    /// Its stream's.
+    /// The state of its stream.
     shared: Arc<Mutex<State>>,
-    /// What is known while it is being digested.
+    /// The state while the piece is being digested.
     state: State,
     data: Bytes,
-    /// Bytes that are done.
+    /// Bytes that are digested.
     done: usize,
     answer: oneshot::Sender<()>,
 }
 
 impl Md5 {
-    /// That of nothing.
+    /// The MD5 of an empty stream.
     pub(crate) fn new() -> Md5 {
         let state = Arc::new(Mutex::new(START));
         Md5 { state, rest: [0; BLOCK], rest_len: 0, len: 0, under_way: VecDeque::new() }
     }
 
-    /// Takes another piece, which is digested while others are on their way. Waits while too many are.
+    /// Adds a piece. A long piece is digested while others are received and written. Waits while too many pieces are outstanding.
     pub(crate) async fn update(&mut self, mut piece: Bytes) {
         self.settle(WAITING - 1).await;
         self.len += piece.len() as u64;
@@ -83,12 +84,12 @@ impl Md5 {
         let job = Job { shared: Arc::clone(&self.state), state: START, data: piece, done: 0, answer };
         match thread().send(job) {
             Ok(()) => self.under_way.push_back(under_way),
-            // There is no thread, and there never was: it is done here.
+            // The thread could not be started, so no piece is outstanding, and this one is digested here.
             Err(refused) => compress_one(&mut self.state.lock(), &refused.0.data),
         }
     }
 
-    /// Waits until no more than so many pieces are on their way, and so held in memory.
+    /// Waits until at most `most` pieces are outstanding. Outstanding pieces are held in memory.
     pub(crate) async fn settle(&mut self, most: usize) {
         while self.under_way.len() > most {
             if let Some(first) = self.under_way.front_mut() {
@@ -98,10 +99,10 @@ impl Md5 {
         }
     }
 
-    /// The digest of all that was taken.
+    /// Returns the digest of all pieces.
     pub(crate) async fn finish(mut self) -> [u8; 16] {
         self.settle(0).await;
-        // One bit, zeros up to the end of a block, and before that the number of bits (RFC 1321, 3.1 and 3.2).
+        // Padding: a 1 bit, then zeros up to the end of a block, whose last bytes are the number of bits (RFC 1321, 3.1 and 3.2).
         let mut end = [0; 2 * BLOCK];
         end[..self.rest_len].copy_from_slice(&self.rest[..self.rest_len]);
         end[self.rest_len] = 0x80;
@@ -118,11 +119,11 @@ impl Md5 {
     }
 }
 
-/// The way to the thread, which lives as long as the process.
+/// Returns the sender to the thread, which lives as long as the process.
 fn thread() -> &'static Sender<Job> {
     static THREAD: OnceLock<Sender<Job>> = OnceLock::new();
     THREAD.get_or_init(|| {
-        // A stream has few pieces here at a time, and waits before it takes another one.
+        // The channel needs no bound: a stream waits before it adds a piece while too many of its pieces are outstanding.
         let (sender, receiver) = crossbeam_channel::unbounded();
         let made = std::thread::Builder::new().name("rgw-md5".into()).spawn(move || serve(&receiver));
         if let Err(error) = made {
@@ -132,24 +133,25 @@ fn thread() -> &'static Sender<Job> {
     })
 }
 
-/// How long pieces wait for those of other streams that lately came together with them.
+/// How long a batch waits for pieces of other streams if recent batches had several streams.
 const COMPANY: Duration = Duration::from_millis(1);
-/// Streams that are worth waiting for: as many as the vectors of most processors have lanes.
+/// The most streams that a batch waits for: as many as the vectors of most processors have lanes.
 const COMPANIONS: usize = 8;
 
-/// How much this thread steps back where the processor is wanted by others, in the units of nice(2). Pieces gather meanwhile,
-/// and together they cost little more than one; where no other thread wants it each is digested at once.
+/// How much the priority of this thread is lowered, in the units of nice(2). If other threads want the processor, pieces
+/// accumulate meanwhile, and digesting them together costs little more than digesting one. If not, each piece is digested at
+/// once.
 const NICE: i32 = 10;
 
 /// Digests pieces, as many at a time as there are lanes.
 fn serve(jobs: &Receiver<Job>) {
-    // Of this thread alone.
+    // This changes the priority of this thread only.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "rgw: digests are as urgent as all else");
     }
     let mut active: Vec<Job> = Vec::with_capacity(LANES);
     let mut waiting: VecDeque<Job> = VecDeque::new();
-    // How many streams came together lately.
+    // How many streams recent batches had.
     let mut expected = 0_usize;
     loop {
         if active.is_empty() && waiting.is_empty() {
@@ -175,7 +177,7 @@ fn serve(jobs: &Receiver<Job>) {
         let blocks = left.min(TURN);
         match &mut active[..] {
             [job] => compress_one(&mut job.state, &job.data[job.done..][..blocks * BLOCK]),
-            // No wider than it must be: on most processors the time grows with it.
+            // The narrowest vectors that fit: on most processors wider ones take longer.
             some if some.len() <= 4 => turn::<4>(some, blocks),
             some if some.len() <= 8 => turn::<8>(some, blocks),
             all => turn::<LANES>(all, blocks),
@@ -185,13 +187,13 @@ fn serve(jobs: &Receiver<Job>) {
         }
         for job in active.extract_if(.., |job| job.done == job.data.len()) {
             *job.shared.lock() = job.state;
-            // Who asked for it may be gone.
+            // The stream may have been dropped.
             _ = job.answer.send(());
         }
     }
 }
 
-/// Fills the lanes that are free with the pieces that have waited longest, of each stream the next one.
+/// Fills the free lanes with the pieces that have waited longest. A stream has at most one piece in the lanes.
 fn admit(active: &mut Vec<Job>, waiting: &mut VecDeque<Job>) {
     let mut at = 0;
     while active.len() < LANES && at < waiting.len() {
@@ -206,7 +208,7 @@ fn admit(active: &mut Vec<Job>, waiting: &mut VecDeque<Job>) {
     }
 }
 
-/// Takes so many blocks of each of at most `N` pieces.
+/// Digests `blocks` blocks of each of at most `N` pieces.
 fn turn<const N: usize>(active: &mut [Job], blocks: usize) {
     let mut states = [[0; N]; 4];
     for (lane, job) in active.iter().enumerate() {
@@ -215,7 +217,7 @@ fn turn<const N: usize>(active: &mut [Job], blocks: usize) {
         }
     }
     let data: [&[u8]; N] = std::array::from_fn(|lane| {
-        // The results of lanes without a piece are not used.
+        // Lanes without a piece repeat the last one; their results are not used.
         let job = &active[lane.min(active.len() - 1)];
         &job.data[job.done..]
     });

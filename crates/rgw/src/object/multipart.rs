@@ -1,11 +1,11 @@
-//! Uploads in parts: a RADOS object in the data pool for each upload, whose omap lists its parts, and an entry in the
-//! bucket's index by which it is found (docs/format/rgw.md).
+//! Multipart uploads. An upload has a RADOS object in the data pool, whose omap lists its parts, and an entry in the bucket's
+//! index, by which it is found (docs/format/rgw.md).
 //!
-//! A part's data is noted before it is written and listed after it, so that nothing is left behind by an upload that
-//! is ended. An upload is marked with the tag of the write that completes it, after that write is pending in the index and
-//! before its head is written, and no part is listed or replaced from then on. The mark goes before a completion that came
-//! to nothing ceases to be pending. So who finds a mark whose write is not pending knows that it became an object, or
-//! that the upload is being ended: its parts are never used a second time.
+//! A part's data is recorded before it is written, and the part is listed afterwards, so that an aborted upload leaves nothing
+//! behind. An upload is marked with the tag of the write that completes it, after that write is pending in the index and before
+//! its head is written. From then on no part is listed or replaced. A completion that fails removes its mark before it ceases to
+//! be pending. So if the write of a mark is not pending, the upload became an object or is being aborted: its parts are never
+//! used a second time.
 
 use super::index_op::Intent as ChangeIntent;
 use super::put::{Put, write_tails};
@@ -36,55 +36,55 @@ use std::sync::Arc;
 pub(crate) const MAX_PART_BYTES: u64 = 5 << 30;
 /// The largest object.
 const MAX_OBJECT_BYTES: u64 = 5 << 40;
-/// The smallest part but for the last (`rgw_multipart_min_part_size`).
+/// The smallest part, except for the last one (`rgw_multipart_min_part_size`).
 const MIN_PART_BYTES: u64 = 5 << 20;
-/// An upload's record is no larger; more is damage.
+/// The largest record of an upload; a larger one is damaged.
 const MAX_UPLOAD_BYTES: u64 = 4 << 20;
 /// The most parts (`rgw_multipart_part_upload_limit`).
 pub(crate) const MAX_PARTS: u32 = 10_000;
 /// Parts read at a time.
 const PAGE: u64 = 1000;
-/// The omap key of the mark of what completes or ends an upload: a tag.
+/// The omap key of an upload's mark: the tag of the operation that completes or aborts the upload.
 const MARK: &[u8] = b"c";
-/// Attempts at a change that others change at the same time.
+/// Attempts at a change that conflicts with concurrent changes.
 const ATTEMPTS: usize = 16;
 
 /// An upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Upload {
-    /// What the object will be, without data.
+    /// The head of the future object, without data.
     pub(crate) head: Head,
     /// Nanoseconds since 1970.
     pub(crate) begun_ns: u64,
-    /// The algorithm of the checksums that parts have; empty where none was named.
+    /// The algorithm of the parts' checksums; empty if none was requested.
     pub(crate) algorithm: String,
     /// Whether the object gets a checksum of all its data.
     pub(crate) whole: bool,
 }
 
-/// A part that is there.
+/// A part that was uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     /// Bytes.
     pub(crate) size: u64,
     /// Nanoseconds since 1970.
     pub(crate) mtime_ns: u64,
-    /// Of its data, without quotes.
+    /// The ETag of its data, without quotes.
     pub(crate) etag: String,
     pub(crate) checksum: Option<StoredChecksum>,
     tails: Tails,
-    /// What the key to it is derived with, where the upload is encrypted.
+    /// The salt that the key to the data is derived with, if the upload is encrypted.
     salt: Option<Salt>,
 }
 
-/// What the index says of an upload.
+/// The index entry of an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UploadEntry {
     /// Nanoseconds since 1970.
     pub(crate) begun_ns: u64,
-    /// Who began it.
+    /// The id of the user that owns the upload.
     pub(crate) owner: String,
-    /// The storage class; empty for STANDARD, and then absent.
+    /// The storage class; empty for STANDARD, in which case it is not encoded.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) class: String,
 }
@@ -98,7 +98,7 @@ struct UnclassedUpload {
     whole: bool,
 }
 
-/// The data of a part that is being written.
+/// The tails of a part that is being written or was replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Intent {
     tails: Tails,
@@ -107,7 +107,7 @@ struct Intent {
 impl Versioned for Upload {
     const NAME: &'static str = "upload";
     const VERSION: u8 = 2;
-    /// Readers that know no classes would put parts into another pool.
+    /// Readers that do not know classes would put parts into another pool.
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
@@ -121,7 +121,7 @@ impl Versioned for Upload {
     }
 }
 
-/// Format 2 is format 1 with tails in the pool of a class.
+/// Format 2 is format 1 with tails in the pool of a storage class.
 impl Versioned for Part {
     const NAME: &'static str = "part";
     const VERSION: u8 = 2;
@@ -151,7 +151,7 @@ impl Versioned for UploadEntry {
     }
 }
 
-/// Format 2 is format 1 with tails in the pool of a class.
+/// Format 2 is format 1 with tails in the pool of a storage class.
 impl Versioned for Intent {
     const NAME: &'static str = "intent of a part";
     const VERSION: u8 = 2;
@@ -166,7 +166,7 @@ impl Versioned for Intent {
     }
 }
 
-/// Which part of which upload.
+/// Identifies a part of an upload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartPlace<'a> {
     pub(crate) key: &'a str,
@@ -176,7 +176,7 @@ pub(crate) struct PartPlace<'a> {
     pub(crate) class: &'a str,
 }
 
-/// What a completion names.
+/// A part that a completion names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPart {
     pub(crate) number: u32,
@@ -200,14 +200,14 @@ fn bytes_of_md5(etag: &str) -> Option<[u8; 16]> {
 }
 
 impl Upload {
-    /// An upload that becomes an object like `head`.
+    /// An upload of an object with this head.
     pub(crate) fn new(head: Head, algorithm: &str, whole: bool) -> Upload {
         Upload { head, begun_ns: 0, algorithm: algorithm.to_owned(), whole }
     }
 }
 
 impl Gateway {
-    /// Begins an upload; returns its id.
+    /// Creates an upload and returns its id.
     pub(crate) async fn create_upload(
         &self,
         bucket: &Bucket,
@@ -217,14 +217,15 @@ impl Gateway {
         let id = self.tag();
         upload.begun_ns = now_ns();
         upload.head.upload = id.clone();
-        // Makes the class's pool, or refuses the class.
+        // Creates the pool of the class if necessary, or refuses the class.
         self.pool_for(&upload.head.class).await?;
         let entry = UploadEntry {
             begun_ns: upload.begun_ns,
             owner: upload.head.owner.clone(),
             class: upload.head.class.clone(),
         };
-        // Listed first: what is listed and is not there can be ended, what is there and is not listed would stay.
+        // The upload is listed first: a listed upload that does not exist can be aborted, but an upload that is not listed would
+        // stay forever.
         index::add_upload(self, bucket, key, &id, &entry).await?;
         if !record::create(&self.pools.data, &upload_name(bucket, key, &id), &upload).await? {
             let detail = format!("{id} was given out before");
@@ -233,7 +234,7 @@ impl Gateway {
         Ok(id)
     }
 
-    /// An upload, its mark and its RADOS version; `None` where there is none.
+    /// An upload, its mark and its RADOS version; `None` if it does not exist.
     async fn marked_upload(&self, name: &str) -> Result<Option<(Upload, Option<String>, u64)>> {
         let mut asked = record::FIRST_BYTES;
         let (bytes, mut reply) = loop {
@@ -255,14 +256,14 @@ impl Gateway {
         Ok(Some((upload, mark, reply.version)))
     }
 
-    /// An upload.
+    /// An upload. Fails with [`Error::NoSuchUpload`] if it does not exist.
     pub(crate) async fn upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Upload> {
         let found = record::read::<Upload>(&self.pools.data, &upload_name(bucket, key, id)).await?;
         found.map(|(upload, _)| upload).ok_or(Error::NoSuchUpload)
     }
 
-    /// Writes a part's data into its upload's storage class and lists it, in the place of one that was there. `seal` gets the data's digests when all was taken. The
-    /// body is encrypted by the key that `salt` is of.
+    /// Writes a part's data into its upload's storage class and lists the part, in place of an earlier part with its number.
+    /// `seal` gets the digests when all data has been taken. The body is encrypted with the key that `salt` belongs to.
     pub(crate) async fn put_part(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -284,7 +285,7 @@ impl Gateway {
         let held = self.hold(bucket, &tag, usage(length.unwrap_or(0)), Purpose::Part(upload)).await?;
         let mut op = WriteOp::new();
         let intent = Intent { tails: tails.clone() };
-        // Who clears up a marked upload sees all that was ever noted.
+        // The write fails if the upload is marked, so a gateway that clears up a marked upload sees all intents.
         op.assert_exists()
             .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, Bytes::new())])
             .omap_set(vec![(intent_key(&tag), record::encode(&intent))]);
@@ -305,7 +306,7 @@ impl Gateway {
         let (etag, checksum) = seal(body.digests().await)?;
         let part = Part { size, mtime_ns: now_ns(), etag, checksum, tails, salt };
         match self.list_part(&name, number, &tag, &part).await {
-            // Whoever completed or ended the upload gave away what was written by then.
+            // The gateway that completed or aborted the upload discarded only what had been written by then.
             Err(Error::NoSuchUpload) => {
                 self.discard(std::slice::from_ref(&part.tails)).await?;
                 Err(Error::NoSuchUpload)
@@ -320,7 +321,7 @@ impl Gateway {
         }
     }
 
-    /// Lists a part whose data is written, in the place of one that was there.
+    /// Lists a part whose data is written, in place of an earlier part with its number.
     async fn list_part(&self, name: &str, number: u32, tag: &str, part: &Part) -> Result<()> {
         let absent = |error: nacre_client::Error| {
             if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
@@ -338,7 +339,7 @@ impl Gateway {
                 .transpose()?
                 .map(|old| old.tails);
             let mut set = vec![(part_key(number), record::encode(part))];
-            // Until it is garbage it is noted as what a part was to become.
+            // Until the replaced part is recorded as garbage, an intent names its tails.
             let left =
                 replaced.as_ref().map(|tails| intent_key(tails.name.rsplit('_').next().unwrap_or_default()));
             if let (Some(key), Some(tails)) = (&left, &replaced) {
@@ -357,7 +358,7 @@ impl Gateway {
             if let (Some(key), Some(tails)) = (left, replaced) {
                 self.discard(&[tails]).await?;
                 match self.pools.data.omap_rm_keys(name, vec![key]).await {
-                    // Ended meanwhile, and all of it given to the garbage.
+                    // The upload was ended meanwhile, and all of its tails were discarded.
                     Err(error) if error.is_not_found() => {}
                     removed => removed?,
                 }
@@ -367,7 +368,7 @@ impl Gateway {
         Err(Error::Contended(format!("part {number}")))
     }
 
-    /// At most `max` parts of an upload behind `after`, and whether there are more.
+    /// At most `max` parts of an upload with numbers above `after`, and whether there are more.
     pub(crate) async fn parts(
         &self,
         bucket: &Bucket,
@@ -402,8 +403,7 @@ impl Gateway {
         }
     }
 
-    /// Makes an object of an upload's parts. `seal` gets those that were named, with their numbers, and completes the
-    /// head, or refuses.
+    /// Makes an object of an upload's parts. `seal` gets the named parts with their numbers; it completes the head or fails.
     pub(crate) async fn complete_upload(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -414,7 +414,7 @@ impl Gateway {
     ) -> Result<Head> {
         let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, id) = (key.to_owned(), id.to_owned());
-        // Whoever asked for it may go away in between.
+        // A separate task, which completes even if the client disconnects.
         let completion = spawn_large(async move {
             gateway.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
         });
@@ -431,7 +431,7 @@ impl Gateway {
     ) -> Result<Head> {
         let name = upload_name(bucket, key, id);
         let Some((upload, mark, version)) = self.marked_upload(&name).await? else {
-            // The answer to the attempt that completed it may have been lost.
+            // The reply to the attempt that completed the upload may have been lost.
             return match self.head(bucket, key).await? {
                 Some((head, _)) if head.upload == id => Ok(head),
                 _ => Err(Error::NoSuchUpload),
@@ -480,7 +480,7 @@ impl Gateway {
         let intent = ChangeIntent { parts, upload, events: events.clone(), ..ChangeIntent::default() };
         let mut change = IndexOp::prepare(self, bucket, (key, &head.tag), intent).await?;
         let mut op = WriteOp::new();
-        // Nor a part that was listed meanwhile.
+        // This also fails if a part was listed since the parts were read.
         op.assert_version(version)
             .omap_set(vec![(Bytes::from_static(MARK), Bytes::from(head.tag.clone().into_bytes()))]);
         change.mark();
@@ -497,7 +497,7 @@ impl Gateway {
         Ok(head)
     }
 
-    /// Ends an upload and discards its parts.
+    /// Aborts an upload and discards its parts.
     pub(crate) async fn abort_upload(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -506,7 +506,7 @@ impl Gateway {
     ) -> Result<()> {
         let name = upload_name(bucket, key, id);
         let Some((_, mark, _)) = self.marked_upload(&name).await? else {
-            // It may be listed where it did not come to be.
+            // The upload may be listed without having been created.
             index::remove_upload(self, bucket, key, id).await?;
             return Err(Error::NoSuchUpload);
         };
@@ -519,8 +519,8 @@ impl Gateway {
                 return Ok(());
             }
         }
-        // No completion may start any more, nor have started since: the mark may have been one that came to nothing. Where it
-        // became an object that is replaced, its parts are garbage already.
+        // After this write no completion can start, and none has started since the mark was read, which may be that of a failed
+        // completion. If the upload became an object that was replaced, its parts are garbage already.
         let end = Bytes::from(self.tag().into_bytes());
         let mut op = WriteOp::new();
         op.assert_exists()
@@ -529,7 +529,7 @@ impl Gateway {
         match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
             Ok(_) => self.clear_upload(bucket, (key, id), &[]).await,
             Err(error) if error.is_not_found() => Err(Error::NoSuchUpload),
-            // Somebody else completes or ends it.
+            // Another request completes or aborts the upload.
             Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
                 Err(Error::IndexBusy(bucket.name.clone()))
             }
@@ -537,9 +537,9 @@ impl Gateway {
         }
     }
 
-    /// What became of an upload that carries the mark `tag`.
+    /// The outcome of an upload that carries the mark `tag`: the head of its object, or an error if it has not become one.
     async fn completed(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Head> {
-        // In this order: what is not pending any more has its outcome.
+        // The order matters: a change that is no longer pending has its outcome.
         let pending = index::is_pending(self, bucket, key, tag).await?;
         if let Some(head) = self.clear_completed(bucket, key, id, tag).await? {
             return Ok(head);
@@ -549,7 +549,7 @@ impl Gateway {
         }
         let marked = self.marked_upload(&upload_name(bucket, key, id)).await?;
         match marked {
-            // It is on its way, or came to nothing this moment.
+            // The completion is in progress, or failed just now.
             Some((_, mark, _)) if pending || mark.as_deref() != Some(tag) => {
                 Err(Error::IndexBusy(bucket.name.clone()))
             }
@@ -557,7 +557,7 @@ impl Gateway {
         }
     }
 
-    /// The tails that an upload has: of its parts, and of what was to become parts; `None` where there is no upload.
+    /// The tails of an upload: those of its parts and of its intents; `None` if there is no upload.
     pub(crate) async fn tails_of_upload(
         &self,
         bucket: &Bucket,
@@ -585,8 +585,8 @@ impl Gateway {
         }
     }
 
-    /// Where the object of that tag is there, clears up the upload that was marked so, but for the object's parts; returns the
-    /// object's head. That mark is never taken off.
+    /// If the object with this tag exists, clears up the upload with the mark `tag`, except for the object's parts, and returns
+    /// the object's head. Such a mark is never removed.
     async fn clear_completed(&self, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Option<Head>> {
         let Some(Reader { head, manifest, .. }) = self.made_by(bucket, key, tag).await? else {
             return Ok(None);
@@ -596,8 +596,9 @@ impl Gateway {
         Ok(Some(head))
     }
 
-    /// Settles an upload whose completion is finished for another gateway, while that is pending in `shard`: it is cleared up
-    /// but for the object's parts if the completion took effect, else it may be completed again.
+    /// Settles an upload whose completion is being finished for another gateway, while the completion is pending in `shard`. If
+    /// the completion took effect, clears up the upload except for the object's parts; otherwise, the upload may be completed
+    /// again.
     pub(crate) async fn settle_upload(&self, bucket: &Bucket, shard: &str, end: &UploadEnd) -> Result<()> {
         let UploadEnd { key, upload, tag, completed } = end;
         let name = upload_name(bucket, key, upload);
@@ -610,14 +611,14 @@ impl Gateway {
         }
         let noted = key::pending(key, tag);
         let found = self.pools.index.omap_get_vals_by_keys(shard, vec![noted.clone()]).await?;
-        // Without it another gateway has settled the upload.
+        // If the record is gone, another gateway has settled the upload.
         let Some(pending) = found.get(&noted) else { return Ok(()) };
         let pending = record::decode::<Pending>(shard, pending)?;
         self.clear_upload(bucket, (key, upload), &pending.parts.iter().collect::<Vec<_>>()).await
     }
 
-    /// Settles the uploads of a key whose completion was the change `tag` of format 1 of a gateway that is gone: they are
-    /// cleared up where that is the object now, else they may be completed again.
+    /// Settles the uploads of a key whose completion was the change `tag`, which has format 1 and was made by a gateway that has
+    /// ended. Clears them up if the object with that tag exists; otherwise they may be completed again.
     pub(crate) async fn settle_old_upload(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
         for id in self.uploads_of(bucket, key).await? {
             let name = upload_name(bucket, key, &id);
@@ -632,7 +633,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Removes an upload that is marked for good, by its completion or its end, and its parts but for those that are kept.
+    /// Removes an upload whose mark is final, because it was completed or aborted, and discards its tails except for `kept`.
     pub(super) async fn clear_upload(
         &self,
         bucket: &Bucket,
@@ -674,7 +675,7 @@ impl Gateway {
     }
 }
 
-/// Takes the mark `tag` off an upload, if it carries that one.
+/// Removes the mark `tag` from an upload, if the upload carries it.
 pub(super) async fn release(pool: &IoCtx, name: &str, tag: &str) -> Result<()> {
     let mark = Bytes::from_static(MARK);
     let mut op = WriteOp::new();
@@ -687,7 +688,7 @@ pub(super) async fn release(pool: &IoCtx, name: &str, tag: &str) -> Result<()> {
     }
 }
 
-/// The parts that were named, in order.
+/// Returns the named parts, in order.
 fn choose(there: &[(u32, Part)], named: &[NamedPart]) -> Result<Vec<(u32, Part)>> {
     if named.is_empty() {
         return Err(Error::Invalid("a completion names at least one part".into()));

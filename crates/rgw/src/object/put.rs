@@ -17,34 +17,34 @@ use nacre_index::commit::{self, Base, New};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
-/// Of an object with versions data of up to this size is in the head: it is there twice, and in omap.
+/// The most data in the head of an object with versions. The head stores it twice, once in omap.
 const VERSION_INLINE_BYTES: usize = 64 << 10;
-/// Data in a head of up to this size is written on the guess that its key is new.
+/// The most data in a head that is written on the guess that its key is new.
 const MOST_GUESSED_BYTES: usize = 64 << 10;
-/// Writes of one object's tails that are under way at the same time.
+/// Writes of one object's tails that are in flight at the same time.
 const WRITES: usize = 2;
 
 /// An object to be written.
 pub(crate) struct Put {
     pub(crate) bucket: Arc<Bucket>,
     pub(crate) key: String,
-    /// All but tag, size, time, ETag and data are the caller's.
+    /// Set by the caller, except for tag, size, time, ETag and data.
     pub(crate) head: Head,
     pub(crate) condition: Condition,
-    /// Who and what makes the change.
+    /// Who makes the change, and by which request.
     pub(crate) cause: Cause,
-    /// The types of events that it may have.
+    /// The types of events that the change may have.
     pub(crate) types: &'static [EventType],
 }
 
-/// Data that is written, and what is not in tails.
+/// The data of a body: in memory for the head, or written to tails.
 pub(super) struct Written {
     pub(super) inline: Pieces,
     pub(super) tails: Option<Tails>,
 }
 
 impl Put {
-    /// Writes data and head. `seal` gets the data's digests when all of it was taken: it completes the head, or refuses.
+    /// Writes the data, then the head. When all data has been taken, `seal` gets its digests; it completes the head or fails.
     pub(crate) async fn run(
         mut self,
         gateway: &Arc<Gateway>,
@@ -76,13 +76,13 @@ impl Put {
         Ok(head)
     }
 
-    /// How much data may be in the head.
+    /// The most bytes of data that may be in the head.
     fn inline_bytes(&self) -> usize {
         if self.bucket.versioning == Versioning::Off { INLINE_BYTES } else { VERSION_INLINE_BYTES }
     }
 
-    /// Writes the head, with `data` in it, and so commits the change, which may be prepared. `tails` are what the object has
-    /// besides. Returns the head as it is.
+    /// Writes the head with `data` in it. This commits the change, which is prepared first if there is no prepared change yet.
+    /// `tails` are the object's tails. Returns the head as it was written.
     pub(crate) async fn commit(
         self,
         gateway: &Arc<Gateway>,
@@ -91,7 +91,7 @@ impl Put {
         tails: Option<Tails>,
     ) -> Result<Head> {
         let gateway = Arc::clone(gateway);
-        // Whoever asked for it may go away in between.
+        // A separate task, which completes even if the client disconnects.
         let commit = spawn_large(async move {
             if self.bucket.versioning != Versioning::Off {
                 return Box::pin(versions::add(&gateway, self, (op, events), data.joined())).await;
@@ -113,7 +113,7 @@ impl Put {
     }
 }
 
-/// Commits an object of a bucket without versions.
+/// Commits an object in a bucket without versions.
 async fn commit_plain(
     gateway: &Arc<Gateway>,
     put: &Put,
@@ -151,8 +151,8 @@ async fn commit_plain(
     }
 }
 
-/// Takes all of a body: a short one into memory, a long one into tails, which are noted in the index first. In a storage class
-/// all data is in tails: heads are in the pool of STANDARD.
+/// Takes all of a body. Short data stays in memory, for the head; long data is written to tails, which are recorded in the index
+/// first. In a storage class all data is in tails, because heads are in the pool of STANDARD.
 async fn write_data(
     gateway: &Arc<Gateway>,
     put: &Put,
@@ -169,7 +169,7 @@ async fn write_data(
         return Ok(Written { inline: first, tails: None });
     }
     let name = tails_name(&put.bucket, &put.head.class, &put.head.tag);
-    // What may be written of it at most, for whoever clears up after a crash.
+    // The most that may be written, for recovery after a crash.
     let most = length.map_or(super::multipart::MAX_PART_BYTES, |length| body.stored_len(length));
     let most = Tails { name: name.clone(), count: tail_count(most) };
     let overwrites = put.bucket.versioning == Versioning::Off;
@@ -179,8 +179,8 @@ async fn write_data(
     Ok(Written { inline: Pieces::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }
 
-/// Writes `first`, which is no longer than a tail, and the rest of a body into tails of that name; returns how many bytes
-/// they hold.
+/// Writes `first`, which is no longer than a tail, and the rest of a body to tails named `name`. Returns how many bytes they
+/// hold.
 pub(super) async fn write_tails(pool: &IoCtx, name: &str, first: Pieces, body: &mut Body) -> Result<u64> {
     let mut writes = FuturesUnordered::new();
     let (mut pieces, mut offset) = (first, 0);
@@ -201,7 +201,7 @@ pub(super) async fn write_tails(pool: &IoCtx, name: &str, first: Pieces, body: &
             drop(room);
             reply.map(drop)
         });
-        // What is under way goes on while more is gathered. None goes over the end of a tail.
+        // Writes in flight continue while more data is gathered. No write crosses the end of a tail.
         let next = body.gather((STRIPE_BYTES - offset % STRIPE_BYTES) as usize);
         tokio::pin!(next);
         pieces = loop {
@@ -217,7 +217,7 @@ pub(super) async fn write_tails(pool: &IoCtx, name: &str, first: Pieces, body: &
     Ok(offset)
 }
 
-/// Has an operation write pieces one after the other, from `offset` on.
+/// Adds writes of the pieces, one after the other from `offset` on, to an operation.
 fn write_on(op: &mut WriteOp, mut offset: u64, pieces: impl Iterator<Item = Bytes>) {
     for piece in pieces {
         let len = piece.len() as u64;

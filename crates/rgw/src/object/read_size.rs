@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fewest bytes that a first read asks for.
 pub(crate) const SMALLEST: u64 = 64 << 10;
-/// Classes of sizes: class `c` is up to `SMALLEST << c` bytes, the last one all that a head can have.
+/// Size classes: class `c` contains sizes up to `SMALLEST << c` bytes; the last class contains all sizes that a head can have.
 const CLASSES: u32 = 7;
 const _: () = assert!(SMALLEST << (CLASSES - 1) == HEAD_BYTES);
 /// Entries of the table.
 const ENTRIES: usize = 256;
-/// Reads of an entry that count; when there are so many, each class forgets half of its reads.
+/// When an entry has counted this many reads, its counters are halved.
 const COUNTED: u64 = 64;
-/// At most one of so many reads may need a second one.
+/// At most one in this many reads may need a second read.
 const ONE_IN: u64 = 8;
 /// Bits of a class's counter in an entry.
 const BITS: u32 = 8;
@@ -52,7 +52,7 @@ impl ReadSizes {
         HEAD_BYTES
     }
 
-    /// Notes that a read of a head in this bucket needed so many bytes.
+    /// Records that a read of a head in this bucket needed `needed` bytes.
     pub(crate) fn learn(&self, bucket_id: &str, needed: u64) {
         let class = (0..CLASSES - 1).find(|class| needed <= SMALLEST << class).unwrap_or(CLASSES - 1);
         let note = |counters: u64| {
@@ -63,7 +63,7 @@ impl ReadSizes {
             };
             Some(if total < COUNTED { counters } else { halved(counters) })
         };
-        // The closure never refuses.
+        // The closure always returns a value, so the update can't fail.
         _ = self.entry(bucket_id).fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
@@ -97,7 +97,7 @@ mod tests {
             sizes.learn("b", SMALLEST + 1);
             assert_eq!(sizes.first_read("b"), SMALLEST);
         }
-        // Of every second one that is not worth it.
+        // If every second object is large, a second read for each of them is not worth it.
         for _ in 0..COUNTED {
             sizes.learn("b", 10);
             sizes.learn("b", 1 << 20);

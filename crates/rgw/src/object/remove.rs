@@ -1,4 +1,4 @@
-//! Removes objects of buckets without versions; in others hides them behind delete markers.
+//! Removes objects. In a bucket with versions, hides them behind delete markers instead.
 
 use super::commit::{CommitTurn, HeadRead};
 use super::head_state::{HeadState, VERSIONS};
@@ -14,10 +14,10 @@ use nacre_index::record::Subject;
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
-/// What came of a removal.
+/// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removal {
-    /// Whether there was anything.
+    /// Whether there was an object. Always true if a delete marker was made.
     pub(crate) there: bool,
     /// The id of the delete marker that hides the object now.
     pub(crate) marker: Option<String>,
@@ -26,26 +26,26 @@ pub(crate) struct Removal {
 /// The types of events that a removal may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemovalEvents {
-    /// Where the object or a version is removed.
+    /// If the object or a version is removed.
     pub(crate) removed: &'static [EventType],
-    /// Where a delete marker is made.
+    /// If a delete marker is made.
     pub(crate) marker: &'static [EventType],
 }
 
 impl RemovalEvents {
-    /// Of a client's request.
+    /// For a client's request.
     pub(crate) const REQUEST: RemovalEvents = RemovalEvents {
         removed: &[EventType::ObjectRemovedDelete],
         marker: &[EventType::ObjectRemovedDeleteMarkerCreated],
     };
-    /// Of a lifecycle rule for current versions.
+    /// For a lifecycle rule for current versions.
     pub(crate) const EXPIRATION: RemovalEvents = RemovalEvents {
         removed: &[EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDelete],
         marker: &[EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDeleteMarkerCreated],
     };
 }
 
-/// The steps that make a tombstone of the head of an object: they remove what is there of it.
+/// The steps that turn an object's head into a tombstone: they remove its data and attributes.
 pub(super) fn bury(has_versions: bool) -> Vec<Step> {
     let mut steps = vec![Step::Truncate(0), Step::RemoveAttr(HEAD), Step::RemoveAttr(ETAG)];
     if has_versions {
@@ -55,7 +55,7 @@ pub(super) fn bury(has_versions: bool) -> Vec<Step> {
 }
 
 impl Gateway {
-    /// Removes an object, or where the bucket has versions hides it behind a delete marker of `owner`.
+    /// Removes an object. In a bucket with versions, hides it behind a delete marker of `owner` instead.
     pub(crate) async fn remove_object(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -76,20 +76,20 @@ impl Gateway {
                 cause: cause.clone(),
                 types: types.marker,
             };
-            // Not part of the future of removals without versions.
+            // Boxed to keep the future of removals without versions small.
             let head = Box::pin(put.commit(self, (None, events), Pieces::default(), None)).await?;
             return Ok(Removal { there: true, marker: Some(head.version) });
         }
         let events = self.change_events(bucket, key, types.removed, cause).await?;
         let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
-        // Whoever asked for it may go away in between.
+        // A separate task, which completes even if the client disconnects.
         let removal =
             spawn_large(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
         let there = removal.await.map_err(Error::task("the removal of an object"))??;
         Ok(Removal { there, marker: None })
     }
 
-    /// Removes an object of a bucket without versions; tells whether there was one.
+    /// Removes an object in a bucket without versions. Returns whether there was one.
     async fn remove_plain(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -100,8 +100,8 @@ impl Gateway {
         let name = head_name(bucket, key);
         let mut state = None;
         let mut subject = Subject::default();
-        // Filters are judged against the version that is removed, also after a crash: metadata and tags are noted in the prepare.
-        // Where most objects have none, the head is read only if the index does not tell that this one has none.
+        // Filters are evaluated for the removed version, also after a crash, so the prepare records its metadata and tags. If
+        // most objects have none, the head is read only if the index does not show that this object has none.
         if events.wants_attributes() && !self.commits.expects_plain(bucket) {
             let read = self.head_state(&name).await?;
             condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
@@ -116,7 +116,7 @@ impl Gateway {
     }
 }
 
-/// Commits a removal; `None` where there is nothing to remove.
+/// Commits a removal; `None` if there is nothing to remove.
 async fn commit_removal(
     gateway: &Arc<Gateway>,
     op: &mut IndexOp,

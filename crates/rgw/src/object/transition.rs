@@ -1,8 +1,9 @@
-//! Moves the data of a version to another storage class. What the version is stays: id, tag, time, ETag, size, metadata.
+//! Moves the data of a version to another storage class. Everything else about the version stays: id, tag, time, ETag, size,
+//! metadata.
 //!
-//! The data is copied as it is stored, encrypted or not, into new tails, which the change notes before it writes them: whoever
-//! recovers it knows what to discard. Then one commit puts the new tails in the place of the old ones, which become garbage. The
-//! commit is made only on a head whose version still has the data that was copied.
+//! The data is copied as it is stored, encrypted or not, to new tails. The change records them in the index before they are
+//! written, so that recovery knows what to discard. Then one commit replaces the old tails with the new ones, and the old ones
+//! become garbage. The commit is made only if the version still has the data that was copied.
 
 use super::commit::{CommitTurn, HeadRead};
 use super::head_state::CurrentObject;
@@ -27,21 +28,21 @@ use std::sync::Arc;
 /// Tails of one version that are copied at the same time.
 const COPIES: usize = 2;
 
-/// A version's data, and where it is to be.
+/// A version's data, and where it is moved to.
 struct Move {
     /// The version as it was read, without its data.
     from: Head,
-    /// What its head had of the data: a manifest or the data itself.
+    /// The data in its head: a manifest or the data itself.
     inline: Bytes,
-    /// The same once it is moved.
+    /// The location of the data, and the manifest, after the move.
     data: Data,
     manifest: Bytes,
-    /// Tails that are copied, and their new names.
+    /// Tails that are copied, the bytes in them, and their new names.
     copies: Vec<(Tails, u64, Tails)>,
 }
 
 impl Move {
-    /// The tails that the version has afterwards.
+    /// The tails of the version after the move; `None` if its data is inline or in parts.
     fn tails(&self) -> Option<Tails> {
         match &self.data {
             Data::Tails(tails) => Some(tails.clone()),
@@ -49,7 +50,7 @@ impl Move {
         }
     }
 
-    /// The same of its parts.
+    /// The tails of the version's parts after the move.
     fn parts(&self) -> Vec<Tails> {
         match &self.data {
             Data::Parts(_) => self.copies.iter().map(|(_, _, new)| new.clone()).collect(),
@@ -62,15 +63,15 @@ impl Move {
         (&head.tag, &head.data, &head.class) == (&self.from.tag, &self.from.data, &self.from.class)
     }
 
-    /// The version afterwards.
+    /// The head of the version after the move.
     fn moved(&self, head: &Head, class: &str) -> Head {
         Head { data: self.data.clone(), class: class.to_owned(), ..head.clone() }
     }
 }
 
 impl Gateway {
-    /// Moves a version that `expected` was read of to another storage class, which is empty for STANDARD. Tells whether it did:
-    /// not where the version is gone, or has other data by now.
+    /// Moves a version, which was read as `expected`, to another storage class, which is empty for STANDARD. Returns whether it
+    /// was moved: `false` if the version is gone, has other data by now, is in the class already, or is a delete marker.
     pub(crate) async fn move_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -154,7 +155,7 @@ impl Gateway {
             let is_current = current.head.version_id() == id;
             let data = moving.manifest.clone();
             let (new, head, steps) = match &current {
-                // The index knows its tails.
+                // The index knows the tails of an object without versions.
                 CurrentObject { versions: None, head, .. } => {
                     if !is_current || !moving.is_of(head) {
                         return Ok(None);
@@ -213,7 +214,7 @@ async fn copy(moving: &Move, source: &IoCtx, pool: &IoCtx) -> Result<()> {
     });
     let copies = stream::iter(tails).map(Ok).try_for_each_concurrent(COPIES, |(old, new, len)| async move {
         let data = source.read(&old, 0, len).await?;
-        // What is not whole must not replace anything.
+        // Incomplete data must not replace anything.
         if data.len() as u64 != len {
             return Err(nacre_client::Error::from(Errno::EIO).into());
         }

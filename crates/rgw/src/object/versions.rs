@@ -1,8 +1,8 @@
-//! Versions of an object: all of them in the omap of its head, the newest in the head's attributes and data once more, so
-//! that who reads the object as it is now need not know of versions (docs/format/rgw.md).
+//! Versions of an object. All of them are in the omap of its head. The newest one is also in the head's attributes and data, so
+//! that a read of the current object need not know about versions (docs/format/rgw.md).
 //!
-//! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
-//! object without versions was becomes the version `null` with the first write that makes another.
+//! Every change is one compare-and-swap of the head. It is built again on the new state if another change was faster. An object
+//! from before its bucket had versions becomes the version `null` with the first write that makes another version.
 
 use super::commit::{CommitTurn, HeadRead};
 use super::head_state::{CurrentObject, HeadState, VERSIONS};
@@ -30,25 +30,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The id of the version that is made where versions are not wanted.
+/// The id of a version that is made while the bucket makes no versions.
 pub(crate) const NULL: &str = "null";
 /// Digits of a version's order in its id; the tag of its write follows.
 const ORDER_DIGITS: usize = 16;
 const TAG_DIGITS: usize = 32;
-/// Attempts at a read of what is changed at the same time, and what is waited between them, times their number.
+/// Attempts at a read that conflicts with changes, and by how much the delay between them grows each time.
 const ATTEMPTS: u32 = 40;
 const READ_RETRY_DELAY: Duration = Duration::from_millis(1);
-/// Versions read at a time.
+/// Versions in a page.
 const PAGE: u64 = 1000;
 
-/// What a head says of its versions.
+/// What a head records about its versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Versions {
-    /// The order of the version that was made last; the next one has a higher one.
+    /// The order of the version made last; the next version gets a higher one.
     last: u64,
-    /// That of the version `null`.
+    /// The order of the version `null`, if there is one.
     null: Option<u64>,
-    /// What all versions come to, without delete markers.
+    /// The totals of all versions, without delete markers.
     pub(super) held: Stats,
 }
 
@@ -56,13 +56,13 @@ impl Versioned for Versions {
     const NAME: &'static str = "versions of an object";
 }
 
-/// A version with what is in the head of its data.
+/// A version, with the part of its data that is in the head.
 struct Stored {
     head: Head,
     data: Bytes,
 }
 
-/// Where a version lies among those of its head: newer ones first.
+/// The slot of a version in its head's omap. Newer versions sort first.
 fn slot(order: u64, suffix: &str) -> String {
     format!("{:0ORDER_DIGITS$x}{suffix}", u64::MAX - order)
 }
@@ -75,7 +75,7 @@ fn data_key(slot: &str) -> Bytes {
     format!("d{slot}").into()
 }
 
-/// Refuses what never was a version's id.
+/// Fails with [`Error::InvalidVersionId`] if `id` can't be a version's id.
 fn check_id(id: &str) -> Result<()> {
     let digits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     if id == NULL || (id.len() == ORDER_DIGITS + TAG_DIGITS && id.bytes().all(digits)) {
@@ -86,24 +86,24 @@ fn check_id(id: &str) -> Result<()> {
 }
 
 impl Versions {
-    /// Where the version of that id lies, if there is one.
+    /// The slot of the version `id`. `None` if that is `null` and there is no such version; other ids are not checked.
     fn slot_of(&self, id: &str) -> Option<String> {
         if id == NULL { self.null.map(|order| slot(order, NULL)) } else { Some(id.to_owned()) }
     }
 }
 
 impl Head {
-    /// What it adds to sums.
+    /// What the version adds to the totals.
     fn counted(&self) -> Stats {
         if self.marker { Stats::default() } else { Stats { objects: 1, bytes: self.size } }
     }
 
-    /// The id of the version that it is.
+    /// The id of this version.
     pub(crate) fn version_id(&self) -> &str {
         if self.version.is_empty() { NULL } else { &self.version }
     }
 
-    /// What has its data beside the RADOS object of the head; `inline` is what that has.
+    /// The tails that hold its data. `inline` is the data in the RADOS object of the head.
     pub(super) fn tails(&self, name: &str, inline: &[u8]) -> Result<Vec<Tails>> {
         Ok(match &self.data {
             Data::Inline => Vec::new(),
@@ -115,7 +115,7 @@ impl Head {
         })
     }
 
-    /// The answer to who reads it: a delete marker is not read.
+    /// Fails with [`Error::DeleteMarker`] if this is a delete marker. `named` tells whether the request named the version.
     pub(crate) fn check_marker(&self, named: bool) -> Result<()> {
         if self.marker {
             let (version, mtime_ns) = (self.version_id().to_owned(), self.mtime_ns);
@@ -125,7 +125,7 @@ impl Head {
     }
 }
 
-/// Whether somebody else changed the head since it was read.
+/// Whether an operation failed because the head was changed since it was read.
 fn is_overtaken(error: &nacre_client::Error) -> bool {
     matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW | Errno::EEXIST) || error.is_not_found()
 }
@@ -169,14 +169,14 @@ impl Edit {
         self.steps.extend(super::written(&stored.head, [stored.data.clone()]));
     }
 
-    /// The steps, and what all versions come to.
+    /// The steps, and the totals of all versions.
     fn done(mut self) -> (Vec<Step>, Stats) {
         self.steps.push(Step::SetAttr(VERSIONS, record::encode(&self.versions)));
         self.finish();
         (self.steps, self.versions.held)
     }
 
-    /// The steps that make a tombstone of the head: its last version is removed.
+    /// The steps that turn the head into a tombstone, because its last version is removed.
     fn buried(mut self) -> Vec<Step> {
         self.steps = bury(true);
         self.finish();
@@ -193,7 +193,7 @@ impl Edit {
     }
 }
 
-/// Adds a version to an object of a bucket that has versions, or replaces the version `null`.
+/// Adds a version to an object in a bucket with versions, or replaces the version `null`.
 pub(super) async fn add(
     gateway: &Arc<Gateway>,
     put: Put,
@@ -240,7 +240,7 @@ async fn commit_version(
         let base = state.base();
         let mut head = put.head.clone();
         let edited = edit(gateway, name, state.object, &mut head, data, (&put.condition, suspended)).await?;
-        // It was changed while versions were read.
+        // The head changed while its versions were read.
         let Some((edit, replaced)) = edited else {
             turn.retry().await?;
             continue;
@@ -257,15 +257,15 @@ async fn commit_version(
     }
 }
 
-/// A change of a version that took effect with its attempt `tried`, though that was refused.
+/// The result of a change of a version whose attempt `tried` took effect, although it was refused.
 fn made(tried: Option<(Head, Subject)>, evidence: Evidence) -> Result<Committed<Head>> {
     let (head, subject) = tried.ok_or_else(|| Error::Contended(evidence.tag.clone()))?;
     Ok((head, evidence, subject))
 }
 
-/// The steps that make `head` the newest version on what is there, and the tails that they leave unreferenced; `None` where the
-/// head changed meanwhile. Fails where they would replace a locked version: a change that was prepared while the bucket was
-/// suspended may come to this point when that is long over.
+/// The steps that make `head` the newest version, given the current state, and the tails that become unreferenced. `None` if the
+/// head changed meanwhile. Fails if a locked version would be replaced: a change that was prepared while the bucket was suspended
+/// may get here long after that.
 async fn edit(
     gateway: &Gateway,
     name: &str,
@@ -317,7 +317,7 @@ async fn edit(
     Ok(Some((edit, replaced)))
 }
 
-/// What a change of one version's attributes comes to.
+/// The result of a change of a version's attributes.
 struct Modified {
     head: Head,
     steps: Vec<Step>,
@@ -325,18 +325,18 @@ struct Modified {
 
 /// A removal of a version.
 struct VersionRemoval {
-    /// The version.
+    /// The removed version.
     head: Head,
-    /// Its tails, as far as the index does not know them.
+    /// Its tails, unless the index knows them.
     replaced: Vec<Tails>,
-    /// What a listing shows of the object then; `None` where it was the last version.
+    /// What a listing shows of the object afterwards; `None` if this was the last version.
     listed: Option<Listed>,
     steps: Vec<Step>,
 }
 
-/// What becomes of the removal of a version.
+/// The result of planning the removal of a version.
 enum Removable {
-    /// The head was changed while it was read.
+    /// The head changed while it was read.
     Changed,
     /// There is no such version.
     Absent,
@@ -347,8 +347,8 @@ enum Removable {
 pub(super) struct Slot(String);
 
 impl Slot {
-    /// The steps that put a version and what the head has of its data in the place of the one that is there; in the head's
-    /// attributes and data, too, where it is the current one.
+    /// The steps that replace the version in this slot, and the data that the head has of it. If the version is the current one,
+    /// they also replace the head's attributes and data.
     pub(super) fn replace(&self, head: &Head, data: Bytes, is_current: bool) -> Vec<Step> {
         let mut steps = if is_current { super::written(head, [data.clone()]) } else { Vec::new() };
         let mut set = vec![(head_key(&self.0), record::encode(head))];
@@ -362,21 +362,21 @@ impl Slot {
     }
 }
 
-/// What a head has of a version.
+/// The result of looking up a version in a head.
 pub(super) enum Placed {
-    /// The head was changed since it was read.
+    /// The head changed since it was read.
     Changed,
     /// There is no such version.
     Absent,
     Version(Slot, Box<Head>),
 }
 
-/// The version of a request in a bucket that may never have had versions.
+/// The version id that events name: empty if the bucket has no versions.
 pub(super) fn event_version<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
     if bucket.versioning == Versioning::Off { "" } else { head.version_id() }
 }
 
-/// What a reply to a read that asserted a version says; `None` where the head is another one by now.
+/// The reply to a read that asserted a version; `None` if the head has another version by now.
 fn unless_overtaken(reply: nacre_client::Result<OpReply>) -> Result<Option<OpReply>> {
     match reply.and_then(|reply| reply.success()) {
         Err(error) if is_overtaken(&error) => Ok(None),
@@ -385,16 +385,17 @@ fn unless_overtaken(reply: nacre_client::Result<OpReply>) -> Result<Option<OpRep
 }
 
 impl Gateway {
-    /// What a head of that RADOS version has of its data; `None` where the head is another one by now.
+    /// The data in a head with this RADOS version; `None` if the head has another version by now.
     pub(super) async fn inline(&self, name: &str, head: &Head, version: u64) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
-        // A read of no length would read everything.
+        // A read of length 0 would read everything.
         op.assert_version(version).read(0, head.inline_bytes().max(1));
         let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
         reply.map(|mut reply| Ok(reply.output(1)?)).transpose()
     }
 
-    /// The version in a slot of a head of that RADOS version; `None` where the head is another one by now, too.
+    /// The version in a slot of a head with this RADOS version; `None` if there is none, or if the head has another version by
+    /// now.
     async fn stored(&self, name: &str, version: u64, slot: &str) -> Result<Option<Stored>> {
         let mut op = ReadOp::new();
         op.assert_version(version).omap_get_vals_by_keys(vec![head_key(slot), data_key(slot)]);
@@ -403,7 +404,7 @@ impl Gateway {
         stored_of(name, slot, reply.pairs(1)?)
     }
 
-    /// The version of that id of an object with versions, whose head was read.
+    /// Looks up the version `id` of an object whose head was read.
     pub(super) async fn placed(&self, name: &str, current: &CurrentObject, id: &str) -> Result<Placed> {
         let slot = current.versions.and_then(|versions| versions.slot_of(id));
         let Some(slot) = slot else { return Ok(Placed::Absent) };
@@ -417,7 +418,7 @@ impl Gateway {
         })
     }
 
-    /// The version `id` of an object and its data, as far as the head has it.
+    /// The version `id` of an object, and the part of its data that is in the head.
     pub(super) async fn version(&self, bucket: &Bucket, key: &str, id: &str) -> Result<(Head, Bytes)> {
         check_id(id)?;
         let name = head_name(bucket, key);
@@ -443,7 +444,7 @@ impl Gateway {
             };
             match stored_of(&name, &slot, found)? {
                 Some(Stored { head, data }) => return Ok((head, data)),
-                // Another one was given that id meanwhile.
+                // Another version became `null` meanwhile.
                 None if id == NULL => wait(attempt).await,
                 None => return Err(Error::NoSuchVersion),
             }
@@ -451,12 +452,12 @@ impl Gateway {
         Err(Error::Contended(key.to_owned()))
     }
 
-    /// Opens a version for reading; without an id the newest one.
+    /// Opens a version for reading; without an id, the newest one.
     pub(crate) async fn open_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Reader> {
         self.open_range_of_version(bucket, key, id, None).await
     }
 
-    /// As [`Gateway::open_version`], for who may read nothing but `range`.
+    /// Like [`Gateway::open_version`]. If `range` is given, the caller reads nothing else.
     pub(crate) async fn open_range_of_version(
         &self,
         bucket: &Bucket,
@@ -477,7 +478,7 @@ impl Gateway {
         Ok(reader)
     }
 
-    /// As [`Gateway::open_version`], for who asks for nothing but the head.
+    /// Like [`Gateway::open_version`], for a caller that needs only the head.
     pub(crate) async fn open_head(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Reader> {
         let head = match id {
             None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
@@ -487,7 +488,7 @@ impl Gateway {
         Ok(Reader::bare(head, self.pools.data.clone()))
     }
 
-    /// The head of a version; without an id that of the newest one.
+    /// The head of a version; without an id, that of the newest one.
     pub(crate) async fn head_of_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Head> {
         let head = match id {
             None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
@@ -497,8 +498,8 @@ impl Gateway {
         Ok(head)
     }
 
-    /// Changes what a version says of itself, but neither its data nor what the index has of it; without an id the newest.
-    /// `change` may refuse. Returns what the version is then.
+    /// Changes attributes of a version, but neither its data nor what a listing shows of it; without an id, of the newest one.
+    /// `change` may refuse. Returns the version's head after the change.
     pub(crate) async fn modify_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -552,7 +553,7 @@ impl Gateway {
         }
     }
 
-    /// A version after a change of it, and the steps that make it so.
+    /// The head of a version after a change, and the steps that make the change.
     async fn modified(
         &self,
         name: &str,
@@ -593,8 +594,8 @@ impl Gateway {
         Ok(Modified { head, steps })
     }
 
-    /// Removes a version for good, if `may` lets it, which is told whether it is the newest; returns what it was, `None` where
-    /// there was none.
+    /// Removes a version permanently, unless `may` refuses, which is told whether the version is the newest. Returns the head of
+    /// the removed version; `None` if there was none.
     pub(crate) async fn remove_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
@@ -606,7 +607,7 @@ impl Gateway {
         let events = self.change_events(bucket, key, types, cause).await?;
         let (gateway, bucket, key, id) =
             (Arc::clone(self), Arc::clone(bucket), key.to_owned(), id.to_owned());
-        // Whoever asked for it may go away in between.
+        // A separate task, which completes even if the client disconnects.
         let removal =
             spawn_large(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
         removal.await.map_err(Error::task("the removal of a version"))?
@@ -620,7 +621,7 @@ impl Gateway {
         may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
     ) -> Result<Option<Head>> {
         let name = head_name(bucket, key);
-        // What is removed is noted in the prepare.
+        // The prepare records what is removed.
         let mut attempt = 0;
         let (state, removal) = loop {
             let state = self.head_state(&name).await?;
@@ -684,7 +685,7 @@ impl Gateway {
                 None => commit::remove(op.change(&subject), &base, Vec::new(), steps).map(|removal| {
                     match removal {
                         commit::Removal::Commit(commit) => Some(*commit),
-                        // The head that was read is no tombstone.
+                        // Not reached: the head was read and is no tombstone.
                         commit::Removal::Nothing | commit::Removal::ReadHead => None,
                     }
                 }),
@@ -697,7 +698,7 @@ impl Gateway {
         }
     }
 
-    /// What the removal of a version from a head that was read comes to.
+    /// Plans the removal of a version from a head that was read.
     async fn removal_of(
         &self,
         name: &str,
@@ -711,7 +712,7 @@ impl Gateway {
                 return Ok(Removable::Absent);
             }
             may(&current.head, true)?;
-            // The index knows its tails.
+            // The index knows the tails of an object without versions.
             let (head, replaced, listed) = (current.head.clone(), Vec::new(), None);
             let removal = VersionRemoval { head, replaced, listed, steps: bury(false) };
             return Ok(Removable::Version(Box::new(removal)));
@@ -750,8 +751,8 @@ impl Gateway {
         Ok(Removable::Version(Box::new(VersionRemoval { head, replaced, listed, steps })))
     }
 
-    /// At most `max` versions of an object behind the one of id `after`, newest first, and whether there are more. An
-    /// object that never had versions has one.
+    /// At most `max` versions of an object after the version `after`, newest first, and whether there are more. An object that
+    /// never had versions has one.
     pub(crate) async fn versions(
         &self,
         bucket: &Bucket,
@@ -768,7 +769,7 @@ impl Gateway {
             None => Bytes::new(),
             Some(id) => match versions.slot_of(id) {
                 Some(slot) => head_key(&slot),
-                // It is gone, and its place with it.
+                // The version `null` is gone, and its position is not known.
                 None => return Ok((Vec::new(), false)),
             },
         };
@@ -789,7 +790,7 @@ impl Gateway {
         }
     }
 
-    /// All that an object has beside the RADOS object of its head, in all its versions.
+    /// All tails of an object, in all its versions.
     pub(crate) async fn named_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
         let name = head_name(bucket, key);
         let mut asked = SMALLEST;
@@ -806,14 +807,14 @@ impl Gateway {
                 return Ok(Vec::new());
             };
             let data = reply.output(1)?;
-            // Nothing but a manifest is needed.
+            // Of the data, only a manifest is needed.
             let is_cut = matches!(current.head.data, Data::Parts(_)) && data.len() as u64 == asked;
             if !is_cut || asked == HEAD_BYTES {
                 break (current, data);
             }
             asked = HEAD_BYTES;
         };
-        // Of an object with versions this may be listed, too.
+        // If the object has versions, the same tails may be listed again below.
         let mut all = current.head.tails(&name, &data)?;
         if current.versions.is_none() {
             return Ok(all);
@@ -837,7 +838,7 @@ impl Gateway {
                     }
                     _ => Some(Bytes::new()),
                 };
-                // Removed meanwhile: its remover knows what belonged to it.
+                // The version was removed meanwhile; its removal discards its tails.
                 let Some(data) = data else { continue };
                 all.extend(head.tails(&name, &data)?);
             }
@@ -848,7 +849,7 @@ impl Gateway {
         }
     }
 
-    /// The version that the write of that tag made, with its manifest, if it is there.
+    /// The version that the write with this tag made, with its manifest, if it exists.
     pub(crate) async fn made_by(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<Option<Reader>> {
         let mut after: Option<String> = None;
         loop {
@@ -868,7 +869,7 @@ impl Gateway {
     }
 }
 
-/// A version out of what a head's omap has of it.
+/// Decodes the version in a slot from entries of a head's omap.
 fn stored_of(name: &str, slot: &str, mut found: BTreeMap<Bytes, Bytes>) -> Result<Option<Stored>> {
     let Some(head) = found.remove(&head_key(slot)) else { return Ok(None) };
     let head = record::decode::<Head>(name, &head)?;

@@ -23,12 +23,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Whether a comparison was given up: what it said does not count.
+    /// Whether a comparison was given up; its result does not count.
     pub(super) fn is_exhausted(&self) -> bool {
         self.exhausted.get()
     }
 
-    /// Takes so many steps; `None` if fewer are left.
+    /// Takes `steps` steps; `None` if fewer are left.
     fn take(&self, steps: usize) -> Option<()> {
         let left = self.left.get().checked_sub(steps);
         self.exhausted.set(self.exhausted.get() || left.is_none());
@@ -37,12 +37,12 @@ impl Budget {
     }
 }
 
-/// Whether `text` is what `pattern` says; `false`, too, where the budget is used up.
+/// Whether `text` matches `pattern`. Also `false` if the budget is exhausted.
 pub(super) fn matches(pattern: &str, text: &str, budget: &Budget) -> bool {
     compare(pattern, text, budget).unwrap_or(false)
 }
 
-/// As [`matches`]; `None` where the budget is used up.
+/// Like [`matches`]; `None` if the budget is exhausted.
 fn compare(pattern: &str, text: &str, budget: &Budget) -> Option<bool> {
     budget.take(1)?;
     let Some((first, rest)) = pattern.split_once('*') else {
@@ -58,14 +58,15 @@ fn compare(pattern: &str, text: &str, budget: &Budget) -> Option<bool> {
     }
     text = &text[..end];
     for part in middle.split('*').filter(|part| !part.is_empty()) {
-        // The first place will do: it leaves most to those that follow.
+        // The first place is the best: it leaves the most text to the parts that follow.
         let Some(end) = find(part, text, budget)? else { return Some(false) };
         text = &text[end..];
     }
     Some(true)
 }
 
-/// How many bytes of `text`, from its beginning, `part` describes; `part` has no `*`.
+/// The length of the beginning of `text` that matches `part`, in bytes; `part` has no `*`. The outer `None` means an exhausted
+/// budget.
 fn begins(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
     let mut rest = text.chars();
     for wanted in part.chars() {
@@ -78,24 +79,25 @@ fn begins(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
     Some(Some(text.len() - rest.as_str().len()))
 }
 
-/// Where the last characters of `text` begin, as many as `part` has.
+/// The offset of the last characters of `text`, as many as `part` has.
 fn tail(part: &str, text: &str) -> Option<usize> {
-    // A character of the pattern is one of the text, and has a byte at least.
+    // Each character of `part` matches one character of `text`.
     match part.chars().count().checked_sub(1) {
         None => Some(text.len()),
         Some(before) => text.char_indices().nth_back(before).map(|(at, _)| at),
     }
 }
 
-/// Where in `text` the first run ends that `part` describes; `part` has no `*`.
+/// The end of the first match of `part` in `text`; `part` has no `*`. The outer `None` means an exhausted budget.
 fn find(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
     if !part.contains('?') {
-        // Two-Way: linear in both.
+        // The search is Two-Way, which is linear in both lengths.
         let end = text.find(part).map(|at| at + part.len());
         budget.take(part.len() + end.unwrap_or(text.len()))?;
         return Some(end);
     }
     for (at, _) in text.char_indices() {
+        // A character of `part` takes no more bytes than the one that it matches.
         if text.len() - at < part.len() {
             break;
         }
@@ -117,7 +119,7 @@ mod tests {
         (matched, STEPS - budget.left.get())
     }
 
-    /// What a pattern says, by trying everything.
+    /// Matches a pattern by trying everything.
     fn slow(pattern: &[char], text: &[char]) -> bool {
         match pattern.split_first() {
             None => text.is_empty(),
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn patterns_of_attackers_take_few_steps() {
         let text = "a".repeat(1024);
-        // What a matcher that goes back takes 10^5 to 10^7 steps for.
+        // A matcher that backtracks takes 10^5 to 10^7 steps for these patterns.
         for pattern in [
             format!("*{}b", "a".repeat(512)),
             format!("*{}b*", "a".repeat(512)),
@@ -192,7 +194,7 @@ mod tests {
         let (pattern, text) = (format!("*{}?b*", "a".repeat(4000)), "a".repeat(20_000));
         assert!(!matches(&pattern, &text, &budget));
         assert!(budget.is_exhausted() && budget.left.get() <= STEPS);
-        // For all that follows, too.
+        // A later comparison with too few steps left is given up, too.
         assert!(!matches("aa*", &text, &Budget { left: Cell::new(1), exhausted: Cell::new(false) }));
     }
 }

@@ -45,7 +45,7 @@ fn statements_decide() {
     assert!(!conditions("StringNotEquals", "s3:prefix", json!("home/")));
     assert!(!conditions("StringEquals", "aws:Referer", json!("x")));
     assert!(conditions("StringEqualsIfExists", "aws:Referer", json!("x")));
-    // Of several values, the usual demand is that there is none but these.
+    // A condition on several values usually demands that there are no others.
     let tags = "s3:RequestObjectTagKeys";
     for (operator, known, holds) in [
         ("ForAllValues:StringEquals", json!(["one", "two", "three"]), true),
@@ -83,7 +83,7 @@ fn policies_of_identities_and_of_trust_say_other_things() {
         "Principal": { "AWS": ["arn:aws:iam:::user/alice"] } } });
     let trust = Policy::read_trust(&trust.to_string()).unwrap();
     assert_eq!(ask(&trust, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
-    // The role is not who assumed it.
+    // The session of a role is not the user that assumed the role.
     assert_eq!(ask(&trust, assumed, "sts:AssumeRole", ""), Decision::Nothing);
     let to = |principal: &str| {
         let statement = json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "AWS": principal } });

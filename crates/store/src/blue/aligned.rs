@@ -9,7 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// Alignment in memory that direct I/O asks for on every device that Nacre opens with O_DIRECT.
+/// Memory alignment that direct I/O requires on all devices that Nacre opens with O_DIRECT.
 pub(super) const ALIGN: usize = 512;
 
 /// A zeroed, aligned buffer of fixed length.
@@ -42,11 +42,11 @@ impl AlignedBuffer {
         AlignedBuffer::assemble(data.len(), [(0, data)])
     }
 
-    /// A buffer of `len` bytes made of `parts`, each at its place, in order and disjoint; zeros between them. Writes
-    /// every byte once, which matters for large payloads.
+    /// A buffer of `len` bytes assembled from `parts`, which are disjoint, in order and at the given offsets, with zeros
+    /// between them. Writes every byte once, which matters for large payloads.
     ///
     /// # Panics
-    /// When parts are out of order or do not fit.
+    /// If parts are out of order or do not fit.
     pub(super) fn assemble<'a>(
         len: usize,
         parts: impl IntoIterator<Item = (usize, &'a [u8])>,
@@ -59,7 +59,7 @@ impl AlignedBuffer {
         filling.finish()
     }
 
-    /// The buffer as immutable bytes, without a copy.
+    /// Converts the buffer to immutable bytes, without a copy.
     pub(super) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -69,16 +69,16 @@ impl AlignedBuffer {
     }
 }
 
-/// An aligned buffer that is filled from its start to its end: every byte is written once, none is zeroed before.
+/// An aligned buffer that is filled from start to end. Every byte is written once and not zeroed before.
 #[derive(Debug)]
 pub(super) struct Filling {
-    /// Of its bytes only the first `done` are initialised; it is not looked into before all are.
+    /// Only the first `done` bytes are initialised. The buffer is not read before all are.
     buffer: AlignedBuffer,
     done: usize,
 }
 
 impl Filling {
-    /// Room for `len` bytes.
+    /// A buffer for `len` bytes.
     pub(super) fn new(len: usize) -> Filling {
         if len == 0 {
             return Filling { buffer: AlignedBuffer::zeroed(0), done: 0 };
@@ -93,28 +93,28 @@ impl Filling {
     /// The next `len` bytes, not yet initialised.
     fn next(&mut self, len: usize) -> &mut [MaybeUninit<u8>] {
         assert!(len <= self.buffer.len - self.done, "{len} bytes at {} do not fit", self.done);
-        // SAFETY: `done..done + len` lies within the allocation, which this buffer owns; uninitialised bytes may be
-        // seen as such.
+        // SAFETY: `done..done + len` lies within the allocation, which this buffer owns; uninitialised bytes are
+        // allowed in the slice's element type.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.start.as_ptr().add(self.done).cast(), len) }
     }
 
-    /// Fills with zeros up to `at`.
+    /// Fills the buffer with zeros up to `at`.
     ///
     /// # Panics
-    /// When it is filled further already, or `at` is behind the end; likewise below.
+    /// If it is already filled further, or if `at` is beyond the end. The same applies to the following methods.
     pub(super) fn zero_to(&mut self, at: usize) {
         assert!(self.done <= at, "filled up to {}, not {at}", self.done);
         self.next(at - self.done).fill(MaybeUninit::new(0));
         self.done = at;
     }
 
-    /// Adds a copy of `part`.
+    /// Appends a copy of `part`.
     pub(super) fn copy(&mut self, part: &[u8]) {
         self.next(part.len()).write_copy_of_slice(part);
         self.done += part.len();
     }
 
-    /// Adds `len` bytes read from `file` at `offset`, and returns them. Fails at the end of the file.
+    /// Appends `len` bytes read from `file` at `offset`, and returns them. Fails at the end of the file.
     pub(super) fn read(&mut self, file: &File, offset: u64, len: usize) -> io::Result<&mut [u8]> {
         let first = self.done;
         while self.done < first + len {
@@ -133,14 +133,14 @@ impl Filling {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.buffer.start.as_ptr().add(first), len) })
     }
 
-    /// The buffer, zeros where it was not filled.
+    /// Completes the buffer with zeros.
     pub(super) fn finish(mut self) -> AlignedBuffer {
         self.zero_to(self.buffer.len);
         self.buffer
     }
 }
 
-/// Whether `data` can be handed to direct I/O as it is.
+/// Whether `data` can be passed to direct I/O without a copy.
 pub(super) fn is_aligned(data: &[u8]) -> bool {
     data.as_ptr().addr().is_multiple_of(ALIGN) && data.len().is_multiple_of(ALIGN)
 }
@@ -148,7 +148,7 @@ pub(super) fn is_aligned(data: &[u8]) -> bool {
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: allocated in zeroed() with this layout and not freed before.
+            // SAFETY: allocated with this layout, by zeroed() or Filling::new(), and not freed before.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) };
         }
     }

@@ -1,35 +1,35 @@
-//! Which blocks of the device are free: a bitmap with a summary, allocated next-fit so that what is written together
-//! lies together.
+//! Tracks the free blocks of the device in a bitmap with a summary. Allocation is next-fit, so that blocks written together
+//! are close together.
 //!
-//! Only blocks below the *frontier* are handed out; the frontier moves up as [`super::device::Device::grow`] provides
-//! space, and nothing at or above it was ever written. Freed blocks come here only when rule B1 allows their reuse.
+//! Only blocks below the *frontier* are allocated. The frontier moves up as [`super::device::Device::grow`] provides
+//! space; blocks at or above it were never written. Freed blocks are released here only when rule B1 allows their reuse.
 
 use super::allocation::bits;
 use super::onode::Run;
 
-/// The bitmap. A set bit is a block in use, quarantined or beyond the frontier.
+/// The bitmap. A bit is set if its block is in use, quarantined or beyond the frontier.
 #[derive(Debug)]
 pub(super) struct Allocator {
     words: Vec<u64>,
-    /// One bit per word: the word is full.
+    /// One bit per word, set if the word is full.
     full: Vec<u64>,
     frontier: u64,
     device_blocks: u64,
     free: u64,
     cursor: u64,
     quarantined: u64,
-    /// Runs that more than one record claims: never released.
+    /// Runs that more than one record claims. They are never released.
     disputed: Vec<Run>,
 }
 
 impl Allocator {
-    /// An allocator of which `first..frontier` is free.
+    /// An allocator in which `first..frontier` is free.
     #[cfg(test)]
     pub(super) fn new(first: u64, frontier: u64, device_blocks: u64) -> Allocator {
         Allocator::with_used(bits::none(device_blocks), first, frontier, device_blocks)
     }
 
-    /// An allocator of `first..frontier` without the `used` blocks, one bit each.
+    /// An allocator for `first..frontier` without the blocks whose bits are set in `used`.
     pub(super) fn with_used(mut used: Vec<u64>, first: u64, frontier: u64, device_blocks: u64) -> Allocator {
         bits::clip(&mut used, first, frontier);
         let free = frontier - first - bits::count(&used);
@@ -47,7 +47,7 @@ impl Allocator {
         allocator.set_words(Run { start: 0, blocks: first }, true);
         allocator.set_words(Run { start: frontier, blocks: outside }, true);
         for (at, words) in allocator.words.chunks(64).enumerate() {
-            // Words that are not there count as full.
+            // Missing words count as full.
             let there = words.iter().enumerate().fold(u64::MAX, |full, (bit, word)| {
                 if *word == u64::MAX { full } else { full & !(1 << bit) }
             });
@@ -56,19 +56,19 @@ impl Allocator {
         allocator
     }
 
-    /// The used blocks, those that are withheld among them, without what lies outside.
+    /// The used blocks in `first..frontier`, including withheld ones, as a bitmap.
     pub(super) fn used(&self, first: u64) -> Vec<u64> {
         let mut used = self.words.clone();
         bits::clip(&mut used, first, self.frontier);
         used
     }
 
-    /// Blocks that can be handed out now.
+    /// Number of blocks that can be allocated now.
     pub(super) fn free(&self) -> u64 {
         self.free
     }
 
-    /// Blocks that [`Allocator::extend_frontier`] may still add.
+    /// Number of blocks that [`Allocator::extend_frontier`] can still add.
     pub(super) fn ungrown(&self) -> u64 {
         self.device_blocks - self.frontier
     }
@@ -92,7 +92,8 @@ impl Allocator {
         }
     }
 
-    /// Takes up to `blocks`, in runs of at most `max_run` appended to `out`; all or nothing.
+    /// Allocates exactly `blocks` blocks in runs of at most `max_run`, appended to `out`. Returns false and allocates nothing
+    /// if there are not enough.
     #[must_use]
     pub(super) fn allocate(&mut self, mut blocks: u64, max_run: u64, out: &mut Vec<Run>) -> bool {
         if blocks > self.free {
@@ -110,8 +111,8 @@ impl Allocator {
         true
     }
 
-    /// Gives back a run that was allocated. One that is not wholly in use has another owner that gave parts of it back:
-    /// then it is withheld, and `false` returned.
+    /// Releases an allocated run. If a part of the run is free already, another owner has released it: the run is then
+    /// withheld, and `false` is returned.
     #[must_use]
     pub(super) fn release(&mut self, run: Run) -> bool {
         if !self.is_used(run) {
@@ -124,7 +125,7 @@ impl Allocator {
             return true;
         }
         for block in run.start..run.start + run.blocks {
-            // A record may name any run.
+            // The run comes from a record and may be invalid.
             let holds = |held: &Run| block >= held.start && block - held.start < held.blocks;
             if !self.disputed.iter().any(holds) {
                 self.set(Run { start: block, blocks: 1 }, false);
@@ -134,7 +135,7 @@ impl Allocator {
         true
     }
 
-    /// Withholds a run for good, whoever else owns parts of it.
+    /// Withholds a run permanently, even if parts of it are owned.
     pub(super) fn quarantine(&mut self, run: Run) {
         self.disputed.push(run);
         for block in run.start..run.start.saturating_add(run.blocks).min(self.frontier) {
@@ -146,14 +147,14 @@ impl Allocator {
         }
     }
 
-    /// Withholds everything free below the frontier.
+    /// Withholds all free blocks below the frontier.
     pub(super) fn quarantine_all_free(&mut self) {
         self.quarantined += self.free;
         self.set(Run { start: 0, blocks: self.frontier }, true);
         self.free = 0;
     }
 
-    /// The first `max` free runs, in order, and whether there are more. Space that was never grown into counts.
+    /// The first `max` free runs, in order, and whether there are more. Includes the space above the frontier.
     pub(super) fn free_runs(&self, max: usize) -> (Vec<Run>, bool) {
         let mut runs: Vec<Run> = Vec::new();
         let mut at = 0;
@@ -176,7 +177,7 @@ impl Allocator {
         (runs, false)
     }
 
-    /// Whether all of the run is in use.
+    /// Whether all blocks of the run are in use.
     pub(super) fn is_used(&self, run: Run) -> bool {
         (run.start..run.start + run.blocks).all(|block| self.bit(block))
     }
@@ -185,10 +186,10 @@ impl Allocator {
         self.words.get((block / 64) as usize).is_none_or(|word| word >> (block % 64) & 1 == 1)
     }
 
-    /// The next run of `wanted` blocks from the cursor on; a shorter one where there is none nearby. There is a free
-    /// block.
+    /// The next free run of `wanted` blocks from the cursor on, or a shorter one if none is nearby. At least one block must be
+    /// free.
     fn find(&self, wanted: u64) -> Run {
-        /// Shorter runs looked at before taking the longest of them.
+        /// Number of shorter runs to look at before the longest of them is taken.
         const PATIENCE: usize = 256;
         let mut best = Run { start: 0, blocks: 0 };
         let mut seen = 0;
@@ -220,7 +221,7 @@ impl Allocator {
                 return (block < to).then_some(block);
             }
             let next = word + 1;
-            // Skip 64 full words at a time where the summary says so.
+            // Skips 64 words at a time that are full according to the summary.
             at = if next.is_multiple_of(64) && self.full.get(next / 64) == Some(&u64::MAX) {
                 (next as u64 + 64) * 64
             } else {
@@ -230,7 +231,7 @@ impl Allocator {
         None
     }
 
-    /// The first used block from `start` on, or `limit`.
+    /// The first used block from `start` on, at most `limit`.
     fn run_end(&self, start: u64, limit: u64) -> u64 {
         let mut at = start;
         while at < limit {
@@ -328,7 +329,7 @@ mod tests {
         }
     }
 
-    /// What damaged records may claim, in any order: pairs of start and length.
+    /// Claims of damaged records, in any order: pairs of start and length.
     #[test]
     fn fuzz_claims() {
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
@@ -357,7 +358,7 @@ mod tests {
             }
             let mut allocator = Allocator::with_used(used, 16, 200, 250);
             withheld.into_iter().for_each(|run| allocator.quarantine(run));
-            // Whatever was claimed, what is free is told rightly, and given out once.
+            // Whatever was claimed, the count of free blocks is correct and each block is allocated once.
             let owned =
                 |allocator: &Allocator| (16..200).filter(|block| !allocator.bit(*block)).count() as u64;
             assert_eq!(allocator.free(), owned(&allocator));
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!((allocator.free(), allocator.quarantined()), (984 - 15, 10));
         assert!(allocator.release(run));
         assert_eq!(allocator.free(), 984 - 10);
-        // Given back once more, by another owner: withheld.
+        // Released once more, by another owner: withheld.
         assert!(!allocator.release(run));
         assert_eq!(allocator.free(), 984 - 15);
         assert_eq!(bits::count(&allocator.used(16)), 15);

@@ -1,5 +1,5 @@
 //! Applies a transaction: builds the changed records on copies, then installs them, the overlays and the queued commit
-//! in one step. An error before that leaves nothing behind but unused numbers.
+//! in one step. An earlier error leaves nothing behind except unused numbers.
 
 use super::Inner;
 use super::collection::{Collection, OmapChange, OmapOverlay};
@@ -25,30 +25,30 @@ pub(super) struct Txn<'a> {
     objects: Vec<Touched>,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
-    /// The same, for blocks that are overwritten where they are.
+    /// Writes that overwrite blocks in place, in the same form.
     pub(super) overwrites: Vec<(u64, Bytes)>,
     pub(super) allocated: Vec<Run>,
     pub(super) freed: Vec<Run>,
-    /// Changes of what compressed data takes: its bytes, and those allocated for it.
+    /// Changes in the size of compressed data, and in the bytes allocated for it.
     pub(super) packed: (i64, i64),
     omap: Vec<(u64, OmapChange)>,
     shared: Vec<(u64, Option<SharedBlob>)>,
     installed: bool,
 }
 
-/// An object of the transaction.
+/// An object that the transaction uses.
 struct Touched {
     oid: ObjectId,
     before: Option<Arc<Onode>>,
-    /// The record existed but could not be read.
+    /// Whether the record existed but could not be read.
     damaged: bool,
-    /// It still exists and can't be read: it can only be removed.
+    /// The error, if the object still exists and can't be read. It can only be removed.
     unreadable: Option<StoreError>,
     now: Option<Onode>,
     changed: bool,
 }
 
-/// Sums that change with a transaction.
+/// Changes of a pool's usage by a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UsageChange {
     pub(super) stored: i64,
@@ -94,7 +94,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Applies `txn` and queues its commit. Returns the change of the memory that the collection's cache takes.
+    /// Applies `txn` and queues its commit. Returns the change in the memory use of the collection's cache.
     pub(super) fn run(mut self, txn: &Transaction, on_commit: Option<Completion>) -> Result<i64> {
         self.inner.admit(writes_no_data(txn))?;
         if touches_log(txn) {
@@ -121,7 +121,7 @@ impl<'a> Txn<'a> {
         self.install(usage, exists, on_commit)
     }
 
-    /// Everything that can fail.
+    /// Applies the ops to objects. Everything that can fail is done here.
     fn change_objects(&mut self, txn: &Transaction, mut exists: bool) -> Result<()> {
         for op in &txn.ops {
             if !exists && !matches!(op, TxnOp::CreateCollection) {
@@ -180,7 +180,7 @@ impl<'a> Txn<'a> {
                     let at = self.create(oid)?;
                     self.with(at, |_, onode| {
                         for (name, value) in attrs {
-                            // A copy: the value may be a slice of a much larger receive buffer.
+                            // Copied, because the value may be a slice of a much larger receive buffer.
                             let value = Bytes::copy_from_slice(value);
                             match onode.attrs.binary_search_by(|(have, _)| (**have).cmp(name)) {
                                 Ok(at) => onode.attrs[at].1 = value,
@@ -267,7 +267,7 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// The object's place in `objects`, loading it first where needed.
+    /// The index of the object in `objects`. The object is loaded if necessary.
     fn load(&mut self, oid: &ObjectId) -> Result<usize> {
         if let Some(at) = self.objects.iter().position(|touched| touched.oid == *oid) {
             return Ok(at);
@@ -296,7 +296,7 @@ impl<'a> Txn<'a> {
         Ok(at)
     }
 
-    /// Works on the record of an object that exists, with the rest of the transaction at hand.
+    /// Runs `f` on the record of an existing object, with access to the rest of the transaction.
     fn with<R>(&mut self, at: usize, f: impl FnOnce(&mut Txn<'a>, &mut Onode) -> Result<R>) -> Result<R> {
         let mut onode = self.objects[at].now.take().expect("invariant: create() made the record");
         let result = f(self, &mut onode);
@@ -304,7 +304,7 @@ impl<'a> Txn<'a> {
         result
     }
 
-    /// As [`Txn::with`] where the object exists; does nothing where it does not.
+    /// Like [`Txn::with`], but does nothing if the object does not exist.
     fn with_existing(
         &mut self,
         oid: &ObjectId,
@@ -318,7 +318,7 @@ impl<'a> Txn<'a> {
         self.with(at, f)
     }
 
-    /// The place of an object that must exist.
+    /// The index of an object that must exist.
     fn source(&mut self, oid: &ObjectId) -> Result<usize> {
         let at = self.load(oid)?;
         let touched = &self.objects[at];
@@ -334,7 +334,7 @@ impl<'a> Txn<'a> {
         if from == to {
             return Ok(());
         }
-        // The source first: its blobs become shared.
+        // The source first, because its blobs become shared.
         let mut copy = self.with(from_at, |txn, onode| {
             let copy = txn.share_all(onode)?;
             Ok(copy)
@@ -399,13 +399,13 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// Gives up everything that a record owns.
+    /// Releases everything that a record owns.
     fn discard(&mut self, onode: Onode) -> Result<()> {
         self.drop_omap(onode.omap);
         for blob in &onode.blobs {
             match self.release_blob(blob) {
-                // The record of a shared blob can't be read: others may hold its blocks, which stay taken until a scan. The
-                // object goes nevertheless: removing it is how its damage is mended.
+                // The record of a shared blob can't be read. Other objects may hold its blocks, so they stay allocated until
+                // a scan. The object is removed nevertheless, because removing it is the way to repair its damage.
                 Err(error) if error.is_damage() => self.inner.suspicious.store(true, Ordering::Relaxed),
                 other => other?,
             }
@@ -426,7 +426,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// What is queued or staged of an omap.
+    /// The queued and staged changes of an omap.
     fn overlay_of(&self, id: u64) -> Option<OmapOverlay> {
         let mut overlay = self.coll.omaps.get(id).cloned();
         for (_, change) in self.omap.iter().filter(|(have, _)| *have == id) {
@@ -490,7 +490,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Log, metadata and the collection's own record: can't fail. Log entries get their sequence number in
+    /// Log, metadata and the collection's own record. Can't fail. Log entries get their sequence number in
     /// [`Txn::install`].
     fn keep_books(&mut self, txn: &Transaction, mut exists: bool) -> bool {
         let (ids, coll) = (self.inner.ids, self.coll.id);
@@ -532,7 +532,7 @@ impl<'a> Txn<'a> {
                     for (version, entry) in entries {
                         let key = keys::log(coll, *version);
                         if self.coll.log.append(*version, Bytes::copy_from_slice(entry)) {
-                            // A single delete must meet exactly one put.
+                            // A single delete must match exactly one put.
                             self.batch.single_delete(ids, Family::PgLog, &key);
                         }
                         self.batch.put(ids, Family::PgLog, &key, entry);
@@ -604,7 +604,7 @@ impl<'a> Txn<'a> {
     }
 }
 
-/// Whether a transaction needs to know which log entries there are.
+/// Whether a transaction needs the versions of the log's entries.
 fn touches_log(txn: &Transaction) -> bool {
     txn.ops.iter().any(|op| {
         matches!(
@@ -615,12 +615,12 @@ fn touches_log(txn: &Transaction) -> bool {
 }
 
 impl Touched {
-    /// Whether the object was there when the transaction began.
+    /// Whether the object existed when the transaction began.
     fn existed_before(&self) -> bool {
         self.before.is_some() || self.damaged
     }
 
-    /// Whether it is there at this point of the transaction, readable or not.
+    /// Whether the object exists at this point of the transaction, readable or not.
     fn exists(&self) -> bool {
         self.now.is_some() || self.unreadable.is_some()
     }

@@ -1,5 +1,5 @@
-//! What a blob's blocks hold and are checked by: the kind of checksum, how much data each covers, and how the data is
-//! compressed (docs/format/bluestore.md).
+//! The kind of a blob: the type of its checksums, the amount of data that each covers, and its compression
+//! (docs/format/bluestore.md).
 
 use super::onode::{BLOCK_BYTES, MAX_BLOB_BLOCKS};
 use super::varint::{self, Fields};
@@ -7,27 +7,27 @@ use crate::{ChecksumType, CompressionAlgorithm};
 use nacre_types::crc32c::{self, crc32c};
 use nacre_types::payload::Payload;
 
-/// The largest number of blocks under one checksum, as a power of two.
+/// Maximum number of blocks under one checksum, as a power of two.
 pub(super) const MAX_CHUNK_ORDER: u8 = 6;
 const _: () = assert!(BLOCK_BYTES as usize == crc32c::BLOCK_BYTES);
 const ORDER_SHIFT: u32 = 3;
 const ALGORITHM_SHIFT: u32 = 6;
 
-/// How the data of a blob lies in its blocks.
+/// The compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) algorithm: CompressionAlgorithm,
-    /// Bytes of the data: whole blocks.
+    /// Size of the data in bytes, a multiple of the block size.
     pub(super) content: u32,
-    /// Bytes that it takes compressed; zeros follow up to the end of the blocks.
+    /// Compressed size in bytes. Zeros follow up to the end of the blocks.
     pub(super) stored: u32,
 }
 
-/// A blob's kind. The default is that of most: uncompressed, a crc32c per block.
+/// A blob's kind. The default is the most common one: uncompressed, with a crc32c per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlobKind {
     pub(super) checksum: ChecksumType,
-    /// `1 << chunk_order` blocks, counted from the blob's first one, have a checksum together; the last may have fewer.
+    /// One checksum covers `1 << chunk_order` blocks, counted from the blob's first block. The last chunk may be shorter.
     pub(super) chunk_order: u8,
     pub(super) packed: Option<Packed>,
 }
@@ -39,17 +39,17 @@ impl Default for BlobKind {
 }
 
 impl BlobKind {
-    /// Blocks under one checksum.
+    /// Number of blocks under one checksum.
     pub(super) fn chunk_blocks(self) -> u64 {
         1 << self.chunk_order
     }
 
-    /// Bytes of data that a blob of so many blocks has.
+    /// Bytes of data in a blob of `blocks` blocks.
     pub(super) fn content_bytes(self, blocks: u64) -> u64 {
         self.packed.map_or(blocks * BLOCK_BYTES, |packed| u64::from(packed.content))
     }
 
-    /// Numbers of 32 bits that the checksums of a blob of so many blocks are.
+    /// Number of 32-bit words in the checksums of a blob of `blocks` blocks.
     pub(super) fn sum_words(self, blocks: u64) -> u64 {
         let words = match self.checksum {
             ChecksumType::None => 0,
@@ -59,7 +59,7 @@ impl BlobKind {
         blocks.div_ceil(self.chunk_blocks()) * words
     }
 
-    /// Bytes of one of these numbers in a record.
+    /// Bytes that one of these words takes in a record.
     fn word_bytes(self) -> usize {
         match self.checksum {
             ChecksumType::Crc32c8 => 1,
@@ -68,12 +68,12 @@ impl BlobKind {
         }
     }
 
-    /// Bytes that the checksums of a blob of so many blocks take in a record.
+    /// Bytes that the checksums of a blob of `blocks` blocks take in a record.
     pub(super) fn sum_bytes(self, blocks: u64) -> usize {
         self.sum_words(blocks) as usize * self.word_bytes()
     }
 
-    /// As [`BlobKind::sum`]: out of those that the data carries, where it does.
+    /// Like [`BlobKind::sum`], but combines the checksums that the data carries, if possible.
     pub(super) fn sum_payload(self, data: &Payload, sums: &mut Vec<u32>) {
         match data.sums() {
             Some(known)
@@ -87,7 +87,7 @@ impl BlobKind {
         }
     }
 
-    /// Appends the checksums of `data`, which begins at a chunk.
+    /// Appends the checksums of `data`, which starts at a chunk boundary.
     pub(super) fn sum(self, data: &[u8], sums: &mut Vec<u32>) {
         let chunk = (self.chunk_blocks() * BLOCK_BYTES) as usize;
         let chunks = data.chunks(chunk);
@@ -105,7 +105,7 @@ impl BlobKind {
         }
     }
 
-    /// The first chunk of `data`, which begins with chunk number `first`, whose checksum is not the one in `sums`.
+    /// The first chunk whose checksum differs from the one in `sums`. `data` starts with chunk number `first`.
     pub(super) fn first_wrong(self, first: u64, data: &[u8], sums: &[u32]) -> Option<u64> {
         let words = self.sum_words(1) as usize;
         if words == 0 {
@@ -122,19 +122,19 @@ impl BlobKind {
         (equal < found.len() / words).then_some(first + equal as u64)
     }
 
-    /// Appends checksums as a record has them.
+    /// Appends checksums in the encoding of records.
     pub(super) fn put_sums(self, sums: &[u32], out: &mut Vec<u8>) {
         let bytes = self.word_bytes();
         sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()[..bytes]));
     }
 
-    /// Reads checksums of a record.
+    /// Decodes checksums of a record.
     pub(super) fn take_sums(self, bytes: &[u8]) -> Vec<u32> {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
         bytes.chunks_exact(self.word_bytes()).map(word).collect()
     }
 
-    /// Appends the kind's encoding.
+    /// Appends the encoding of the kind.
     pub(super) fn put(self, out: &mut Vec<u8>) {
         let checksum = match self.checksum {
             ChecksumType::Crc32c => 0,
@@ -159,7 +159,7 @@ impl BlobKind {
         }
     }
 
-    /// Reads the kind of a blob of so many blocks.
+    /// Decodes the kind of a blob of `blocks` blocks.
     pub(super) fn take(fields: &mut Fields<'_>, blocks: u64) -> Option<BlobKind> {
         let number = fields.number()?;
         let checksum = match number & 7 {

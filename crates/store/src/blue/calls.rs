@@ -1,4 +1,4 @@
-//! What owners of a store call: [`ObjectStore`] for [`BlueStore`].
+//! The interface of the store: [`ObjectStore`] for [`BlueStore`].
 
 use super::apply;
 use super::commit::Queued;
@@ -22,14 +22,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A read under way: however it ends, it leaves the gate.
+/// A read in progress. Leaves the gate when dropped.
 struct Reading<'a> {
     inner: &'a Inner,
     ticket: Option<Ticket>,
 }
 
 impl<'a> Reading<'a> {
-    /// To be called while the record that names the blocks can't change.
+    /// Must be called while the record that refers to the blocks can't change.
     fn begin(inner: &'a Inner) -> Reading<'a> {
         Reading { inner, ticket: Some(inner.gate.enter()) }
     }
@@ -111,7 +111,7 @@ impl ObjectStore for BlueStore {
     }
 
     fn metrics(&self, out: &mut Vec<Metric>) {
-        // A store that is stopped or closed has nothing to tell.
+        // A stopped or closed store reports nothing.
         let (Ok(counters), Ok(usage)) = (self.counters(), self.statfs()) else { return };
         let counter = |name, help, value| Metric::counter("bluestore", name, help, value);
         let gauge = |name, help, value| Metric::gauge("bluestore", name, help, value);
@@ -127,7 +127,7 @@ impl ObjectStore for BlueStore {
     }
 
     fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
-        // Not holding the store mounted: its end ends the compaction, not the other way round.
+        // Does not hold the mounted state: closing the store ends the compaction instead of waiting for it.
         let _compacting = self.compacting.lock();
         let inner = Arc::clone(self.inner()?.0.as_ref().ok_or(StoreError::NotMounted)?);
         inner.check()?;
@@ -167,8 +167,8 @@ impl ObjectStore for BlueStore {
             inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
         };
         Ok(Statfs {
-            // A device that grows as needed is no larger than what the file system below has room for. It does not become
-            // smaller by a low file system of the database.
+            // A device that grows on demand is no larger than the file system below has room for. A database's file system
+            // that is low on space does not reduce its size.
             total_bytes: inner.total_bytes().min(taken_bytes + room_bytes),
             available_bytes,
             allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
@@ -185,11 +185,11 @@ impl ObjectStore for BlueStore {
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let inner = self.inner()?;
         inner.check()?;
-        // The first and the last unit are taken whole.
+        // The first and the last unit may be used only in part, but count in full.
         let bytes = bytes.saturating_add(2 * (inner.unit_blocks - 1) * BLOCK_BYTES);
         let spare =
             u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
-        // Commits and `statfs` look at the database's file system. While it is low not even nothing is granted.
+        // Commits and `statfs` check the database's file system. While it is low, even a reservation of 0 bytes fails.
         let is_low = inner.db_full.load(Ordering::Relaxed);
         let room = if is_low { 0 } else { inner.device_room() };
         let available =
@@ -254,8 +254,8 @@ impl ObjectStore for BlueStore {
 impl ReadStore for BlueStore {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let inner = self.inner()?;
-        // Held until what was read is cached: what overwrites these blocks stays in the cache until then, and is not taken
-        // for what was read.
+        // Held until the data that was read is cached. Until then, data that overwrites these blocks stays in the cache, and
+        // is not replaced by the data that was read.
         let (onode, len, loaded, _reading) = inner.with(coll, |collection| {
             let onode = inner.existing(collection, oid)?;
             let len = len.min(onode.size.saturating_sub(offset));
@@ -376,7 +376,7 @@ impl ReadStore for BlueStore {
             return Ok(Page { entries: Vec::new(), more: false });
         }
         let end = to.map_or_else(|| keys::collection_end(coll), |to| keys::onode(coll, to));
-        // Both views are taken under the lock: what the overlay drops later, the iterator does not miss.
+        // Both views are taken under the lock, so the iterator sees every entry that the overlay drops later.
         let (queued, mut stored) = inner.with(coll, |collection| {
             let queued = collection.names.range(from, to);
             Ok((queued, inner.db.range(Family::Onodes, &keys::onode(coll, from), Some(end))))

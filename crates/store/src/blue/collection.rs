@@ -1,10 +1,10 @@
-//! One PG's state in memory: cached onodes, and an overlay of everything queued that the database does not hold yet.
+//! One PG's state in memory: cached onodes, and an overlay of all queued changes that are not yet in the database.
 //!
 //! # Invariants
-//! - What belongs to a transaction that is not committed stays here until it is: cached onodes (absent ones too), names
+//! - Changes of a transaction stay here until it is committed: cached onodes (also of absent objects), names
 //!   of created and removed objects, omap entries, log entries, shared blobs. Reads look here first, then in the
-//!   database, which by then holds the rest.
-//! - Entries carry the sequence number of their last change; *settling* drops those at or below the committed one.
+//!   database, which contains everything else.
+//! - Entries carry the sequence number of their last change. *Settling* drops entries up to the committed number.
 
 use super::onode::{Onode, SharedBlob};
 use crate::DataOptions;
@@ -18,10 +18,11 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Collection {
     pub(super) id: PgId,
-    /// Not there: removed, or not yet created. Kept for what its overlays know of removals still queued.
+    /// Whether the collection does not exist: it was removed or not yet created. It is kept while its overlays hold queued
+    /// removals.
     pub(super) removed: bool,
     pub(super) objects: u64,
-    /// How new data is kept, and the version of the store's options that this is of.
+    /// The options for new data, and the version of the store's options that they were copied from.
     pub(super) data: DataOptions,
     pub(super) data_version: u64,
     pub(super) meta: BTreeMap<String, Bytes>,
@@ -57,7 +58,7 @@ impl Collection {
         self.shared.settle(committed);
     }
 
-    /// Whether all that was changed was committed when it was settled last.
+    /// Whether all changes were committed when the collection was last settled.
     pub(super) fn is_settled(&self) -> bool {
         self.log.pending.is_empty()
             && self.names.pending.is_empty()
@@ -69,43 +70,43 @@ impl Collection {
 /// Marks log entries of a transaction that has no sequence number yet.
 const UNSTAMPED: u64 = u64::MAX;
 
-/// Which log versions exist, and the entries not yet committed.
+/// The versions of the log's entries, and the entries that are not yet committed.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// The database's versions are not among the entries yet: nobody has asked for them.
+    /// Whether the versions in the database have not been loaded into `entries` yet.
     unloaded: bool,
     entries: BTreeMap<Eversion, Option<(u64, Bytes)>>,
     pending: VecDeque<(u64, Eversion)>,
 }
 
 impl Log {
-    /// Whether the versions that the database holds are to be loaded before anything else is done.
+    /// Whether the versions in the database must be loaded before any other call.
     pub(super) fn is_unloaded(&self) -> bool {
         self.unloaded
     }
 
-    /// Says that the database may hold versions.
+    /// Marks the log as not loaded: the database may hold versions.
     pub(super) fn set_unloaded(&mut self) {
         self.unloaded = true;
     }
 
-    /// Says that all versions were loaded.
+    /// Marks the log as loaded.
     pub(super) fn set_loaded(&mut self) {
         self.unloaded = false;
     }
 
-    /// Registers an entry that the database holds.
+    /// Registers an entry that is in the database.
     pub(super) fn load(&mut self, version: Eversion) {
         self.entries.insert(version, None);
     }
 
-    /// Adds or replaces an entry, not yet committed; tells whether there was one.
+    /// Adds or replaces an entry that is not yet committed. Returns whether the version existed before.
     pub(super) fn append(&mut self, version: Eversion, entry: Bytes) -> bool {
         self.pending.push_back((UNSTAMPED, version));
         self.entries.insert(version, Some((UNSTAMPED, entry))).is_some()
     }
 
-    /// Gives the entries appended last their sequence number.
+    /// Assigns the sequence number to the entries appended last.
     pub(super) fn stamp(&mut self, seq: u64) {
         for (stamp, version) in self.pending.iter_mut().rev().take_while(|(stamp, _)| *stamp == UNSTAMPED) {
             *stamp = seq;
@@ -125,7 +126,7 @@ impl Log {
         Some(last.remove_entry().0)
     }
 
-    /// The entries above `after`: their versions and, where not committed, contents.
+    /// The versions above `after`, with the contents of entries that are not yet committed.
     pub(super) fn after(&self, after: Eversion, max: usize) -> Vec<(Eversion, Option<Bytes>)> {
         let range = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
         self.entries
@@ -146,7 +147,7 @@ impl Log {
     }
 }
 
-/// Objects created or removed by transactions not yet committed.
+/// Objects created or removed by transactions that are not yet committed.
 #[derive(Debug, Default)]
 pub(super) struct PendingNames {
     names: BTreeMap<ObjectId, (u64, bool)>,
@@ -159,7 +160,7 @@ impl PendingNames {
         self.pending.push_back((seq, oid.clone()));
     }
 
-    /// The names in `from..to` and whether they exist.
+    /// The names in `from..to`, and whether they exist.
     pub(super) fn range(&self, from: &ObjectId, to: Option<&ObjectId>) -> Vec<(ObjectId, bool)> {
         let entries = self.names.range(from.clone()..);
         entries
@@ -177,7 +178,7 @@ impl PendingNames {
     }
 }
 
-/// Reference counts of shared blobs changed by transactions not yet committed.
+/// Reference counts of shared blobs that were changed by transactions that are not yet committed.
 #[derive(Debug, Default)]
 pub(super) struct SharedBlobs {
     blobs: HashMap<u64, (u64, Option<SharedBlob>)>,
@@ -185,7 +186,7 @@ pub(super) struct SharedBlobs {
 }
 
 impl SharedBlobs {
-    /// `None`: not changed lately; `Some(None)`: removed.
+    /// `None` if there is no recent change, `Some(None)` if the blob was removed.
     pub(super) fn get(&self, id: u64) -> Option<Option<SharedBlob>> {
         self.blobs.get(&id).map(|(_, blob)| *blob)
     }
@@ -204,7 +205,7 @@ impl SharedBlobs {
     }
 }
 
-/// A key without the omap's id: a kind byte, then the user's key.
+/// A key without the omap's id: a kind byte and the user's key.
 pub(super) type OmapKey = Arc<[u8]>;
 
 /// A change of an omap.
@@ -215,15 +216,15 @@ pub(super) enum OmapChange {
     RemoveRange(OmapKey, OmapKey),
 }
 
-/// Omap changes of transactions not yet committed, by omap id.
+/// Omap changes of transactions that are not yet committed, by omap id.
 #[derive(Debug, Default)]
 pub(super) struct OmapOverlays {
     overlays: HashMap<u64, OmapOverlay>,
-    /// Sequence number, omap and changed key, or `None` for a removed range.
+    /// Sequence number, omap id, and the changed key or `None` for a removed range.
     pending: VecDeque<(u64, u64, Option<OmapKey>)>,
 }
 
-/// One omap's changes: keys set or removed, and below them removed ranges.
+/// The changes of one omap: removed ranges, and above them keys that were set or removed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OmapOverlay {
     pub(super) entries: BTreeMap<Arc<[u8]>, (u64, Option<Bytes>)>,
@@ -231,7 +232,7 @@ pub(super) struct OmapOverlay {
 }
 
 impl OmapOverlay {
-    /// Adds a change on top.
+    /// Applies a change on top of the earlier ones.
     pub(super) fn apply(&mut self, change: &OmapChange, seq: u64) {
         match change {
             OmapChange::Set(key, value) => _ = self.entries.insert(key.clone(), (seq, Some(value.clone()))),
@@ -245,7 +246,7 @@ impl OmapOverlay {
         }
     }
 
-    /// Whether what the database has under `key` is hidden by a removed range.
+    /// Whether a removed range hides the value of `key` in the database.
     pub(super) fn hides(&self, key: &[u8]) -> bool {
         self.ranges.iter().any(|(_, first, last)| &**first <= key && key < &**last)
     }
@@ -283,7 +284,7 @@ impl OmapOverlays {
     }
 }
 
-/// Onodes in memory with what they have cached of their data; evicted by the clock algorithm, data before records.
+/// Cached onodes and their cached data. Evicted with the clock algorithm, data before records.
 #[derive(Debug, Default)]
 pub(super) struct OnodeCache {
     index: HashMap<ObjectId, usize>,
@@ -294,15 +295,15 @@ pub(super) struct OnodeCache {
 #[derive(Debug)]
 struct Slot {
     oid: ObjectId,
-    /// `None`: the object is known to be absent.
+    /// The record, or `None` if the object is known not to exist.
     onode: Option<Arc<Onode>>,
-    /// The last transaction that changed it; it can't be evicted before that is committed and its data in its place.
+    /// The last transaction that changed it. The slot can't be evicted before that is committed and its data is in its place.
     seq: u64,
     memory: u64,
     used: bool,
 }
 
-/// Memory of a slot and its index entry beyond the onode, in bytes.
+/// Memory of a slot and its index entry besides the onode, in bytes.
 const SLOT_BYTES: u64 = 256;
 
 fn memory_of(onode: Option<&Arc<Onode>>) -> u64 {
@@ -310,14 +311,14 @@ fn memory_of(onode: Option<&Arc<Onode>>) -> u64 {
 }
 
 impl OnodeCache {
-    /// The cached record: `None` where nothing is known of the object, `Some(None)` where it is absent.
+    /// The cached record: `None` if nothing is cached for the object, `Some(None)` if the object does not exist.
     pub(super) fn get(&mut self, oid: &ObjectId) -> Option<Option<Arc<Onode>>> {
         let slot = &mut self.slots[*self.index.get(oid)?];
         slot.used = true;
         Some(slot.onode.clone())
     }
 
-    /// Caches a record read from the database (`seq` 0) or changed by a transaction. Returns the change of memory use.
+    /// Caches a record read from the database (`seq` 0) or changed by a transaction. Returns the change in memory use.
     pub(super) fn set(&mut self, oid: &ObjectId, onode: Option<Arc<Onode>>, seq: u64) -> i64 {
         let memory = memory_of(onode.as_ref());
         if let Some(&at) = self.index.get(oid) {
@@ -331,7 +332,7 @@ impl OnodeCache {
         memory as i64
     }
 
-    /// Adds what was read of a blob to the cached record, if it is still there. Returns the change of memory use.
+    /// Adds data read from blobs to the cached record, if it still exists. Returns the change in memory use.
     pub(super) fn add_contents(&mut self, oid: &ObjectId, reads: Vec<(u64, u32, Bytes)>) -> i64 {
         let Some(slot) = self.index.get(oid).map(|at| &mut self.slots[*at]) else { return 0 };
         let Some(onode) = &mut slot.onode else { return 0 };
@@ -358,10 +359,10 @@ impl OnodeCache {
         self.slots.iter().map(|slot| slot.memory).sum()
     }
 
-    /// Frees about `wanted` bytes of entries whose data is in its place; returns how many it freed.
+    /// Frees about `wanted` bytes of entries whose data is in its place. Returns the number of bytes freed.
     pub(super) fn sweep(&mut self, placed: u64, wanted: u64) -> u64 {
         let mut freed = 0;
-        // Three rounds at most: one clears use marks, one drops data, one drops records.
+        // At most three rounds: the first clears use marks, the second drops data, the third drops records.
         let mut steps = 3 * self.slots.len();
         while freed < wanted && steps > 0 && !self.slots.is_empty() {
             steps -= 1;

@@ -1,8 +1,9 @@
-//! Group commit: the queue of applied transactions, and the one thread that makes them durable.
+//! Group commit: the queue of applied transactions, and the thread that makes them durable.
 //!
-//! Per batch, in this order: one merged direct write of all fresh blocks and one flush of the device (unless the data is
-//! small enough to be deferred, see [`super::deferred`]), one database write with sync. Then freed blocks become reusable as far as rule B1 allows, and completions go out. While that happens
-//! the next batch gathers; so under load a flush serves many transactions.
+//! Each batch does the following, in this order: one merged direct write of all fresh blocks and one flush of the device
+//! (unless the data is small enough to be deferred, see [`super::deferred`]), then one synced database write. After that,
+//! freed blocks become reusable as far as rule B1 allows, and completions are sent. Meanwhile the next batch accumulates, so
+//! under load one flush serves many transactions.
 //!
 //! Any failure stops the store (rule B5).
 
@@ -23,9 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Numbers are reserved in the database in steps of this many.
+/// Numbers are reserved in the database in steps of this size.
 pub(super) const ID_STEP: u64 = 1 << 20;
-/// The most transactions that one batch takes.
+/// Maximum number of transactions in one batch.
 const MAX_BATCH: usize = 4096;
 
 /// A transaction to be committed.
@@ -34,13 +35,13 @@ pub(super) struct Queued {
     pub(super) batch: RawBatch,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
-    /// The same, for blocks that are overwritten where they are.
+    /// Writes that overwrite blocks in place, in the same form.
     pub(super) overwrites: Vec<(u64, Bytes)>,
     pub(super) allocated: Vec<Run>,
     pub(super) freed: Vec<Run>,
     pub(super) pool: PoolId,
     pub(super) usage: UsageChange,
-    /// The collection's number of objects, where it changed; `None` in it where the collection is gone.
+    /// The collection's number of objects, if it changed. The inner value is `None` if the collection was removed.
     pub(super) collection: Option<(PgId, Option<u64>)>,
     pub(super) on_commit: Option<Completion>,
 }
@@ -52,7 +53,7 @@ impl Queued {
     }
 }
 
-/// Counts of the commit thread's work, since the store was mounted.
+/// Counters of the commit thread since the store was mounted.
 #[derive(Debug, Default)]
 pub(super) struct CommitCounters {
     pub(super) transactions: AtomicU64,
@@ -66,7 +67,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// The commit thread waits here for work.
     work: Condvar,
-    /// Submitters wait here for room, flushers for their transactions.
+    /// Submitters wait here for room, flushes for their transactions.
     progress: Condvar,
     committed: AtomicU64,
     placed: AtomicU64,
@@ -76,28 +77,29 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct State {
     transactions: Vec<Queued>,
-    /// Bytes queued or being committed.
+    /// Bytes that are queued or being committed.
     bytes: u64,
     last_seq: u64,
     committed: u64,
-    /// The last transaction of the epochs of deferred data that have ended, and the one up to which nothing of it is about.
+    /// The last transaction of the deferred epochs that have ended, and the last transaction up to which no deferred state
+    /// remains.
     sealed: u64,
     settled: u64,
     idle: bool,
-    /// Threads waiting for progress.
+    /// Number of threads that wait for progress.
     waiting: usize,
-    /// Deferred copies, or blocks that they hold back, are about.
+    /// Whether there are deferred copies, or blocks that they hold back.
     deferred: bool,
-    /// Somebody waits for these to go.
+    /// Whether a thread waits for the deferred copies to be removed.
     settle_wanted: bool,
-    /// An epoch of deferred data is being placed.
+    /// Whether an epoch of deferred data is being written to its place.
     placing: bool,
-    /// It is in its place, or can't get there.
+    /// Whether the placer has finished or failed since the last batch.
     news: bool,
     end: End,
-    /// Usage with everything queued.
+    /// Usage including all queued transactions.
     usage: BTreeMap<PoolId, PoolUsage>,
-    /// Why nothing is taken any more.
+    /// The error with which new transactions are refused.
     failed: Option<StoreError>,
 }
 
@@ -110,13 +112,13 @@ enum Wait {
     Forever,
 }
 
-/// How the commit thread is to end.
+/// How the commit thread ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Not,
     /// When everything queued is committed.
     Drained,
-    /// At once, leaving what is queued: as after a crash.
+    /// Immediately, without committing what is queued, as after a crash.
     Abandoned,
 }
 
@@ -149,13 +151,13 @@ impl Queue {
         }
     }
 
-    /// The last committed sequence number; what it covers is in the database.
+    /// The last committed sequence number. All transactions up to it are in the database.
     pub(super) fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// The last sequence number up to which all is committed and all data is in its place on the device: reads need no
-    /// cached data of it.
+    /// The last sequence number up to which everything is committed and all data is in its place on the device, so that reads
+    /// do not need cached data.
     pub(super) fn placed(&self) -> u64 {
         self.placed.load(Ordering::Acquire)
     }
@@ -164,7 +166,7 @@ impl Queue {
         self.placed.store(seq, Ordering::Release);
     }
 
-    /// Adds a transaction and returns its sequence number. Fails only where the store has stopped.
+    /// Adds a transaction and returns its sequence number. Fails only if the store has stopped.
     pub(super) fn push(&self, queued: Queued) -> Result<u64> {
         let mut state = self.state.lock();
         if let Some(error) = &state.failed {
@@ -181,7 +183,7 @@ impl Queue {
         Ok(seq)
     }
 
-    /// Waits until the queue has room. To be called without a collection's lock.
+    /// Waits until the queue has room. Must be called without a collection's lock.
     pub(super) fn wait_for_room(&self, inner: &Inner) -> Result<()> {
         let mut state = self.state.lock();
         while state.bytes > self.limit_bytes {
@@ -193,8 +195,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits until everything queued so far is durable and in its place, and the blocks that it freed are free. What is
-    /// queued meanwhile is not waited for.
+    /// Waits until everything queued before is durable and in its place, and the blocks that it freed are free. Does not wait for
+    /// transactions queued meanwhile.
     pub(super) fn flush(&self, inner: &Inner) -> Result<()> {
         let mut state = self.state.lock();
         let wanted = state.last_seq;
@@ -211,14 +213,14 @@ impl Queue {
         inner.check()
     }
 
-    /// Usage with everything queued.
+    /// Usage including all queued transactions.
     pub(super) fn usage(&self) -> BTreeMap<PoolId, PoolUsage> {
         let mut usage = self.state.lock().usage.clone();
         usage.retain(|_, pool| *pool != PoolUsage::default());
         usage
     }
 
-    /// Lets the commit thread end, after committing what is queued if `drain` is set.
+    /// Tells the commit thread to end, after committing what is queued if `drain` is set.
     pub(super) fn end(&self, drain: bool) {
         let mut state = self.state.lock();
         state.end = if drain { End::Drained } else { End::Abandoned };
@@ -226,7 +228,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Asks for blocks held back by deferred copies to be freed soon.
+    /// Requests that blocks held back by deferred copies be freed soon.
     pub(super) fn want_settled(&self) {
         let mut state = self.state.lock();
         if state.deferred {
@@ -235,21 +237,21 @@ impl Queue {
         }
     }
 
-    /// Deferred data is in its place, or the store has stopped.
+    /// Notifies the commit thread that deferred data is in its place, or that the store has stopped.
     pub(super) fn news(&self) {
         let mut state = self.state.lock();
         (state.news, state.placing, state.idle) = (true, false, false);
         self.work.notify_one();
     }
 
-    /// Takes the next batch and whether deferred copies are to go with it. An empty batch is for deferred copies alone, or
-    /// says that no work came for as long as `wait` says. `None` when the thread is to end.
+    /// Takes the next batch, and whether to start writing deferred data to its place with it. An empty batch serves deferred data
+    /// only, or means that no work arrived within the time given by `wait`. `None` if the thread must end.
     fn take(&self, wait: Wait) -> Option<(Vec<Queued>, u64, bool)> {
         let mut state = self.state.lock();
         let (mut waited, mut yielded) = (false, false);
         loop {
             if !state.transactions.is_empty() && !yielded {
-                // Where processors are scarce, those that are about to submit come first: one flush then serves more of them.
+                // If processors are scarce, threads that are about to submit run first, so that one flush serves more of them.
                 MutexGuard::unlocked(&mut state, std::thread::yield_now);
                 yielded = true;
             }
@@ -287,7 +289,7 @@ impl Queue {
         let mut state = self.state.lock();
         state.committed = seq;
         (state.deferred, state.placing) = (pending, placing);
-        // An epoch that ends is what was asked for. Flushers whose transactions it does not have ask again.
+        // The end of an epoch fulfils the request. Flushes whose transactions are not in that epoch request again.
         state.settle_wanted &= pending && state.sealed == deferred.sealed();
         state.sealed = deferred.sealed();
         state.settled = if pending { deferred.settled() } else { seq };
@@ -297,7 +299,7 @@ impl Queue {
         }
     }
 
-    /// Takes everything queued and refuses everything from now on; wakes all who wait.
+    /// Takes everything queued, refuses new transactions from now on, and wakes all waiting threads.
     fn fail(&self, error: StoreError) -> Vec<Queued> {
         let mut state = self.state.lock();
         state.failed = Some(error);
@@ -307,22 +309,22 @@ impl Queue {
     }
 }
 
-/// What the commit thread keeps between batches.
+/// The state of the commit thread between batches.
 pub(super) struct Committer {
     pub(super) watermark: Watermark,
     watermark_at: Instant,
-    /// The database's sequence number up to which all was synced.
+    /// The database's sequence number up to which everything was synced.
     synced: u64,
-    /// The sequence number in the last watermark that was flushed, and since when batches follow that it does not cover.
+    /// The sequence number in the last flushed watermark, and since when there are batches that it does not cover.
     marked: u64,
     unmarked_since: Option<Instant>,
-    /// What of the log is to be filled ahead when there is nothing else to do.
+    /// The part of the log that remains to be filled in advance while the store is idle.
     prefill: Option<Prefill>,
-    /// The last step filled the log ahead: the store has been idle since.
+    /// Whether the last step filled the log in advance: the store has been idle since.
     prefilling: bool,
-    /// Numbers up to here are reserved in the database.
+    /// Numbers below this one are reserved in the database.
     pub(super) id_max: u64,
-    /// The frontier that the database knows.
+    /// The frontier that is recorded in the database.
     pub(super) frontier: u64,
     ledger: Ledger,
     batch: RawBatch,
@@ -330,9 +332,9 @@ pub(super) struct Committer {
     space_checked: Instant,
 }
 
-/// How long batches may go without a flush of the device: the watermark lags behind them by this at most.
+/// Maximum time for batches without a flush of the device. The watermark lags behind them by at most this time.
 const MARK_AGE: Duration = Duration::from_secs(1);
-/// How often the file system's free space is looked at.
+/// Interval between checks of the file system's free space.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Committer {
@@ -365,7 +367,7 @@ impl Committer {
         }
     }
 
-    /// The commit thread: runs until the queue ends or something fails.
+    /// The commit thread. Runs until the queue ends or an error occurs.
     pub(super) fn run(mut self, inner: &Inner) {
         while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.wait()) {
             self.prefilling = false;
@@ -374,7 +376,7 @@ impl Committer {
                 inner.queue.set_placed(done.seq);
             } else if batch.is_empty() && !settle && inner.check().is_ok() {
                 if let Err(error) = self.idle(inner) {
-                    // The next batch finds the store stopped.
+                    // The next batch detects that the store has stopped.
                     inner.stop(error);
                     self.prefill = None;
                 }
@@ -409,12 +411,12 @@ impl Committer {
                     complete(batch, None);
                     inner.settle_another();
                     self.ledger.committed(&inner.checkpoints, self.frontier);
-                    // While the submitters work on what they were just told.
+                    // Done while the submitters process their completions.
                     if let Some(fresh) = self.deferred.take_fresh() {
                         match write_merged(inner, fresh) {
                             Ok(()) if !self.deferred.has_unplaced() => inner.queue.set_placed(last_seq),
                             Ok(()) => {}
-                            // The next batch finds the store stopped.
+                            // The next batch detects that the store has stopped.
                             Err(error) => _ = inner.stop(error),
                         }
                     }
@@ -433,8 +435,8 @@ impl Committer {
         }
     }
 
-    /// How long to wait for work. The log is filled ahead only while the store is idle: between the batches of a busy one that
-    /// would delay their syncs, and the log's own writes fill it as well.
+    /// How long to wait for work. The log is filled in advance only while the store is idle: between the batches of a busy
+    /// store it would delay their syncs, and their own writes fill the log as well.
     fn wait(&self) -> Wait {
         match self.prefill {
             None if self.marked == self.synced => Wait::Forever,
@@ -444,7 +446,8 @@ impl Committer {
         }
     }
 
-    /// Nothing is queued: writes and flushes a watermark for all that was synced, or else fills the log ahead by a little.
+    /// Runs while nothing is queued. Writes and flushes a watermark for everything that was synced, or fills a part of the
+    /// log in advance.
     fn idle(&mut self, inner: &Inner) -> Result<()> {
         if self.marked != self.synced {
             self.write_watermark(inner)?;
@@ -460,7 +463,7 @@ impl Committer {
         }
     }
 
-    /// Writes a watermark for the metadata that was synced. The next flush makes it durable.
+    /// Writes a watermark for the synced metadata. It is durable with the next flush.
     fn write_watermark(&mut self, inner: &Inner) -> Result<()> {
         self.watermark_at = Instant::now();
         self.watermark = Watermark { generation: self.watermark.generation + 1, sequence: self.synced };
@@ -475,11 +478,11 @@ impl Committer {
         Ok(())
     }
 
-    /// Lets the deferred data of committed transactions be brought to its place, up to and with `last_seq`.
+    /// Starts writing the deferred data of committed transactions, up to and including `last_seq`, to its place.
     fn place(&mut self, inner: &Inner, last_seq: u64) {
         if self.deferred.is_placing() && self.deferred.is_overdue() {
             inner.placer.wait();
-            // What it has done is looked at with the next batch.
+            // The result is processed with the next batch.
         }
         if let Some(job) = self.deferred.seal(last_seq) {
             inner.placer.start(job);
@@ -491,7 +494,7 @@ impl Committer {
         let overwrites: Vec<(u64, Bytes)> =
             batch.iter_mut().flat_map(|queued| queued.overwrites.drain(..)).collect();
         if self.watermark_at.elapsed() >= inner.config.watermark_interval {
-            // Never deferred: the copy would be in what it is to check.
+            // Never deferred: the copy would be in the log that the watermark is to verify.
             self.write_watermark(inner)?;
         }
         let ids = inner.ids;
@@ -524,20 +527,20 @@ impl Committer {
         }
         self.batch.finish();
         inner.db.write(&self.batch)?;
-        // Syncing this batch synced what came before: only this thread writes.
+        // Syncing this batch also synced everything before, because only this thread writes.
         self.synced = inner.db.sequence();
         self.unmarked_since.get_or_insert_with(Instant::now);
         Ok(())
     }
 }
 
-/// Whether freed blocks were released before the commit: a failpoint, to prove that the crash suite notices.
+/// Whether freed blocks are released before the commit. A failpoint that proves that the crash suite detects this.
 pub(super) fn reuses_at_once() -> bool {
     fail::fail_point!("store::reuse_at_once", |_| true);
     false
 }
 
-/// Writes the pieces, those that lie one behind the other with one call.
+/// Writes the pieces. Contiguous pieces are written with one call.
 pub(super) fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
     writes.sort_unstable_by_key(|(block, _)| *block);
     let blocks = |bytes: &Bytes| bytes.len() as u64 / BLOCK_BYTES;
@@ -558,7 +561,7 @@ pub(super) fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Resu
     if pieces.is_empty() { Ok(()) } else { inner.device.write(start * BLOCK_BYTES, &pieces) }
 }
 
-/// Tells the sinks, each once, of all their transactions in order.
+/// Notifies each sink once, with all its transactions in order.
 fn complete(batch: Vec<Queued>, error: Option<&StoreError>) {
     let mut sinks: Vec<(Arc<dyn CommitSink>, Vec<u64>)> = Vec::new();
     for completion in batch.into_iter().filter_map(|queued| queued.on_commit) {

@@ -1,7 +1,7 @@
-//! The metadata database: its column families, how RocksDB is set up, and batches built without it.
+//! The metadata database: its column families, its RocksDB configuration, and batches built without RocksDB.
 //!
-//! One thread writes (the commit thread), with the WAL on and synced. Write batches are put together on the submitting
-//! threads as raw records and only concatenated by the commit thread.
+//! A single thread writes (the commit thread), with the WAL enabled and synced. The submitting threads build write batches as raw
+//! records, which the commit thread only concatenates.
 
 use super::allocation::freelist;
 use super::varint;
@@ -16,7 +16,7 @@ use rocksdb::{
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The column families (docs/format/bluestore.md). The order is that of [`FAMILIES`].
+/// The column families (docs/format/bluestore.md), in the order of [`FAMILIES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// Objects' records.
@@ -31,13 +31,13 @@ pub(super) enum Family {
     Collections,
     /// Shared blobs' reference counts.
     Shared,
-    /// Copies of data that is written but not flushed.
+    /// Copies of deferred data that is not yet in its place, or not flushed.
     Deferred,
-    /// What group commits changed of allocation since the last checkpoint.
+    /// Changes of the allocation by group commits since the last checkpoint.
     AllocDelta,
     /// The store's own state and values.
     Super,
-    /// Used blocks, where they are recorded in the database.
+    /// Used blocks, if they are recorded in the database.
     FreeList,
 }
 
@@ -54,12 +54,12 @@ const FAMILIES: [(Family, &str); 10] = [
     (Family::FreeList, "freelist"),
 ];
 
-/// WAL files kept for reuse.
+/// Number of WAL files kept for reuse.
 const RECYCLED_WALS: usize = 4;
-/// Under this key of the delta family the log is filled ahead; no delta has so short a key, and it is deleted at once.
+/// The key in the delta family that is used to fill the log in advance. No delta has so short a key. It is deleted immediately.
 const PREFILL_KEY: &[u8] = b"-";
 
-/// What the database may use of memory and threads.
+/// Memory limits of the database.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DbConfig {
     /// Block cache in bytes.
@@ -68,24 +68,24 @@ pub(super) struct DbConfig {
     pub(super) write_buffer_bytes: usize,
 }
 
-/// Bytes that one step fills ahead.
+/// Bytes of the log that one step fills in advance.
 const PREFILL_STEP_BYTES: usize = 1 << 20;
 
-/// What of the log is still to be filled ahead.
+/// The part of the log that remains to be filled in advance.
 #[derive(Debug)]
 pub(super) struct Prefill {
-    /// Steps for each file, files to go, steps to go in the current one.
+    /// Steps for each file, remaining files, and remaining steps for the current file.
     each: usize,
     files: usize,
     chunks: usize,
     chunk: Vec<u8>,
-    /// Once the store has logged so many bytes by itself, the log needs no filling ahead.
+    /// Bytes after which the log needs no more filling, if the store has logged them itself.
     left: usize,
 }
 
 impl Prefill {
-    /// Counts bytes that the store has logged by itself; returns whether the log needs no filling ahead any more. If a file is
-    /// partly filled, one more step has to finish it first.
+    /// Counts bytes that the store has logged itself. Returns whether the log needs no more filling in advance. If a file is
+    /// partly filled, one more step must finish it first.
     pub(super) fn is_overtaken(&mut self, logged_bytes: usize) -> bool {
         self.left = self.left.saturating_sub(logged_bytes);
         if self.left > 0 {
@@ -108,7 +108,7 @@ pub(super) struct Db {
 }
 
 impl Db {
-    /// Opens the database in `path`; creates it where `create` is set.
+    /// Opens the database in `path`, and creates it if `create` is set.
     pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<Db> {
         let db = open(path, config, create)?;
         let mut ids = [0; FAMILIES.len()];
@@ -122,7 +122,7 @@ impl Db {
         self.db.cf_handle(name(family)).expect("invariant: open() opened every family")
     }
 
-    /// RocksDB's number of a family, as raw batches name it.
+    /// RocksDB's numbers of the families, as used in raw batches.
     pub(super) fn ids(&self) -> FamilyIds {
         FamilyIds(self.ids)
     }
@@ -133,7 +133,7 @@ impl Db {
             .map_err(|e| crate::error::database("read the metadata database", &e))
     }
 
-    /// The entries of `family` with `first <= key < end` (`None`: no end). The view is that of the moment of the call.
+    /// The entries of `family` with `first <= key < end` (`None`: no end), as of the moment of the call.
     pub(super) fn range(&self, family: Family, first: &[u8], end: Option<Vec<u8>>) -> Range<'_> {
         let mut options = ReadOptions::default();
         if let Some(end) = end {
@@ -144,7 +144,7 @@ impl Db {
         Range { iterator, started: false }
     }
 
-    /// All entries of `family`, for scans: not cached, read ahead.
+    /// All entries of `family`, for scans: without filling the cache, with readahead.
     pub(super) fn scan(&self, family: Family) -> impl Iterator<Item = Result<Entry>> + '_ {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
@@ -154,7 +154,7 @@ impl Db {
             .map(|entry| entry.map_err(|e| crate::error::database("scan the metadata database", &e)))
     }
 
-    /// The entries of a part of `family`, for scans: not cached, read ahead.
+    /// The entries of a range of `family`, for scans: without filling the cache, with readahead.
     pub(super) fn scan_range(&self, family: Family, first: &[u8], end: Option<Vec<u8>>) -> Range<'_> {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
@@ -172,7 +172,7 @@ impl Db {
         Ok(self.range(family, &[], None).next()?.map(|(key, _)| key.to_vec()))
     }
 
-    /// What `read` makes of the last entry of `family` that it takes.
+    /// The result of `read` for the last entry of `family` for which it returns one.
     pub(super) fn last<T>(
         &self,
         family: Family,
@@ -190,19 +190,19 @@ impl Db {
         Ok(None)
     }
 
-    /// About how many bytes of files the keys `first <= key < end` take.
+    /// Approximate size in bytes of the files for the keys `first <= key < end`.
     pub(super) fn stored_bytes(&self, family: Family, first: &[u8], end: &[u8]) -> u64 {
         let range = rocksdb::Range::new(first, end);
         self.db.get_approximate_sizes_cf(self.family(family), &[range]).first().copied().unwrap_or(0)
     }
 
-    /// About how many keys a family has.
+    /// Approximate number of keys in a family.
     pub(super) fn estimated_keys(&self, family: Family) -> u64 {
         let property = self.db.property_int_value_cf(self.family(family), "rocksdb.estimate-num-keys");
         property.ok().flatten().unwrap_or(0)
     }
 
-    /// Writes the batches as one, atomically and durably.
+    /// Writes a batch atomically. Durable on return.
     pub(super) fn write(&self, batch: &RawBatch) -> Result<()> {
         fail::fail_point!("store::wal_write", |_| Err(StoreError::Database {
             what: "write the metadata database",
@@ -215,16 +215,16 @@ impl Db {
             .map_err(|e| crate::error::database("write the metadata database", &e))
     }
 
-    /// What [`Db::prefill_step`] is to write: `bytes` into each of the WAL files that are kept for reuse.
+    /// The work for [`Db::prefill_step`]: `bytes` for each of the WAL files that are kept for reuse.
     pub(super) fn prefill(&self, bytes: usize) -> Prefill {
         let each = bytes.div_ceil(PREFILL_STEP_BYTES);
         let left = bytes * RECYCLED_WALS;
         Prefill { each, files: RECYCLED_WALS, chunks: each, chunk: vec![0; PREFILL_STEP_BYTES], left }
     }
 
-    /// Fills the WAL ahead by a little, retiring each file that is full, so that the log has its blocks from then on and
-    /// syncing it needs no journal commit of the file system. `false` when all is done. Only what is written by
-    /// [`Db::write`] afterwards is durable.
+    /// Fills a part of the WAL in advance, and retires each file that is full. A file that has all its blocks can be synced
+    /// without a journal commit of the file system. Returns false when all is done. Only data written by [`Db::write`]
+    /// afterwards is durable.
     pub(super) fn prefill_step(&self, prefill: &mut Prefill) -> Result<bool> {
         let failed = |e| crate::error::database("fill the metadata database's log ahead", &e);
         let family = self.family(Family::AllocDelta);
@@ -244,7 +244,7 @@ impl Db {
         Ok(prefill.files > 0)
     }
 
-    /// Writes a file for [`Db::ingest`] with what `fill` puts into it, in key order; `None` where it puts nothing.
+    /// Writes a file for [`Db::ingest`] with the entries that `fill` puts in key order. `None` if it puts none.
     pub(super) fn sorted_file(
         &self,
         family: Family,
@@ -268,7 +268,7 @@ impl Db {
         Ok(opened.then(|| path.to_owned()))
     }
 
-    /// Takes over files made by [`Db::sorted_file`] whose keys do not overlap.
+    /// Ingests files made by [`Db::sorted_file`], whose keys must not overlap.
     pub(super) fn ingest(&self, family: Family, files: Vec<PathBuf>) -> Result<()> {
         if files.is_empty() {
             return Ok(());
@@ -280,11 +280,11 @@ impl Db {
             .map_err(|e| crate::error::database("take over files", &e))
     }
 
-    /// Compacts one family after the other while the database is in use, until `end` is set; tells whether all are done.
+    /// Compacts all families in turn while the database is in use, until `end` is set. Returns whether all are done.
     pub(super) fn compact(&self, end: &AtomicBool, progress: &mut dyn FnMut(&str, usize, usize)) -> bool {
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
-        // Flushes and what the writes need compacted go on beside it.
+        // Flushes and the compactions that writes require continue at the same time.
         options.set_exclusive_manual_compaction(false);
         for (at, (family, name)) in FAMILIES.into_iter().enumerate() {
             if end.load(Ordering::Acquire) {
@@ -296,17 +296,17 @@ impl Db {
         !end.load(Ordering::Acquire)
     }
 
-    /// Ends what is compacted in the background or by [`Db::compact`], for good; nothing may be written from then on.
+    /// Ends background compactions and [`Db::compact`] permanently. Nothing may be written after this.
     pub(super) fn cancel_compactions(&self) {
         self.db.cancel_all_background_work(false);
     }
 
-    /// RocksDB's number of the last write.
+    /// RocksDB's sequence number of the last write.
     pub(super) fn sequence(&self) -> u64 {
         self.db.latest_sequence_number()
     }
 
-    /// About how many bytes a family takes, memtables included.
+    /// Approximate number of bytes that a family takes, including memtables.
     pub(super) fn estimated_bytes(&self, family: Family) -> u64 {
         let property =
             |name: &str| self.db.property_int_value_cf(self.family(family), name).ok().flatten().unwrap_or(0);
@@ -347,7 +347,7 @@ impl Range<'_> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FamilyIds([u32; FAMILIES.len()]);
 
-/// Changes to the database in RocksDB's own write batch format, without its library's calls.
+/// Changes to the database in RocksDB's write batch format, built without calls to its library.
 #[derive(Debug, Default)]
 pub(super) struct RawBatch {
     /// Sequence (8 bytes, set by RocksDB), count (4 bytes), records. Empty until the first record.
@@ -394,7 +394,7 @@ impl RawBatch {
         self.bytes(value);
     }
 
-    /// Combines `operand` with the value that is there, as the family does that.
+    /// Merges `operand` into the existing value with the family's merge operator.
     pub(super) fn merge(&mut self, ids: FamilyIds, family: Family, key: &[u8], operand: &[u8]) {
         self.begin(ids, family, TAG_MERGE);
         self.bytes(key);
@@ -406,20 +406,20 @@ impl RawBatch {
         self.bytes(key);
     }
 
-    /// Deletes a key that was put exactly once since it was last deleted; both vanish as soon as they meet.
+    /// Deletes a key that was put exactly once since it was last deleted. A compaction drops both records when they meet.
     pub(super) fn single_delete(&mut self, ids: FamilyIds, family: Family, key: &[u8]) {
         self.begin(ids, family, TAG_SINGLE_DELETE);
         self.bytes(key);
     }
 
-    /// Deletes `first <= key < end`.
+    /// Deletes all keys with `first <= key < end`.
     pub(super) fn delete_range(&mut self, ids: FamilyIds, family: Family, first: &[u8], end: &[u8]) {
         self.begin(ids, family, TAG_DELETE_RANGE);
         self.bytes(first);
         self.bytes(end);
     }
 
-    /// Appends another batch's records.
+    /// Appends the records of another batch.
     pub(super) fn append(&mut self, other: &RawBatch) {
         if other.is_empty() {
             return;
@@ -431,7 +431,7 @@ impl RawBatch {
         self.count += other.count;
     }
 
-    /// Forgets all records and keeps the memory.
+    /// Removes all records and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.raw.clear();
         self.count = 0;
@@ -450,12 +450,12 @@ impl RawBatch {
     }
 }
 
-/// The most batches that a [`BatchPool`] keeps, and the largest, in bytes.
+/// Maximum number of batches that a [`BatchPool`] keeps, and the maximum size of each, in bytes.
 const POOLED_BATCHES: usize = 1024;
 const POOLED_BYTES: usize = 4096;
 
-/// Memory of written batches, for the next transactions. Submitting threads fill batches and the commit thread frees them, which
-/// an allocator's thread caches serve badly.
+/// Reuses the memory of written batches for the next transactions. Submitting threads fill batches and the commit thread
+/// frees them, a pattern that an allocator's thread caches handle badly.
 #[derive(Debug, Default)]
 pub(super) struct BatchPool(Mutex<Vec<RawBatch>>);
 
@@ -465,7 +465,7 @@ impl BatchPool {
         self.0.lock().pop().unwrap_or_default()
     }
 
-    /// Takes batches back; drops those that are too large or too many.
+    /// Returns batches to the pool. Drops those that are too large or too many.
     pub(super) fn put(&self, batches: impl Iterator<Item = RawBatch>) {
         let small = batches.filter(|batch| (1..=POOLED_BYTES).contains(&batch.raw.capacity()));
         let mut pool = self.0.lock();
@@ -487,19 +487,20 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|(_, name)| *name)
 }
 
-/// Files of so many entries in a row of which so many are deletions are compacted soon: readers step over each of them.
+/// A file with `DELETIONS_TRIGGER` deletions among `DELETIONS_WINDOW` consecutive entries is compacted soon, because readers
+/// step over each of them.
 const DELETIONS_WINDOW: usize = 32_768;
 const DELETIONS_TRIGGER: usize = 16_384;
-/// A memtable in which one step of a scan skips so many entries is flushed, and so gets to that compaction.
+/// A memtable in which one step of a scan skips this many entries is flushed, so that it is compacted too.
 const SCAN_FLUSH_TRIGGER: &str = "8192";
 
-/// The option by which the memtable of the PG logs remembers, for each PG, where it inserted last: the search for the next
-/// entry's place starts there.
+/// The option that makes the memtable of the PG logs remember the last insert position of each PG. The search for the next
+/// entry's position starts there.
 fn log_insert_hint() -> String {
     format!("memtable_insert_with_hint_prefix_extractor=fixed:{}", super::keys::COLLECTION_BYTES)
 }
 
-/// Opens the database itself.
+/// Opens the RocksDB database.
 pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let cache = Cache::new_lru_cache(config.cache_bytes);
     let options = database_options(config, create);
@@ -508,7 +509,7 @@ pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let failed = |e| crate::error::database("open the metadata database", &e);
     let db = DB::open_cf_descriptors(&options, path, families).map_err(failed)?;
     for family in [Family::Onodes, Family::Omap] {
-        // Of all options this one is not in the library's interface for opening.
+        // Only this option is missing in the library's interface for opening.
         let family = db.cf_handle(name(family)).expect("invariant: opened with it");
         db.set_options_cf(family, &[("memtable_op_scan_flush_trigger", SCAN_FLUSH_TRIGGER)])
             .map_err(failed)?;
@@ -516,7 +517,7 @@ pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     Ok(db)
 }
 
-/// Finds out RocksDB's number of a family from the record that its own library writes.
+/// Determines RocksDB's number of a family from a record that its own library writes.
 fn family_id(db: &DB, name: &str) -> Result<u32> {
     let unknown = || StoreError::corrupt("metadata database", format!("no column family {name}"));
     let mut batch = WriteBatch::default();
@@ -534,11 +535,11 @@ fn database_options(config: DbConfig, create: bool) -> Options {
     options.create_if_missing(create);
     options.set_error_if_exists(create);
     options.create_missing_column_families(create);
-    // Recovery stops cleanly at a torn tail; that it reached everything synced is checked with the watermark. The
-    // stricter modes can't tell a torn tail from damage and exclude recycling of WAL files.
+    // Recovery stops cleanly at a torn tail. The watermark is used to check that it reached everything that was synced. The
+    // stricter modes can't distinguish a torn tail from damage and do not allow recycling of WAL files.
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_track_and_verify_wals_in_manifest(true);
-    // A recycled WAL file has its blocks already: syncing it needs no journal commit of the file system.
+    // A recycled WAL file has its blocks already, so syncing it needs no journal commit of the file system.
     options.set_recycle_log_file_num(RECYCLED_WALS);
     options.set_max_total_wal_size(config.write_buffer_bytes as u64 * 3);
     options.set_max_background_jobs(2);
@@ -566,7 +567,7 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         table.set_bloom_filter(10.0, false);
     }
     let mut options = match family {
-        // This option is in the library's interface as text alone.
+        // The library's interface has this option only as text.
         Family::PgLog => Options::default()
             .get_options_from_string(log_insert_hint())
             .expect("invariant: RocksDB knows the option"),
@@ -579,7 +580,7 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         });
     }
     if family == Family::Onodes {
-        // Every object that is written for the first time is looked for in vain.
+        // The first write of an object looks for a record that does not exist.
         options.set_memtable_prefix_bloom_ratio(0.02);
         options.set_memtable_whole_key_filtering(true);
     }
@@ -590,7 +591,7 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         config.write_buffer_bytes / 4
     });
     options.set_max_write_buffer_number(4);
-    // Log entries are deleted soon after they were put; merged before a flush, most never reach a file.
+    // Log entries are deleted soon after they were put. With merging before a flush, most of them never reach a file.
     options.set_min_write_buffer_number_to_merge(if family == Family::PgLog { 2 } else { 1 });
     options.set_level_zero_file_num_compaction_trigger(4);
     options.set_level_zero_slowdown_writes_trigger(48);
@@ -598,7 +599,7 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
     options.set_soft_pending_compaction_bytes_limit(0);
     options.set_hard_pending_compaction_bytes_limit(0);
     options.set_level_compaction_dynamic_level_bytes(true);
-    // Checksums do not compress.
+    // Checksums are not compressible.
     options.set_compression_type(if family == Family::Csum {
         DBCompressionType::None
     } else {

@@ -1,17 +1,17 @@
-//! Deferred writes: small data goes into the database's batch instead of waiting for a flush of its own.
+//! Deferred writes: small data is written with the database's batch, which saves a flush of the device.
 //!
-//! A copy of the data is in the `deferred` family, durable with the transaction; the data itself is written to its place
-//! later, until when the onode cache holds it: fresh data by the commit thread while it is in the processor's caches, the rest
-//! with the flush ([`super::placer`]). So a group commit of small writes costs one sync
-//! instead of two. A flush of the device covers all data placed with it, and the copies are removed with the next batch.
-//! After a crash the copies are written to their places again.
+//! A copy of the data is in the `deferred` family, durable with the transaction. The data itself is written to its place
+//! later; until then the onode cache holds it. The commit thread writes fresh data while it is in the processor's caches, and
+//! [`super::placer`] writes the rest before the flush. So a group commit of small writes costs one sync instead of
+//! two. One flush of the device covers all data written before it, and the copies are removed with the next batch.
+//! After a crash, the copies are written to their places again.
 //!
-//! Most of that data is for fresh blocks. What *overwrites* blocks where they are is always deferred: before its copy is
-//! durable nothing may touch them.
+//! Most of this data is for fresh blocks. Data that *overwrites* blocks in place is always deferred: the blocks must not be
+//! changed before its copy is durable.
 //!
-//! Copies are numbered by *epochs*; handing one over to be placed ends it. Rule B1: a block that is freed while copies are
-//! about becomes reusable only when all of that epoch's and earlier ones are durably removed: else late data, or after a
-//! crash its copy, would overwrite what was written there since.
+//! Copies are numbered by *epoch*. An epoch ends when its data is handed over to be written to its place. Rule B1: a block
+//! that is freed while copies exist becomes reusable only when all copies of that epoch and earlier ones are durably removed.
+//! Otherwise late data, or its copy after a crash, would overwrite newer data in the block.
 
 use super::db::{Db, Family, FamilyIds, RawBatch};
 use super::device::Device;
@@ -22,32 +22,32 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Data is brought to its place at the latest after this long.
+/// Maximum time until data is written to its place.
 pub(super) const MAX_AGE: Duration = Duration::from_millis(200);
-/// Data is brought to its place when it is this much, in bytes; commits wait when it is twice as much.
+/// Amount of data, in bytes, at which it is written to its place. Commits wait at twice this amount.
 const MAX_BYTES: u64 = 16 << 20;
-/// Fresh data is written to its place when it is this much, in bytes.
+/// Amount of fresh data, in bytes, at which the commit thread writes it to its place.
 const PLACE_BYTES: u64 = 512 << 10;
-/// The most that one batch defers of fresh data, in bytes; with more the data is worth a flush.
+/// Maximum amount of fresh data that one batch defers, in bytes. A larger amount justifies a flush.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
-/// Ends the key of a copy that overwrites a block: it sorts behind a copy of fresh data that begins there.
+/// Ends the key of a copy that overwrites a block. It sorts after the copy of fresh data that begins at the same block.
 const OVERWRITE: u8 = 1;
 
-/// What the commit thread knows of deferred copies.
+/// The commit thread's state of deferred copies.
 #[derive(Debug)]
 pub(super) struct Deferred {
     epoch: u64,
     /// Bytes of copies of the current epoch.
     bytes: u64,
     since: Option<Instant>,
-    /// An epoch is being placed, and data of it with it.
+    /// Whether an epoch is being placed, and whether that includes data.
     placing: bool,
     placing_data: bool,
-    /// The last epoch whose data is in its place and whose copies are to be removed, and its last transaction.
+    /// The last epoch whose data is in its place and whose copies are to be removed, with its last transaction.
     flushed: Option<(u64, u64)>,
     /// The last transaction of the last epoch that ended.
     sealed: u64,
-    /// Transactions up to this one are in their place, have no copies and hold no blocks back.
+    /// Transactions up to this one are in their place, have no copies and hold back no blocks.
     settled: u64,
     held: VecDeque<(u64, Vec<Run>)>,
     /// The current epoch's data.
@@ -74,27 +74,27 @@ impl Deferred {
         }
     }
 
-    /// Whether copies or blocks held back by them are about.
+    /// Whether there are copies, or blocks held back by them.
     pub(super) fn is_pending(&self) -> bool {
         self.bytes > 0 || self.placing || self.flushed.is_some() || !self.held.is_empty()
     }
 
-    /// The last transaction of the epochs that have ended: these are being placed or were.
+    /// The last transaction of the epochs that have ended, which are placed or being placed.
     pub(super) fn sealed(&self) -> u64 {
         self.sealed
     }
 
-    /// The transaction up to which no copy and no block held back is about, where later ones have any.
+    /// The last transaction up to which no copies and no held-back blocks remain. Meaningful only while later ones have some.
     pub(super) fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// Whether data is not in its place yet.
+    /// Whether some data is not in its place yet.
     pub(super) fn has_unplaced(&self) -> bool {
         self.placing_data || !self.fresh.is_empty() || !self.overwrites.is_empty()
     }
 
-    /// Fresh data that is worth writing to its place in one go, all of it durable as copies.
+    /// Takes the fresh data, if there is enough to write it to its place. All of it is durable as copies.
     pub(super) fn take_fresh(&mut self) -> Option<Vec<(u64, Bytes)>> {
         if self.fresh_bytes < PLACE_BYTES {
             return None;
@@ -108,17 +108,17 @@ impl Deferred {
         self.placing
     }
 
-    /// Whether the current epoch's data should go to its place.
+    /// Whether the current epoch's data should be written to its place.
     pub(super) fn is_due(&self) -> bool {
         self.bytes >= MAX_BYTES || self.since.is_some_and(|since| since.elapsed() >= MAX_AGE)
     }
 
-    /// Whether there is too much of it.
+    /// Whether the current epoch has so much data that commits must wait.
     pub(super) fn is_overdue(&self) -> bool {
         self.bytes >= 2 * MAX_BYTES
     }
 
-    /// Whether these writes of fresh data are to be deferred, with `limit_bytes` for each.
+    /// Whether these writes of fresh data are deferred. `limit_bytes` is the limit for each of them.
     pub(super) fn takes(&self, writes: &[(u64, Bytes)], limit_bytes: u64) -> bool {
         let mut total = 0;
         writes.iter().all(|(_, bytes)| {
@@ -137,7 +137,7 @@ impl Deferred {
         self.fresh.extend(writes);
     }
 
-    /// As [`Deferred::add`], for blocks that are overwritten.
+    /// Like [`Deferred::add`], for blocks that are overwritten in place.
     pub(super) fn overwrite(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
         for (first, bytes) in writes {
             for (block, at) in (first..).zip((0..bytes.len()).step_by(BLOCK_BYTES as usize)) {
@@ -155,8 +155,8 @@ impl Deferred {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Ends the epoch, all copies of which are durable, if it has any and none is being placed: what is to be brought to
-    /// its place. `seq` is the last committed transaction.
+    /// Ends the current epoch, if it has copies and no epoch is being placed. All its copies must be durable. Returns the
+    /// data to be written to its place. `seq` is the last committed transaction.
     pub(super) fn seal(&mut self, seq: u64) -> Option<Job> {
         if self.placing || self.bytes == 0 {
             return None;
@@ -175,20 +175,20 @@ impl Deferred {
         Some(job)
     }
 
-    /// The data of that epoch, whose last transaction was `seq`, is in its place and durable there.
+    /// Records that the data of `epoch`, whose last transaction was `seq`, is in its place and durable there.
     pub(super) fn placed(&mut self, epoch: u64, seq: u64) {
         (self.placing, self.placing_data, self.flushed) = (false, false, Some((epoch, seq)));
     }
 
-    /// Removes the copies that are not needed any more with the batch that is about to be written.
+    /// Adds the removal of copies that are no longer needed to the batch that is about to be written.
     pub(super) fn remove_flushed(&self, ids: FamilyIds, batch: &mut RawBatch) {
         if let Some((epoch, _)) = self.flushed {
             batch.delete_range(ids, Family::Deferred, &key(0, 0), &key(epoch + 1, 0));
         }
     }
 
-    /// The batch, with what [`Deferred::remove_flushed`] put into it, is durable and freed these blocks: returns those
-    /// that no copy holds back.
+    /// Records that the batch with the changes of [`Deferred::remove_flushed`] is durable and that it freed these blocks.
+    /// Returns the blocks that no copy holds back.
     pub(super) fn committed(&mut self, freed: Vec<Run>) -> Vec<Run> {
         let mut reusable = Vec::new();
         if let Some((epoch, seq)) = self.flushed.take() {
@@ -218,7 +218,7 @@ fn key(epoch: u64, block: u64) -> [u8; 16] {
     key
 }
 
-/// The block where a copy of `len` bytes goes, if it is whole blocks that fit.
+/// The block at which a copy of `len` bytes belongs, if it consists of whole blocks that fit.
 fn place_of(key: &[u8], len: usize, limit_blocks: u64) -> Option<u64> {
     let (place, kind) = key.split_first_chunk::<16>()?;
     let block = u64::from_be_bytes(place[8..].try_into().ok()?);
@@ -234,10 +234,11 @@ fn place_of(key: &[u8], len: usize, limit_blocks: u64) -> Option<u64> {
     fits.then_some(block)
 }
 
-/// Writes all copies to their places, flushes and removes them: at mount, before anything is read.
+/// Writes all copies to their places, flushes the device and removes the copies. Runs at mount, before any data is read.
 pub(super) fn replay(db: &Db, device: &Device, limit_blocks: u64) -> Result<()> {
     let mut copies = 0_u64;
-    // Block by block, in key order: later epochs over earlier ones, overwrites over fresh data. There is not more of it than is deferred at a time.
+    // Collected per block in key order: later epochs replace earlier ones, overwrites replace fresh data. The amount is
+    // limited by the amount of data that can be deferred at a time.
     let mut blocks: BTreeMap<u64, Bytes> = BTreeMap::new();
     for entry in db.scan(Family::Deferred) {
         let (key, value) = entry?;
@@ -307,7 +308,7 @@ mod tests {
         assert!(deferred.takes(&write, 4096) && !deferred.takes(&write, 4095));
         deferred.add(write.clone(), ids, &mut batch);
         assert_eq!(deferred.committed(run(2)), []);
-        // Freed with copies about: held until the batch that removes them is durable.
+        // Freed while copies exist: held back until the batch that removes them is durable.
         let job = deferred.seal(7).unwrap();
         assert_eq!((job.fresh, job.seq, job.overwrites.len()), (write.clone(), 7, 0));
         assert_eq!(deferred.committed(run(3)), []);
@@ -318,7 +319,7 @@ mod tests {
         deferred.remove_flushed(ids, &mut batch);
         assert_eq!(deferred.committed(run(5)), [run(2), run(3)].concat());
         assert!(deferred.is_pending() && deferred.has_unplaced());
-        // The first epoch's transactions have left nothing behind, whatever came since.
+        // The transactions of the first epoch are settled, whatever followed.
         assert_eq!((deferred.sealed(), deferred.settled()), (7, 7));
         let job = deferred.seal(9).unwrap();
         assert_eq!((deferred.sealed(), deferred.settled()), (9, 7));

@@ -1,7 +1,7 @@
-//! The `block` file or device: direct reads and writes of whole blocks, and the flush.
+//! The `block` file or device: direct reads and writes of whole blocks, and flushes.
 //!
-//! All calls go through the C library, so that the crash suite can record them. An error of a write or flush is handed
-//! up and never retried (rule B5).
+//! All calls go through the C library, so that the crash suite can record them. An error of a write or flush is returned
+//! and never retried (rule B5).
 #![allow(unsafe_code)]
 
 use super::aligned::{AlignedBuffer, Filling, is_aligned};
@@ -17,10 +17,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The most buffers that one `pwritev` takes (`IOV_MAX`).
+/// Maximum number of buffers for one `pwritev` (`IOV_MAX`).
 const MAX_BUFFERS: usize = 1024;
 
-/// How long a measurement of a file system's free space is good for.
+/// How long a measurement of a file system's free space is used.
 pub(super) const FILE_SYSTEM_TTL: Duration = Duration::from_millis(100);
 /// `BLKDISCARD` of linux/fs.h.
 const BLKDISCARD: libc::Ioctl = 0x1277;
@@ -30,14 +30,14 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 pub(super) struct Device {
     file: File,
     path: PathBuf,
-    /// A block special file: its space is there from the start.
+    /// Whether it is a block special file, which has its space from the start.
     raw: bool,
-    /// What the file system had free, and when.
+    /// Free bytes of the file system, and when they were measured.
     file_system: Mutex<Option<(Instant, u64)>>,
 }
 
 impl Device {
-    /// Opens `path` for direct I/O; where the file system has no direct I/O, through the page cache.
+    /// Opens `path` for direct I/O, or through the page cache if the file system does not support direct I/O.
     pub(super) fn open(path: &Path) -> Result<Device> {
         let failed = |error: &io::Error| StoreError::io(format!("open {}", path.display()), error);
         let mut options = OpenOptions::new();
@@ -57,11 +57,11 @@ impl Device {
     /// Size in bytes.
     pub(super) fn size(&self) -> Result<u64> {
         use std::io::{Seek, SeekFrom};
-        // Seeking tells the size of block special files too.
+        // Seeking also returns the size of block special files.
         (&self.file).seek(SeekFrom::End(0)).map_err(|e| self.failed("seek", &e))
     }
 
-    /// Makes sure that `from..to`, in bytes, has space on the file system below. Fails with ENOSPC where there is none.
+    /// Ensures that the file system has allocated space for `from..to`, in bytes. Fails with ENOSPC if it has none.
     pub(super) fn grow(&self, from: u64, to: u64) -> Result<()> {
         if self.raw {
             return Ok(());
@@ -78,7 +78,7 @@ impl Device {
         self.raw
     }
 
-    /// Free bytes of the file system that holds a plain file, as of at most [`FILE_SYSTEM_TTL`] ago.
+    /// Free bytes of the file system that contains a plain file, as of at most [`FILE_SYSTEM_TTL`] ago.
     pub(super) fn file_system_free(&self) -> Result<u64> {
         let mut measured = self.file_system.lock();
         if let Some((at, free)) = *measured
@@ -92,7 +92,7 @@ impl Device {
         Ok(free)
     }
 
-    /// Tells the device that `from..to`, in bytes, holds nothing any more; a plain file gives the space back to its file
+    /// Tells the device that `from..to`, in bytes, is unused. For a plain file, this returns the space to its file
     /// system.
     pub(super) fn discard(&self, from: u64, to: u64) -> Result<()> {
         let done = if self.raw {
@@ -118,7 +118,7 @@ impl Device {
         self.file.read_exact_at(buffer, offset).map_err(|e| self.unreadable("read", &e))
     }
 
-    /// Reads `len` bytes, whole blocks, at `offset` to the end of what is filled, and returns them.
+    /// Reads `len` bytes at `offset`, which must be whole blocks, to the end of `filling`, and returns them.
     pub(super) fn read_into<'a>(
         &self,
         offset: u64,
@@ -129,7 +129,7 @@ impl Device {
         filling.read(&self.file, offset, len).map_err(|e| self.unreadable("read", &e))
     }
 
-    /// Writes `pieces`, each whole blocks, one after the other at `offset`.
+    /// Writes `pieces`, each of whole blocks, consecutively at `offset`.
     pub(super) fn write(&self, offset: u64, pieces: &[Bytes]) -> Result<()> {
         fail::fail_point!("store::data_write", |_| Err(StoreError::Io {
             what: "write (failpoint)".into(),
@@ -157,7 +157,7 @@ impl Device {
                 return Err(self.failed("write", &io::Error::last_os_error()));
             }
             let mut done = written as usize;
-            // Direct I/O writes all or fails; a short write ends at the device's end or at an interrupted piece.
+            // Direct I/O writes everything or fails. A short write ends at the device's end or at an interrupted piece.
             for piece in &pieces {
                 let skip = done.min(piece.len());
                 done -= skip;
@@ -183,7 +183,8 @@ impl Device {
         self.file.sync_data().map_err(|e| self.failed("fsync", &e))
     }
 
-    /// A read failed. What Linux says of blocks that can't be read is EIO (`blk_status_to_errno`; Ceph's `is_expected_ioerr`).
+    /// The error of a failed read. The errors that Linux returns for unreadable blocks become EIO (`blk_status_to_errno`; Ceph's
+    /// `is_expected_ioerr`).
     fn unreadable(&self, what: &str, error: &io::Error) -> StoreError {
         let expected =
             [libc::ENODATA, libc::EILSEQ, libc::EREMOTEIO, libc::ENOLINK, libc::EBADE, libc::ETIMEDOUT];
@@ -199,7 +200,7 @@ impl Device {
     }
 }
 
-/// Takes `from..to` of a file, in bytes, from the file system, where that can promise space.
+/// Allocates `from..to` of a file, in bytes, if the file system supports it.
 pub(super) fn provide_space(file: &File, from: u64, to: u64) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor.
     let done = unsafe { libc::fallocate64(file.as_raw_fd(), 0, from as i64, (to - from) as i64) };
@@ -210,7 +211,7 @@ pub(super) fn provide_space(file: &File, from: u64, to: u64) -> io::Result<()> {
     if error.raw_os_error() == Some(Errno::ENOTSUP.0) { Ok(()) } else { Err(error) }
 }
 
-/// Creates the block file of `size` bytes, without space yet.
+/// Creates the block file of `size` bytes, without allocating space.
 pub(super) fn create(path: &Path, size: u64) -> Result<()> {
     OpenOptions::new()
         .write(true)

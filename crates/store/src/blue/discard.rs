@@ -1,15 +1,15 @@
-//! Tells the device which blocks hold nothing any more, in a thread of its own (`bdev_enable_discard`).
+//! Tells the device which blocks are unused, in a separate thread (`bdev_enable_discard`).
 //!
-//! Blocks come here when rule B1 allows their reuse, and are free only after the device was told: so nothing that is
-//! written later can be discarded. The queue is bounded; what does not fit, and what is wanted at once, is free
-//! without the device being told.
+//! Blocks are queued here when rule B1 allows their reuse, and become free only after the device was told. So data that is
+//! written later can't be discarded. The queue is bounded. Blocks that do not fit, and blocks that are needed immediately, become
+//! free without telling the device.
 
 use super::Inner;
 use super::onode::{BLOCK_BYTES, Run};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The most runs that wait.
+/// Maximum number of queued runs.
 const MAX_QUEUED: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ struct State {
     ended: bool,
 }
 
-/// Blocks on their way to be free.
+/// Blocks that are about to become free.
 #[derive(Debug, Default)]
 pub(super) struct Discards {
     state: Mutex<State>,
@@ -28,17 +28,17 @@ pub(super) struct Discards {
 }
 
 impl Discards {
-    /// A queue; one that is off takes nothing.
+    /// Creates a queue. With `on` false, it accepts no runs.
     pub(super) fn new(on: bool) -> Discards {
         Discards { off: AtomicBool::new(!on), ..Discards::default() }
     }
 
-    /// Bytes that the device was told of.
+    /// Number of bytes discarded.
     pub(super) fn discarded_bytes(&self) -> u64 {
         self.discarded.load(Ordering::Relaxed)
     }
 
-    /// Takes runs to be discarded; gives back those that are free at once.
+    /// Queues runs to be discarded. Returns the runs that are free immediately.
     pub(super) fn take(&self, runs: Vec<Run>) -> Vec<Run> {
         if runs.is_empty() || self.off.load(Ordering::Relaxed) {
             return runs;
@@ -52,12 +52,12 @@ impl Discards {
         Vec::new()
     }
 
-    /// What waits, to be free without the device being told.
+    /// Takes all queued runs, which become free without telling the device.
     pub(super) fn drain(&self) -> Vec<Run> {
         std::mem::take(&mut self.state.lock().runs)
     }
 
-    /// Lets the thread end.
+    /// Tells the thread to end.
     pub(super) fn end(&self) {
         self.state.lock().ended = true;
         self.work.notify_one();
@@ -71,7 +71,7 @@ impl Discards {
         if state.ended { None } else { Some(std::mem::take(&mut state.runs)) }
     }
 
-    /// The thread: runs until it is told to end; what waits then stays in the queue.
+    /// The thread. Runs until it is told to end; runs that are queued then stay in the queue.
     pub(super) fn run(&self, inner: &Inner) {
         while let Some(mut runs) = self.next() {
             runs.sort_unstable_by_key(|run| run.start);

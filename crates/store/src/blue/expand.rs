@@ -1,4 +1,4 @@
-//! Takes the space that the device of an unmounted store has grown by into use.
+//! Extends an unmounted store to the size of its device.
 
 use super::BlueStoreConfig;
 use super::allocation::{bits, start};
@@ -9,10 +9,10 @@ use crate::IgnoreEvents;
 use crate::error::{Result, StoreError};
 use std::path::Path;
 
-/// Makes the store as large as its device; returns its size before and after, in bytes.
+/// Makes the store as large as its device. Returns its size before and after, in bytes.
 ///
-/// The label comes first, then what is noted of allocation: a crash in between makes the next start scan all objects,
-/// as notes of a store of another size do not count.
+/// The label is written first, then the notes of allocation. After a crash in between, the next start scans all objects,
+/// because notes for a store of another size are not valid.
 pub(super) fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64, u64)> {
     let mut opened = mount::open(directory, config)?;
     let before = opened.label.size;

@@ -1,4 +1,4 @@
-//! How a transaction changes an object's data: writes to fresh blocks, cuts, and sharing of blobs.
+//! Changes of an object's data by a transaction: writes to fresh blocks, holes, and sharing of blobs.
 
 use super::aligned::{AlignedBuffer, is_aligned};
 use super::apply::Txn;
@@ -15,23 +15,23 @@ use bytes::Bytes;
 use nacre_types::payload::Payload;
 use std::ops::{Deref, Range};
 
-/// Payloads below this are copied into a buffer of their own: they may be slices of a much larger receive buffer,
-/// which would stay as long as the data is cached.
+/// Smaller payloads are copied into their own buffer. They may be slices of a much larger receive buffer,
+/// which would otherwise stay in memory as long as the data is cached.
 const KEEP_BYTES: u64 = 64 << 10;
 
 /// Blobs of another onode to refer to, and extents with indexes into them.
 type Shared = (Vec<Blob>, Vec<Extent>);
 
 impl Txn<'_> {
-    /// Writes `data` at `offset` into fresh blocks, compressed where that is wanted and worth while.
+    /// Writes `data` at `offset` into fresh blocks, compressed if this is requested and saves space.
     pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Payload) -> Result<()> {
         if self.overwrite(onode, offset, data)? {
             return Ok(());
         }
         let pack = packing::is_wanted(&self.coll.data, onode.hint, data.len() as u64);
         self.place(onode, offset, data, pack)?;
-        // A compressed blob stays whole as long as anything of it is mapped: what is left of it is written anew where
-        // that takes no more space.
+        // A compressed blob stays allocated as a whole while any part of it is mapped. Its remaining data is rewritten
+        // uncompressed if that takes no more space.
         while let Some(rest) = self.wasteful(onode) {
             for (from, len) in rest {
                 let left = self.inner.read_onode(onode, from, len)?;
@@ -41,7 +41,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// What a compressed blob is mapped for, as offset and length, where that would take no more space uncompressed.
+    /// The ranges (offset and length) that map a compressed blob, if they would take no more space uncompressed.
     fn wasteful(&self, onode: &Onode) -> Option<Vec<(u64, u64)>> {
         if onode.blobs.iter().all(|blob| blob.kind.packed.is_none() || blob.shared) {
             return None;
@@ -59,14 +59,14 @@ impl Txn<'_> {
         Some(own.map(|extent| (extent.logical, extent.len)).collect())
     }
 
-    /// Writes `data` at `offset` into fresh blocks; parts of the first and last unit of allocation that stay are read
-    /// and written along.
+    /// Writes `data` at `offset` into fresh blocks. Existing data in the rest of the first and last allocation unit is read
+    /// and written with it.
     fn place(&mut self, onode: &mut Onode, offset: u64, data: &Payload, pack: bool) -> Result<()> {
         let end = offset + data.len() as u64;
         let unit = self.inner.unit_blocks * BLOCK_BYTES;
         let base = offset / unit * unit;
         let limit = end.next_multiple_of(unit);
-        // What the object has of these two units besides the written range.
+        // The object's existing data in these two units outside the written range.
         let low = first_mapped(onode, base, offset);
         let high = limit.min(onode.size).max(end);
         let high = if is_mapped(onode, end, high) { high } else { end };
@@ -100,7 +100,7 @@ impl Txn<'_> {
                 let sums = encode_sums(blob.kind, blob.sums.as_slice().unwrap_or_default());
                 self.batch.put(self.inner.ids, Family::Csum, &keys::id(blob.id), &sums);
             }
-            // A unit may lie wholly beside what is mapped.
+            // The blob may extend beyond the mapped range by a whole unit.
             let (from, to) = (logical.max(low), blob_end.min(high));
             if from < to {
                 let index = onode.blobs.len() as u32;
@@ -114,8 +114,9 @@ impl Txn<'_> {
         self.collect(onode)
     }
 
-    /// Allocates blobs for a range of the object whose contents `pieces` have from `base` on, and queues their data to be
-    /// written. With `pack` that is one compressed blob, if it takes less space and there is a run for it.
+    /// Allocates blobs for a range of the object and queues their data to be written. `pieces` holds the object's contents
+    /// from `base` on. With `pack`, the result is one compressed blob, if that takes less space and a contiguous run is
+    /// available.
     fn place_piece(
         &mut self,
         pieces: &[Payload],
@@ -140,7 +141,7 @@ impl Txn<'_> {
             let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
             match parts.as_slice() {
                 [(_, whole)] => kind.sum_payload(whole, &mut sums),
-                // Chunks must not end where pieces do.
+                // Checksum chunks must not end at the boundaries of pieces.
                 parts if kind.chunk_order == 0 => {
                     parts.iter().for_each(|(_, part)| kind.sum_payload(part, &mut sums))
                 }
@@ -174,7 +175,7 @@ impl Txn<'_> {
         let mut runs = Vec::with_capacity(1);
         self.inner.allocate(blocks, MAX_BLOB_BLOCKS, &mut runs)?;
         let &[run] = runs.as_slice() else {
-            // Too scattered for a blob in one run.
+            // Space is too fragmented for a blob in one run.
             self.inner.release(runs);
             return Ok(None);
         };
@@ -191,7 +192,7 @@ impl Txn<'_> {
         Ok(Some(Blob { id, run, shared: false, inline_sums: false, kind, sums, cached }))
     }
 
-    /// The kind of a new blob of so many blocks that is not compressed.
+    /// The kind of a new, uncompressed blob of `blocks` blocks.
     fn kind_for(&self, hint: Option<Hint>, blocks: u64) -> BlobKind {
         let options = &self.coll.data;
         let flags = hint.map_or(0, |hint| hint.flags);
@@ -204,13 +205,13 @@ impl Txn<'_> {
         BlobKind { checksum: options.checksum, chunk_order, packed: None }
     }
 
-    /// Makes `from..to` a hole and gives up the blocks that nothing maps any more.
+    /// Makes `from..to` a hole and releases blocks that are no longer mapped.
     pub(super) fn punch(&mut self, onode: &mut Onode, from: u64, to: u64) -> Result<()> {
         self.cut(onode, from, to);
         self.collect(onode)
     }
 
-    /// Unmaps `from..to`; returns where in the list an extent for that range belongs.
+    /// Unmaps `from..to`. Returns the index in the list at which an extent for that range belongs.
     fn cut(&mut self, onode: &mut Onode, from: u64, to: u64) -> usize {
         let first = onode.extents.partition_point(|extent| extent.end() <= from);
         let last = first + onode.extents[first..].partition_point(|extent| extent.logical < to);
@@ -225,14 +226,14 @@ impl Txn<'_> {
         first + usize::from(left.is_some())
     }
 
-    /// Gives up blobs that no extent maps any more, and unmapped blocks of the others where they are not shared.
+    /// Releases blobs that no extent maps, and the unmapped blocks of other blobs that are neither shared nor compressed.
     fn collect(&mut self, onode: &mut Onode) -> Result<()> {
         let mut used = vec![0_u64; onode.blobs.len()];
         for extent in &onode.extents {
             let (from, to) =
                 (extent.offset / BLOCK_BYTES, (extent.offset + extent.len).div_ceil(BLOCK_BYTES));
             let blob = &onode.blobs[extent.blob as usize];
-            // What must stay together: a chunk under one checksum, a unit of allocation.
+            // Blocks that must stay together: a chunk under one checksum, or an allocation unit.
             let grain = blob.kind.chunk_blocks().max(self.inner.unit_blocks);
             let (from, to) = match blob.kind.packed {
                 Some(_) => (from, to),
@@ -247,7 +248,7 @@ impl Txn<'_> {
         if onode.blobs.iter().zip(&used).all(|(blob, used)| is_whole(blob, *used)) {
             return Ok(());
         }
-        // For each old blob: (first block kept, index of the blob that has it).
+        // For each old blob: (first block kept, index of the new blob that contains it).
         let mut moved: Vec<Vec<(u64, u32)>> = Vec::with_capacity(used.len());
         let mut kept: Vec<Blob> = Vec::with_capacity(used.len() + 1);
         for (blob, used) in std::mem::take(&mut onode.blobs).into_iter().zip(used) {
@@ -276,7 +277,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Cuts an unshared blob into the runs of its used blocks, appended to `kept`; returns their first blocks.
+    /// Splits an unshared blob into the runs of its used blocks, appended to `kept`. Returns their first blocks.
     fn split_blob(&mut self, blob: Blob, used: u64, kept: &mut Vec<Blob>) -> Result<Vec<u64>> {
         let ids = self.inner.ids;
         let sums = match &blob.sums {
@@ -296,7 +297,7 @@ impl Txn<'_> {
             let run = Run { start: blob.run.start + block, blocks: end - block };
             if in_use {
                 let kind = blob.kind;
-                // The part begins and ends with chunks, unless it ends with the blob.
+                // The part starts and ends at chunk boundaries, unless it ends with the blob.
                 let part = &sums[kind.sum_words(block) as usize..kind.sum_words(end) as usize];
                 let id = self.inner.new_id();
                 if !blob.inline_sums {
@@ -316,7 +317,7 @@ impl Txn<'_> {
         Ok(starts)
     }
 
-    /// Gives up an onode's hold on a blob.
+    /// Releases an onode's reference to a blob.
     pub(super) fn release_blob(&mut self, blob: &Blob) -> Result<()> {
         let ids = self.inner.ids;
         if blob.shared {
@@ -338,7 +339,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Counts one more onode that holds this blob.
+    /// Adds a reference to a blob for one more onode.
     fn share_blob(&mut self, blob: &mut Blob) -> Result<()> {
         let refs = if blob.shared { self.shared_blob(blob.id)?.refs + 1 } else { 2 };
         blob.shared = true;
@@ -346,7 +347,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Makes all blobs shared and returns a copy of the record that holds them too.
+    /// Makes all blobs shared and returns a copy of the record that refers to them too.
     pub(super) fn share_all(&mut self, onode: &mut Onode) -> Result<Onode> {
         for blob in &mut onode.blobs {
             self.share_blob(blob)?;
@@ -354,7 +355,7 @@ impl Txn<'_> {
         Ok(onode.clone())
     }
 
-    /// The blobs and extents of a range, to be given to [`Txn::adopt`].
+    /// The blobs and extents of a range, for [`Txn::adopt`].
     pub(super) fn share_range(&mut self, onode: &mut Onode, offset: u64, len: u64) -> Result<Shared> {
         let end = offset + len;
         let inside = onode.extents.iter().filter(|extent| extent.end() > offset && extent.logical < end);
@@ -377,7 +378,7 @@ impl Txn<'_> {
                 None => {
                     let blob = &mut onode.blobs[at];
                     if !blob.shared {
-                        // Shared with itself as yet; adopt() counts the second holder.
+                        // Only one reference so far. adopt() adds the second.
                         blob.shared = true;
                         self.set_shared_blob(blob.id, Some(SharedBlob { refs: 1, run: blob.run }));
                     }
@@ -424,18 +425,18 @@ impl Txn<'_> {
     }
 }
 
-/// Blocks `from..to` of a blob as bits.
+/// A bit mask of the blocks `from..to` of a blob.
 fn block_mask(from: u64, to: u64) -> u64 {
     debug_assert!(from < to && to <= MAX_BLOB_BLOCKS);
     (u64::MAX >> (64 - (to - from))) << from
 }
 
-/// The bytes of placed pieces as one.
+/// The concatenated bytes of placed pieces.
 fn joined(parts: &[(u32, Payload)]) -> Vec<u8> {
     parts.iter().flat_map(|(_, part)| part.iter().copied()).collect()
 }
 
-/// Where the first data between `from` and `to` is, `to` where there is none.
+/// The position of the first data between `from` and `to`, or `to` if there is none.
 fn first_mapped(onode: &Onode, from: u64, to: u64) -> u64 {
     let first = onode.extents.partition_point(|extent| extent.end() <= from);
     onode.extents.get(first).map_or(to, |extent| extent.logical.clamp(from, to))
@@ -446,8 +447,8 @@ fn is_mapped(onode: &Onode, from: u64, to: u64) -> bool {
     from < to && onode.extents.get(first).is_some_and(|extent| extent.logical < to)
 }
 
-/// The contents of blocks `base..limit` as buffers of whole blocks: `data` with `head` before and `tail` behind it,
-/// each with its place, and zeros around. Large, aligned payloads are taken by reference.
+/// The contents of blocks `base..limit` as buffers of whole blocks: `data` with `head` before and `tail` after it,
+/// each with its offset, and zeros around them. Large, aligned payloads are used by reference.
 pub(super) fn block_pieces(
     base: u64,
     limit: u64,
@@ -484,7 +485,7 @@ pub(super) fn block_pieces(
     pieces
 }
 
-/// The parts of `pieces`, taken as one stretch of bytes, between `from` and `to`: (block from `from` on, bytes).
+/// The range `from..to` of the concatenated `pieces`, as (block relative to `from`, bytes).
 pub(super) fn cut_pieces(pieces: &[Payload], from: u64, to: u64) -> Vec<(u32, Payload)> {
     let mut start = 0;
     let placed: Vec<_> = pieces
@@ -498,7 +499,7 @@ pub(super) fn cut_pieces(pieces: &[Payload], from: u64, to: u64) -> Vec<(u32, Pa
     overlap(&placed, from / BLOCK_BYTES..to / BLOCK_BYTES, |piece, range| piece.slice(range))
 }
 
-/// The parts, as `slice` makes them, of placed pieces within `blocks`, placed relative to the first of these.
+/// The parts of placed pieces that lie within `blocks`, cut by `slice` and placed relative to the first of these blocks.
 pub(super) fn overlap<T: Deref<Target = [u8]>>(
     pieces: &[(u64, &T)],
     blocks: Range<u64>,

@@ -1,8 +1,8 @@
-//! Fills an empty store with made-up objects at full speed, for benchmarks of starts and scans.
+//! Fills an empty store with synthetic objects at full speed, for benchmarks of starts and scans.
 //!
-//! Records are written as sorted files that the database takes over. Data is never written: the holes of a sparse device
-//! read as zeros, and the checksums are those of zeros, so that all objects can be read. Blocks are cut into as many slots
-//! as there are extents, each a little longer than an extent, and dealt out such that the extents of an object lie far
+//! Records are written as sorted files that the database ingests. Data is never written: the holes of a sparse device
+//! read as zeros, and the checksums are those of zeros, so all objects can be read. The blocks are divided into as many slots
+//! as there are extents. Each slot is a little longer than an extent, and the extents of an object get slots that are far
 //! apart.
 
 use super::allocation::{SpaceAccounting, bits, start};
@@ -26,27 +26,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Objects in one file.
+/// Number of objects in one file.
 const FILE_ONODES: usize = 100_000;
-/// The usual size of an object, in bytes.
+/// Usual size of an object, in bytes.
 const OBJECT_BYTES: u64 = 4 << 20;
-/// What an object's records of the layers above take, about as OSDs write them: name and bytes.
+/// Names and sizes in bytes of an object's attributes, similar to those that OSDs write.
 const ATTRIBUTES: [(&str, usize); 2] = [("_", 120), ("snapset", 31)];
 
-/// What to fill a store with.
+/// The contents to fill a store with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FillPlan {
-    /// Objects.
+    /// Number of objects.
     pub onodes: u64,
-    /// Extents of all objects together.
+    /// Number of extents of all objects together.
     pub extents: u64,
-    /// Blocks of an extent.
+    /// Number of blocks in an extent.
     pub extent_blocks: u64,
-    /// Of a hundred objects, how many have a blob whose checksums are in a record of their own.
+    /// Percentage of objects that have a blob whose checksums are in a separate record.
     pub keyed_percent: u64,
-    /// Placement groups.
+    /// Number of placement groups.
     pub pgs: u32,
-    /// Their pool.
+    /// The pool of the placement groups.
     pub pool: i64,
 }
 
@@ -62,13 +62,13 @@ impl FillPlan {
     }
 }
 
-/// A file of objects' records and, where there are any, one of checksums.
+/// A file of objects' records and, if there are any, one of checksums.
 type Files = (PathBuf, Option<PathBuf>);
 
-/// Where everything goes.
+/// The placement of all records and extents.
 struct Filling {
     plan: FillPlan,
-    /// (PG, hash as sorted, index) of each object, in the order of keys.
+    /// (PG, sort hash, index) of each object, in key order.
     order: Vec<(u32, u32, u32)>,
     slot_blocks: u64,
     stride: u64,
@@ -77,7 +77,7 @@ struct Filling {
 }
 
 impl BlueStore {
-    /// Fills an empty store that is not mounted; tells from time to time how many objects are made.
+    /// Fills an empty store that is not mounted. Calls `progress` from time to time with the number of objects written.
     pub fn fill(
         directory: &Path,
         config: &BlueStoreConfig,
@@ -121,9 +121,10 @@ impl Filling {
                 (plan.pg(&object).seed, object.sort_hash(), index as u32)
             })
             .collect();
-        // Names have as many digits each: they sort as their numbers.
+        // All names have the same number of digits, so they sort like their numbers.
         order.sort_unstable();
-        // A step of about the golden section visits every slot once, far from those before.
+        // A stride of about the golden ratio that is coprime to the number of slots visits every slot once, far from the
+        // previous ones.
         let mut stride = (plan.extents as f64 * 0.618_033_988_75) as u64 | 1;
         while gcd(stride, plan.extents) != 1 {
             stride += 2;
@@ -132,7 +133,7 @@ impl Filling {
         Ok(Filling { plan, order, slot_blocks, stride, first_id: opened.state.id_max, sum })
     }
 
-    /// Extents of the object at a place in the order, and how many those before have.
+    /// Number of extents of the object at a position in the order, and of all objects before it.
     fn extents_of(&self, at: u64) -> (u64, u64) {
         let (each, more) = (self.plan.extents / self.plan.onodes, self.plan.extents % self.plan.onodes);
         (each + u64::from(at < more), at * each + at.min(more))
@@ -170,7 +171,7 @@ impl Filling {
             onode.extents.push(Extent { logical: j * step, len, blob: j as u32, offset: 0 });
         }
         for (name, len) in ATTRIBUTES {
-            // Different for each object, so that records do not shrink to nothing when compressed.
+            // Different for each object, so that compression does not shrink the records too much.
             let mut word = nid.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let value: Vec<u8> = (0..len)
                 .map(|_| {
@@ -185,7 +186,7 @@ impl Filling {
         onode
     }
 
-    /// Writes the files: objects' records and, where there are any, checksums.
+    /// Writes the files with objects' records and, if there are any, checksums.
     fn write(&self, opened: &Opened, progress: &mut dyn FnMut(u64)) -> Result<Vec<Files>> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = self.order.len().div_ceil(FILE_ONODES);
@@ -206,7 +207,7 @@ impl Filling {
                         if let Ok(file) = &written {
                             files.lock().push((part, file.clone()));
                         }
-                        // The receiver is there until all senders are gone, but for an error.
+                        // The receiver exists until all senders are dropped, except after an error.
                         if done.send(written.map(drop)).is_err() || failed {
                             return;
                         }
@@ -252,7 +253,7 @@ impl Filling {
         onodes.map(|onodes| (onodes, sums)).ok_or(StoreError::Invalid("a part without objects"))
     }
 
-    /// Writes what belongs to the records: collections, numbers, allocation.
+    /// Writes everything that belongs to the records: collections, numbers, allocation.
     fn finish(&self, opened: &Opened, config: &BlueStoreConfig) -> Result<()> {
         let (ids, plan) = (opened.db.ids(), self.plan);
         let device_blocks = opened.label.size / BLOCK_BYTES;

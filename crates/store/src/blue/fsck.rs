@@ -1,4 +1,4 @@
-//! Checks that an unmounted store is consistent: every block owned once, every record readable, nothing stray.
+//! Checks that an unmounted store is consistent: every block has one owner, every record is readable, no record is stray.
 
 use super::allocation::{bits, start};
 use super::db::Family;
@@ -14,26 +14,26 @@ use nacre_types::object::ObjectId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-/// Something wrong with a store.
+/// An inconsistency of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The database lost what was synced.
+    /// The database lost synced data.
     Loss(String),
     /// A record can't be decoded: column family and key.
     Undecodable(&'static str, Vec<u8>),
-    /// An object's blob lies outside the store's allocated part: object, first block, blocks.
+    /// An object's blob lies outside the allocated part of the store: object, first block, blocks.
     OutOfBounds(ObjectId, u64, u64),
-    /// A block has several owners that don't share it.
+    /// A block has several owners that do not share it.
     OwnedTwice(u64),
-    /// A shared blob's count is not the number of objects that hold it: blob, count, holders.
+    /// The reference count of a shared blob differs from the number of objects that hold it: blob, count, holders.
     WrongReferences(u64, u64, u64),
-    /// An object holds a shared blob that has no record, or one of other blocks.
+    /// An object holds a shared blob without a record, or whose record has other blocks.
     NoSharedRecord(ObjectId, u64),
-    /// A blob's checksums are absent or undecodable.
+    /// A blob's checksums are missing or undecodable.
     NoChecksums(ObjectId, u64),
-    /// Checksums of a blob that nothing holds.
+    /// Checksums of a blob that no object holds.
     StrayChecksums(u64),
-    /// A block's contents are not what the checksum covers (deep checks only).
+    /// The contents of a block do not match its checksum (deep checks only).
     BadData(ObjectId, u64),
     /// A block could not be read (deep checks only).
     Unreadable(ObjectId, u64),
@@ -43,14 +43,14 @@ pub enum Finding {
     OmapOwnedTwice(u64),
     /// An object, log entry or value of a collection that does not exist.
     NoCollection(PgId, &'static str),
-    /// The pool's recorded usage is not what its objects take: pool, recorded, found.
+    /// The recorded usage of a pool differs from the usage of its objects: pool, recorded, found.
     WrongUsage(PoolId, PoolUsage, PoolUsage),
-    /// The collection's recorded number of objects is not how many it has: collection, recorded, found.
+    /// The recorded number of objects of a collection differs from the number found: collection, recorded, found.
     WrongObjects(PgId, u64, u64),
-    /// What the store noted of allocation is not what its objects own: blocks that nothing owns, and blocks that an
-    /// object owns and that are noted as free.
+    /// The notes of allocation differ from what objects own: number of blocks noted as used that no object owns, and number of
+    /// blocks noted as free that an object owns.
     WrongAllocation(u64, u64),
-    /// A number in use is beyond what is recorded as given out.
+    /// A number in use is not below the recorded limit.
     NumberTooHigh(u64),
 }
 
@@ -97,16 +97,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FsckReport {
-    /// What is wrong; empty for a sound store.
+    /// The inconsistencies; empty for a consistent store.
     pub findings: Vec<Finding>,
     /// Objects checked.
     pub objects: u64,
     /// Bytes of data read and verified.
     pub verified_bytes: u64,
-    /// Where the store's notes of allocation were found; without any a start scans all objects.
+    /// Source of the store's notes of allocation. Without notes, a start scans all objects.
     pub allocation: Option<AllocationSource>,
 }
 
@@ -121,7 +121,7 @@ struct Check<'a> {
     omaps: BTreeSet<u64>,
     usage: BTreeMap<PoolId, PoolUsage>,
     objects: BTreeMap<PgId, u64>,
-    /// Shared blobs counted towards a pool's allocation.
+    /// Shared blobs that are already counted in a pool's allocation.
     counted: BTreeSet<u64>,
 }
 
@@ -251,7 +251,7 @@ impl Check<'_> {
     }
 
     fn blob(&mut self, pool: PoolId, oid: &ObjectId, blob: &Blob) -> Result<()> {
-        // Wherever the blob lies, its checksums belong to it.
+        // The checksums belong to the blob even if it lies outside the store.
         if !blob.inline_sums {
             self.keyed_sums.insert(blob.id);
         }
@@ -347,7 +347,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares what the store noted of allocation, usage and numbers of objects with what was found.
+    /// Compares the notes of allocation, usage and numbers of objects with what was found.
     fn notes(&mut self) -> Result<()> {
         let noted = match start::noted(self.opened)? {
             Ok(noted) => noted,

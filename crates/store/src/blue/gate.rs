@@ -1,14 +1,14 @@
-//! Keeps freed blocks from being reused while a read that began before may still be on them (rule B1).
+//! Prevents the reuse of freed blocks while a read that began before may still access them (rule B1).
 
 use super::onode::Run;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 
-/// Readers grouped by generation; each retirement of blocks begins a new one.
+/// Readers, grouped by generation. Each retirement of blocks starts a new generation.
 #[derive(Debug)]
 pub(super) struct ReadGate {
     state: Mutex<State>,
-    /// Who waits for reads to end waits here.
+    /// Signalled when a read ends while a thread waits for it.
     ended: Condvar,
 }
 
@@ -16,18 +16,18 @@ pub(super) struct ReadGate {
 struct State {
     first: u64,
     generations: VecDeque<Generation>,
-    /// Somebody waits for reads to end.
+    /// Whether a thread waits for reads to end.
     awaited: bool,
 }
 
 #[derive(Debug, Default)]
 struct Generation {
     readers: u64,
-    /// Freed while this was the newest generation: reusable when it and all before have no readers.
+    /// Blocks freed while this was the newest generation. They are reusable when it and all earlier ones have no readers.
     retired: Vec<Run>,
 }
 
-/// A read under way.
+/// A read in progress.
 #[must_use]
 #[derive(Debug)]
 pub(super) struct Ticket(u64);
@@ -41,7 +41,7 @@ impl Default for ReadGate {
 }
 
 impl ReadGate {
-    /// Begins a read; to be called while the record that names the blocks can't change.
+    /// Begins a read. Must be called while the record that refers to the blocks can't change.
     pub(super) fn enter(&self) -> Ticket {
         let mut state = self.state.lock();
         let newest = state.first + state.generations.len() as u64 - 1;
@@ -49,7 +49,7 @@ impl ReadGate {
         Ticket(newest)
     }
 
-    /// Ends a read; returns the blocks that became reusable by that.
+    /// Ends a read. Returns the blocks that became reusable by that.
     pub(super) fn leave(&self, ticket: Ticket) -> Vec<Run> {
         let mut state = self.state.lock();
         let at = (ticket.0 - state.first) as usize;
@@ -60,7 +60,7 @@ impl ReadGate {
         state.reap()
     }
 
-    /// Waits until all reads that began before are over; returns the blocks that became reusable by that.
+    /// Waits until all reads that began before have ended. Returns the blocks that became reusable by that.
     pub(super) fn pass(&self) -> Vec<Run> {
         let mut state = self.state.lock();
         state.generations.push_back(Generation::default());
@@ -75,7 +75,7 @@ impl ReadGate {
         reusable
     }
 
-    /// Takes blocks whose freeing is durable; returns those that are reusable now.
+    /// Retires blocks whose release is durable. Returns the blocks that are reusable now.
     pub(super) fn retire(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut state = self.state.lock();
         state.newest().retired.extend(runs);
@@ -111,7 +111,7 @@ mod tests {
         let early = gate.enter();
         std::thread::scope(|scope| {
             let passing = scope.spawn(|| gate.pass());
-            // Until it waits.
+            // Wait until the other thread waits.
             while !gate.state.lock().awaited {
                 std::thread::yield_now();
             }

@@ -3,22 +3,22 @@
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 
-/// Length of a collection's prefix in bytes.
+/// Length of the collection prefix in bytes.
 pub(crate) const COLLECTION_BYTES: usize = 12;
 
-/// Marks the record of the collection itself, after its prefix.
+/// Follows the collection prefix in the key of the collection's record.
 pub(crate) const COLLECTION_RECORD: u8 = 0;
-/// Marks one of the collection's own values; the name follows.
+/// Follows the collection prefix in the key of one of the collection's values. The name follows.
 pub(crate) const COLLECTION_META: u8 = 1;
 
-/// In the `omap` family, after the omap's id: the header.
+/// Follows the omap's id in the key of the header in the `omap` family.
 pub(crate) const OMAP_HEADER: u8 = 0;
-/// In the `omap` family, after the omap's id: an entry; the user's key follows.
+/// Follows the omap's id in the key of an entry in the `omap` family. The user's key follows.
 pub(crate) const OMAP_ENTRY: u8 = 1;
 
-/// A string's end. Strings hold neither this nor the escape byte themselves.
+/// Ends a string. Encoded strings contain this byte and the escape byte only in escaped form.
 const END: u8 = 0;
-/// Begins an escape: followed by 1 it stands for a zero byte, by 2 for itself.
+/// Starts an escape sequence: followed by 1 it stands for a zero byte, followed by 2 for itself.
 const ESCAPE: u8 = 1;
 
 fn pool_bits(pool: PoolId) -> [u8; 8] {
@@ -29,7 +29,7 @@ fn pool_of_bits(bits: [u8; 8]) -> PoolId {
     PoolId((u64::from_be_bytes(bits) ^ 1 << 63) as i64)
 }
 
-/// The prefix of everything that belongs to a collection.
+/// The prefix of all keys of a collection.
 pub(crate) fn collection(coll: PgId) -> [u8; COLLECTION_BYTES] {
     let mut key = [0; COLLECTION_BYTES];
     key[..8].copy_from_slice(&pool_bits(coll.pool));
@@ -37,7 +37,7 @@ pub(crate) fn collection(coll: PgId) -> [u8; COLLECTION_BYTES] {
     key
 }
 
-/// Behind everything that belongs to a collection.
+/// The exclusive upper bound of all keys of a collection.
 pub(crate) fn collection_end(coll: PgId) -> Vec<u8> {
     match coll.seed.checked_add(1) {
         Some(seed) => collection(PgId::new(coll.pool, seed)).to_vec(),
@@ -45,7 +45,7 @@ pub(crate) fn collection_end(coll: PgId) -> Vec<u8> {
     }
 }
 
-/// Behind every key that begins with `prefix`; empty where there is no such key.
+/// The exclusive upper bound of all keys that begin with `prefix`. Empty if there is no bound.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -57,7 +57,7 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// The collection of a key that begins with its prefix, and what follows the prefix.
+/// Splits a key with a collection prefix into the collection and the rest.
 pub(crate) fn split_collection(key: &[u8]) -> Option<(PgId, &[u8])> {
     let (prefix, rest) = key.split_at_checked(COLLECTION_BYTES)?;
     let pool = pool_of_bits(prefix[..8].try_into().ok()?);
@@ -83,7 +83,7 @@ pub(crate) fn log(coll: PgId, version: Eversion) -> [u8; COLLECTION_BYTES + 16] 
     key
 }
 
-/// Collection and version of a log entry's key.
+/// The collection and version in the key of a log entry.
 pub(crate) fn split_log(key: &[u8]) -> Option<(PgId, Eversion)> {
     let (coll, rest) = split_collection(key)?;
     let (interval, version) = rest.split_first_chunk::<8>()?;
@@ -119,18 +119,18 @@ fn take_string(key: &[u8]) -> Option<(String, &[u8])> {
     Some((String::from_utf8(text).ok()?, &key[end + 1..]))
 }
 
-/// How an object's pool stands to its collection's.
+/// The relation of an object's pool to its collection's pool.
 const POOL_BELOW: u8 = 0x40;
 const POOL_SAME: u8 = 0x80;
 const POOL_ABOVE: u8 = 0xc0;
 
-/// How a name stands to the key that places the object.
+/// The relation of a name to the key that places the object.
 const NAME_BELOW: u8 = 1;
 const NAME_IS_KEY: u8 = 2;
 const NAME_IS_LOCATOR: u8 = 3;
 const NAME_ABOVE: u8 = 4;
 
-/// Appends the key of an object of `coll`. Keys of one collection sort as [`ObjectId`]s do.
+/// Appends the key of an object of `coll`. Keys of one collection sort like [`ObjectId`]s.
 pub(crate) fn put_onode(out: &mut Vec<u8>, coll: PgId, oid: &ObjectId) {
     out.extend_from_slice(&collection(coll));
     match oid.pool().cmp(&coll.pool) {
@@ -162,7 +162,7 @@ pub(crate) fn onode(coll: PgId, oid: &ObjectId) -> Vec<u8> {
     key
 }
 
-/// Collection and object of an onode's key.
+/// The collection and object in the key of an onode.
 pub(crate) fn split_onode(key: &[u8]) -> Option<(PgId, ObjectId)> {
     let (coll, rest) = split_collection(key)?;
     let (kind, mut rest) = rest.split_first()?;
@@ -197,7 +197,7 @@ pub(crate) fn split_onode(key: &[u8]) -> Option<(PgId, ObjectId)> {
     Some((coll, ObjectId::with_hash(pool, &namespace, &locator, &name, snap, hash)))
 }
 
-/// The key of anything numbered: checksums and shared blobs by blob id.
+/// The key of a numbered record: checksums and shared blobs by blob id.
 pub(crate) fn id(id: u64) -> [u8; 8] {
     id.to_be_bytes()
 }

@@ -1,4 +1,4 @@
-//! The first blocks of the device: the label that tells whose device it is, and the watermark of rule B3
+//! The first blocks of the device: the label that identifies the store, and the watermark of rule B3
 //! (byte tables in docs/format/bluestore.md).
 
 use super::aligned::AlignedBuffer;
@@ -10,36 +10,36 @@ use std::path::Path;
 use std::time::SystemTime;
 use uuid::Uuid;
 
-/// The first block that data may take; those before hold the label and the watermark.
+/// The first block for data. The blocks before it hold the label and the watermark.
 pub(super) const FIRST_DATA_BLOCK: u64 = 16;
 
 const LABEL_MAGIC: &[u8; 16] = b"nacre bluestore\n";
 const LABEL_VERSION: u32 = 1;
 const WATERMARK_MAGIC: &[u8; 16] = b"nacre watermark\n";
-/// Holds a copy of the label, which is written first: it stands in for a label that was torn.
+/// The block with the copy of the label. The copy is written first and is used if a write of the label was torn.
 const LABEL_COPY_BLOCK: u64 = 3;
-/// Two slots, written in turn, so that a torn write spares the other.
+/// Two slots, written in turn, so that a torn write leaves the other one intact.
 const WATERMARK_BLOCKS: [u64; 2] = [1, 2];
 
-/// What the device is part of.
+/// The identity of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label {
-    /// Also in the database: a device and a database that don't belong together are refused.
+    /// Also stored in the database. A device and a database with different values are refused.
     pub(super) uuid: Uuid,
-    /// Size that the store uses, in bytes.
+    /// Size of the part that the store uses, in bytes.
     pub(super) size: u64,
 }
 
-/// What a label says, for people.
+/// The contents of a label, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelInfo {
-    /// The store's id, also in its database.
+    /// The store's id, which is also in its database.
     pub uuid: Uuid,
-    /// Size that the store uses, in bytes.
+    /// Size of the part that the store uses, in bytes.
     pub size_bytes: u64,
-    /// The unit of allocation and of checksums, in bytes.
+    /// The block size in bytes: the smallest unit of allocation and of checksums.
     pub block_bytes: u64,
-    /// When the store was made, as the file that marks it tells, in nanoseconds since 1970.
+    /// Creation time of the store in nanoseconds since 1970, taken from the file that marks it.
     pub made_ns: Option<u64>,
 }
 
@@ -60,7 +60,8 @@ impl LabelInfo {
 }
 
 impl Label {
-    /// Writes the label. At each moment the old or the new one can be read: where the first is torn, the copy goes last.
+    /// Writes the label. The old or the new one can be read at any time: if block 0 is torn, it is written first, before the
+    /// copy.
     pub(super) fn write(&self, device: &Device) -> Result<()> {
         let mut first = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
         let is_torn = device.read(0, &mut first).is_ok()
@@ -84,7 +85,7 @@ impl Label {
         block.freeze()
     }
 
-    /// Reads the label of `path`'s device, or says what is there instead.
+    /// Reads the label of the device at `path`. The error says what was found instead.
     pub(super) fn read(device: &Device, path: &str) -> Result<Label> {
         let wrong =
             |reason: &str| StoreError::WrongStore { path: path.to_owned(), reason: reason.to_owned() };
@@ -106,7 +107,7 @@ impl Label {
         Ok(label)
     }
 
-    /// Reads the first block of `path`'s device.
+    /// Decodes a label block of the device at `path`.
     fn parse(block: &[u8], path: &str) -> Result<Label> {
         let wrong =
             |reason: &str| StoreError::WrongStore { path: path.to_owned(), reason: reason.to_owned() };
@@ -128,15 +129,15 @@ impl Label {
 /// The database's sequence number up to which everything was synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermark {
-    /// Counts watermark writes: tells the newer slot and which one is next.
+    /// Number of watermark writes: determines the newer slot and the next one.
     pub(super) generation: u64,
     /// The database's sequence number.
     pub(super) sequence: u64,
 }
 
 impl Watermark {
-    /// The block to write and where. It is durable with the next flush; being late is harmless, as the number only
-    /// ever understates.
+    /// The block to write, and its number. It is durable with the next flush. A delay is harmless, because the watermark then
+    /// only states too low a number.
     pub(super) fn block(&self, uuid: Uuid) -> (u64, bytes::Bytes) {
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
         block[..16].copy_from_slice(WATERMARK_MAGIC);
@@ -147,7 +148,7 @@ impl Watermark {
         (WATERMARK_BLOCKS[(self.generation % 2) as usize], block.freeze())
     }
 
-    /// The newest valid watermark of the store `uuid`, the default where there is none.
+    /// The newest valid watermark of the store `uuid`, or the default if there is none.
     pub(super) fn read(device: &Device, uuid: Uuid) -> Result<Watermark> {
         let mut newest = Watermark::default();
         for block_number in WATERMARK_BLOCKS {
@@ -162,14 +163,14 @@ impl Watermark {
         Ok(newest)
     }
 
-    /// Reads one of its blocks, if it is a whole one of the store `uuid`.
+    /// Decodes a watermark block, if it is intact and of the store `uuid`.
     fn parse(block: &[u8], uuid: Uuid) -> Option<Watermark> {
         let own = &block[..16] == WATERMARK_MAGIC && block[16..32] == *uuid.as_bytes() && is_sealed(block);
         own.then(|| Watermark { generation: u64_at(block, 32), sequence: u64_at(block, 40) })
     }
 }
 
-/// Puts the checksum of everything before into the last four bytes.
+/// Writes the checksum of all preceding bytes into the last four bytes.
 fn seal(block: &mut [u8]) {
     let at = block.len() - 4;
     let crc = crc32c(&block[..at]);
@@ -203,7 +204,7 @@ mod tests {
         let [old, new] = [4, 8].map(|blocks| Label { uuid: Uuid::from_u128(5), size: blocks * BLOCK_BYTES });
         let read = || Label::read(&device, "device");
         old.write(&device).unwrap();
-        // The first sector is of the new one, the checksum of the old one.
+        // The first sector is from the new label, the checksum from the old one.
         let torn = || {
             let mut torn = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
             torn.copy_from_slice(&old.block());

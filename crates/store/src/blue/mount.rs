@@ -1,5 +1,5 @@
-//! Making a store, and opening one: what must fit together, and what was lost. What is allocated is found out by
-//! [`super::allocation::start`].
+//! Creating a store, and opening one: checks that its parts belong together, and detects losses. [`super::allocation::start`]
+//! determines what is allocated.
 
 use super::allocation::checkpoint::Ahead;
 use super::allocation::start::{self, Known};
@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// What a store directory is recognised by: the file `type`, as in Ceph.
+/// Contents of the file `type`, which identifies a store directory, as in Ceph.
 const TYPE: &str = "bluestore\n";
-/// The smallest store, in bytes.
+/// Minimum size of a store, in bytes.
 const MIN_BYTES: u64 = 8 << 20;
 
 impl BlueStoreConfig {
@@ -31,19 +31,20 @@ impl BlueStoreConfig {
         DbConfig { cache_bytes: self.db_cache_bytes, write_buffer_bytes: self.write_buffer_bytes }
     }
 
-    /// With fewer free bytes of the database's file system transactions that write data are refused. What lies between this
-    /// and `db_min_free_bytes` is for those that were ordered before all members of a PG heard that there is no space.
+    /// Transactions that write data are refused if the database's file system has less than this free. The range between this
+    /// value and `db_min_free_bytes` is for transactions that were ordered before all members of a PG learnt that there is no
+    /// space.
     pub(super) fn refusal_level(&self) -> u64 {
         self.db_min_free_bytes / 2
     }
 
-    /// With fewer free bytes of the database's file system the ballast is given up.
+    /// The ballast is removed if the database's file system has less than this free.
     pub(super) fn ballast_level(&self) -> u64 {
         self.db_min_free_bytes / 4
     }
 }
 
-/// Makes an empty store of `size` bytes in `directory`. Data goes to the file `block` there, or to the device that a
+/// Creates an empty store of `size` bytes in `directory`. Data goes to the file `block` there, or to the device that a
 /// symbolic link `block` points to.
 pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Result<Incarnation> {
     std::fs::create_dir_all(directory)
@@ -92,13 +93,13 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     batch.finish();
     db.write(&batch)?;
     drop(db);
-    // Last: what makes the directory a store.
+    // Written last: this file makes the directory a store.
     write_atomically(&directory.join("type"), &[TYPE.as_bytes()])?;
     sync_directory(directory)?;
     Ok(incarnation)
 }
 
-/// Makes the directory `path`, which must hold nothing, and links the database there.
+/// Creates the directory `path`, which must be empty, and links the database to it.
 fn link_database(directory: &Path, path: &Path) -> Result<()> {
     let failed =
         |what: &str, error: &std::io::Error| StoreError::io(format!("{what} {}", path.display()), error);
@@ -112,7 +113,7 @@ fn link_database(directory: &Path, path: &Path) -> Result<()> {
     sync_directory(directory)
 }
 
-/// Fails where `directory` holds no BlueStore.
+/// Fails if `directory` holds no BlueStore.
 pub(super) fn check_type(directory: &Path) -> Result<()> {
     if read_if_present(&directory.join("type"))?.as_deref() == Some(TYPE.as_bytes()) {
         return Ok(());
@@ -120,7 +121,7 @@ pub(super) fn check_type(directory: &Path) -> Result<()> {
     Err(StoreError::WrongStore { path: directory.display().to_string(), reason: "holds no bluestore".into() })
 }
 
-/// A store's parts, opened and found to belong together.
+/// The parts of a store, opened and checked to belong together.
 pub(super) struct Opened {
     pub(super) directory: PathBuf,
     pub(super) lock: StoreLock,
@@ -129,13 +130,13 @@ pub(super) struct Opened {
     pub(super) label: Label,
     pub(super) watermark: Watermark,
     pub(super) state: State,
-    /// The bitmap of a checkpoint, being read.
+    /// The bitmap of a checkpoint that is being read in advance.
     pub(super) ahead: Mutex<Option<Ahead>>,
-    /// What the database lost of what was synced (rule B3).
+    /// Description of synced data that the database lost (rule B3).
     pub(super) loss: Option<String>,
 }
 
-/// Opens the store in `directory` and brings deferred data to its place.
+/// Opens the store in `directory` and writes deferred data to its place.
 pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened> {
     let path = directory.display().to_string();
     check_type(directory)?;
@@ -144,7 +145,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
     let label = Label::read(&device, &path)?;
     let ahead = start::read_ahead(directory, label.uuid, label.size / BLOCK_BYTES);
     if database_space(directory)? < config.ballast_level() {
-        // Opening takes some space.
+        // Opening the database takes some space.
         _ = std::fs::remove_file(ballast(directory));
     }
     let db = Db::open(&directory.join("db"), config.db(), false)?;
@@ -166,7 +167,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
         known => known,
     };
     if loss.is_some() {
-        // A new identity at once: whatever is done with the store from here on may remove the proof of the loss.
+        // A new identity immediately, because any later use of the store may remove the evidence of the loss.
         state.incarnation = Incarnation(Uuid::new_v4());
         let mut batch = RawBatch::default();
         batch.put(db.ids(), Family::Super, state::INCARNATION, state.incarnation.0.as_bytes());
@@ -187,7 +188,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
     })
 }
 
-/// All collections with their values; their logs and objects are read when they are asked for.
+/// Loads all collections with their values. Their logs and objects are loaded when they are needed.
 pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
     let mut collections = BTreeMap::new();
     for entry in db.scan(Family::Collections) {
@@ -201,7 +202,7 @@ pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
                 collections.insert(coll, collection);
             }
             Some((&keys::COLLECTION_META, name)) => {
-                // Records sort before values, so the collection is there unless its record is lost.
+                // Records sort before values, so the collection exists unless its record is lost.
                 if let (Some(collection), Ok(name)) = (collections.get_mut(&coll), std::str::from_utf8(name))
                 {
                     collection.meta.insert(name.to_owned(), Bytes::copy_from_slice(&value));
@@ -213,7 +214,7 @@ pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
     Ok(collections)
 }
 
-/// Raises what the database has of numbers and blocks given out to what a start found in use. Adds the records to `batch`.
+/// Raises the recorded limits of numbers and blocks to those that a start found in use. Adds the records to `batch`.
 pub(super) fn raise(opened: &mut Opened, known: &Known, batch: &mut RawBatch) {
     let (ids, state) = (opened.db.ids(), &mut opened.state);
     if known.id_max > state.id_max {
@@ -231,7 +232,7 @@ pub(super) fn raise(opened: &mut Opened, known: &Known, batch: &mut RawBatch) {
             found = known.frontier,
             "bluestore: blocks in use were not recorded"
         );
-        // Once they had space; what was given back since the file system may lack by now.
+        // These blocks had space once. It may have been returned, and the file system may be short of it now.
         let (from, to) = (state.frontier * BLOCK_BYTES, known.frontier * BLOCK_BYTES);
         if let Err(error) = opened.device.grow(from, to) {
             tracing::warn!(%error, "bluestore: can't take all space below the last used block");
@@ -241,7 +242,7 @@ pub(super) fn raise(opened: &mut Opened, known: &Known, batch: &mut RawBatch) {
     }
 }
 
-/// Marks the store in use with what `batch` has already.
+/// Writes `batch` and marks the store as in use.
 pub(super) fn mark_mounted(opened: &Opened, mut batch: RawBatch) -> Result<()> {
     let ids = opened.db.ids();
     batch.put(ids, Family::Super, state::FORMAT, &state::FORMAT_VERSION.to_le_bytes());

@@ -1,4 +1,4 @@
-//! A BlueStore's database for tools that work on its records while the store is not in use.
+//! Access to a BlueStore's database for tools that work on its records while the store is not in use.
 
 use super::BlueStoreConfig;
 use super::allocation::delta;
@@ -10,10 +10,10 @@ use rocksdb::{DB, Options, WriteBatch};
 use std::path::Path;
 use uuid::Uuid;
 
-/// The prefix whose keys go by single deletes: each is put once between removals.
+/// The prefix whose keys are removed by single deletes. Each key is put once between removals.
 pub(crate) const SINGLE_DELETES: &str = db::name(Family::PgLog);
 
-/// Keeps the BlueStore in `directory` from being used; fails where it is, or where there is none.
+/// Locks the BlueStore in `directory`. Fails if it is in use or does not exist.
 pub(crate) fn lock(directory: &Path) -> Result<StoreLock> {
     mount::check_type(directory)?;
     StoreLock::take(directory)
@@ -29,7 +29,7 @@ pub(crate) fn open_database(directory: &Path) -> Result<DB> {
     db::open(directory, BlueStoreConfig::default().db(), false)
 }
 
-/// Makes the families that the database in `directory` has lost, empty.
+/// Creates the column families that are missing in the database in `directory`, empty.
 pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
     let failed = |error| crate::error::database("make the families of the metadata database again", &error);
     let options = Options::default();
@@ -41,14 +41,14 @@ pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds to `batch` what gives the store a new identity: it may have lost what it acknowledged.
+/// Adds a new identity of the store to `batch`, because it may have lost acknowledged data.
 pub(crate) fn mint_incarnation(database: &DB, batch: &mut WriteBatch) {
     let family = database.cf_handle(db::name(Family::Super)).expect("invariant: opened with it");
     batch.put_cf(family, state::INCARNATION, Uuid::new_v4().as_bytes());
 }
 
-/// Adds to `batch` what makes the next start read from the objects what is allocated: whoever changes records by hand
-/// may change that.
+/// Adds a change to `batch` that makes the next start determine the allocation from the objects' records, because manual changes
+/// of records may change it.
 pub(crate) fn distrust_allocation(database: &DB, batch: &mut WriteBatch) {
     let family = database.cf_handle(db::name(Family::AllocDelta)).expect("invariant: opened with it");
     batch.delete_range_cf(family, [].as_slice(), &delta::END);

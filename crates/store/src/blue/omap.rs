@@ -1,7 +1,7 @@
-//! Omap reads: what the database has, under the overlay of changes that are still queued.
+//! Omap reads: the contents of the database, with the overlay of queued changes applied.
 //!
-//! Inside this crate an omap key is a kind byte (header or entry) followed by the user's key; in the database the omap's
-//! id comes first.
+//! Inside this crate an omap key is a kind byte (header or entry) followed by the user's key. In the database it is preceded
+//! by the omap's id.
 
 use super::Inner;
 use super::collection::OmapOverlay;
@@ -12,12 +12,12 @@ use crate::error::Result;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// The header's key.
+/// The key of the header.
 pub(super) fn header_key() -> Arc<[u8]> {
     Arc::from([OMAP_HEADER])
 }
 
-/// The key of a user's key.
+/// The key of the entry with a user's key.
 pub(super) fn entry_key(key: &[u8]) -> Arc<[u8]> {
     let mut full = Vec::with_capacity(key.len() + 1);
     full.push(OMAP_ENTRY);
@@ -25,17 +25,17 @@ pub(super) fn entry_key(key: &[u8]) -> Arc<[u8]> {
     full.into()
 }
 
-/// At or before every key of an omap.
+/// The lower bound of all keys of an omap.
 pub(super) fn first_key() -> Arc<[u8]> {
     header_key()
 }
 
-/// Behind every key of an omap.
+/// The upper bound of all keys of an omap, exclusive.
 pub(super) fn end_key() -> Arc<[u8]> {
     Arc::from([OMAP_ENTRY + 1])
 }
 
-/// One value, `None` where there is no such key.
+/// One value, or `None` if the key does not exist.
 pub(super) fn get(
     inner: &Inner,
     id: u64,
@@ -54,7 +54,7 @@ pub(super) fn get(
     Ok(inner.db.get(Family::Omap, &full)?.map(|value| Bytes::copy_from_slice(&value)))
 }
 
-/// Where a listing begins and what it takes.
+/// The start and the limits of a listing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds<'a> {
     pub(super) start_after: Option<&'a [u8]>,
@@ -63,7 +63,7 @@ pub(super) struct Bounds<'a> {
     pub(super) max_bytes: usize,
 }
 
-/// A page of entries of `id`, made by `make` from the user's key and value with the bytes that count.
+/// A page of entries of the omap `id`. `make` converts the user's key and value and returns the number of bytes that count.
 pub(super) fn page<T>(
     inner: &Inner,
     id: u64,
@@ -72,11 +72,11 @@ pub(super) fn page<T>(
     make: impl Fn(&[u8], &[u8]) -> (T, usize),
 ) -> Result<Page<T>> {
     let start = match bounds.start_after {
-        // The least key above `after`.
+        // The smallest key above `after`.
         Some(after) if after >= bounds.prefix => [after, &[0]].concat(),
         _ => bounds.prefix.to_vec(),
     };
-    // Without that end an iterator would step over all tombstones behind the prefix.
+    // Without an upper bound, the iterator would step over all tombstones after the prefix.
     let end = keys::prefix_end(&entry_key(bounds.prefix));
     let mut merged = Merged::new(inner, id, overlay, &entry_key(&start), &end);
     let mut page = Page { entries: Vec::new(), more: false };
@@ -98,7 +98,7 @@ pub(super) fn page<T>(
     Ok(page)
 }
 
-/// Header and all entries of an omap, keys as in [`entry_key`].
+/// The header and all entries of an omap, with keys as in [`entry_key`].
 pub(super) fn read_all(
     inner: &Inner,
     id: u64,
@@ -115,19 +115,19 @@ pub(super) fn read_all(
     Ok(all)
 }
 
-/// The entries of an omap in key order: the database's, hidden or replaced by the overlay's.
+/// The entries of an omap in key order: those of the database, hidden or replaced by those of the overlay.
 struct Merged<'a> {
     range: Range<'a>,
     overlay: Option<&'a OmapOverlay>,
     queued: Box<dyn Iterator<Item = (&'a [u8], Option<&'a Bytes>)> + 'a>,
     next_queued: Option<(&'a [u8], Option<&'a Bytes>)>,
-    /// The database's next entry, read ahead; keys without the omap's id.
+    /// The next entry of the database, read in advance. The key is without the omap's id.
     stored: Option<(Vec<u8>, Vec<u8>)>,
     current: (Vec<u8>, Vec<u8>),
 }
 
 impl<'a> Merged<'a> {
-    /// Entries from `start`; of the database those before `end`.
+    /// Entries from `start` on. `end` limits the entries of the database.
     fn new(
         inner: &'a Inner,
         id: u64,

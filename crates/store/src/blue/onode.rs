@@ -1,11 +1,10 @@
-//! An object's record: where its data lies, its attributes, size and omap (docs/format/bluestore.md).
+//! An object's record: the location of its data, its attributes, size and omap (docs/format/bluestore.md).
 //!
-//! Data lies in *blobs*: runs of device blocks, each written once, with checksums ([`super::blob_kind`]). *Extents* map
-//! ranges of the object to ranges of blobs' data, byte by byte, such that position in object and in blob agree modulo the
-//! block size.
-//! A blob belongs to one onode or, after a clone, is shared and reference-counted.
+//! Data is in *blobs*: runs of device blocks, each written once, with checksums ([`super::blob_kind`]). *Extents* map
+//! ranges of the object to ranges of blobs' data, byte by byte. The position in the object and the position in the blob agree
+//! modulo the block size. A blob belongs to one onode or, after a clone, is shared and reference-counted.
 //!
-//! [`OnodeView`] decodes without allocating, for scans; [`Onode::decode`] builds the record that transactions change.
+//! [`OnodeView`] decodes without allocating memory, for scans. [`Onode::decode`] builds the record that transactions change.
 
 use super::blob_kind::BlobKind;
 use super::varint::{self, Fields};
@@ -13,30 +12,30 @@ use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use std::sync::Arc;
 
-/// Bytes of a block: the unit of allocation and of checksums.
+/// Size of a block in bytes: the smallest unit of allocation and of checksums.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// The longest blob, in blocks.
+/// Maximum length of a blob, in blocks.
 pub(super) const MAX_BLOB_BLOCKS: u64 = 64;
-/// An onode keeps up to this many checksums of 32 bits inline; further blobs have theirs in the `csum` family.
+/// Number of 32-bit checksum words that an onode keeps inline. The checksums of further blobs are in the `csum` family.
 pub(super) const MAX_INLINE_SUMS: u64 = 64;
 
 const VERSION: u8 = 1;
 const COMPAT: u8 = 1;
 const FLAG_HINT: u64 = 1;
-/// Not all blobs are of the default kind.
+/// Some blobs are not of the default kind.
 const FLAG_KINDS: u64 = 2;
 const KNOWN_FLAGS: u64 = FLAG_HINT | FLAG_KINDS;
 const BLOB_SHARED: u64 = 1;
 const BLOB_INLINE_SUMS: u64 = 2;
 
-/// A blob's checksums, as numbers of 32 bits.
+/// A blob's checksums, as 32-bit words.
 #[derive(Clone, Debug)]
 pub(super) enum Sums {
-    /// The only one.
+    /// A single word.
     One(u32),
-    /// Several, or none.
+    /// Several words, or none.
     Many(Arc<[u32]>),
-    /// In the `csum` family and committed, not loaded.
+    /// In the `csum` family and committed, but not loaded.
     Stored,
 }
 
@@ -48,7 +47,7 @@ impl Sums {
         }
     }
 
-    /// The checksums, `None` where they are not loaded.
+    /// The checksums, or `None` if they are not loaded.
     pub(super) fn as_slice(&self) -> Option<&[u32]> {
         match self {
             Sums::One(sum) => Some(std::slice::from_ref(sum)),
@@ -70,7 +69,7 @@ pub(super) struct Run {
 /// A run of device blocks that was written once.
 #[derive(Clone, Debug)]
 pub(super) struct Blob {
-    /// Names its checksums and, when shared, its reference count.
+    /// Identifies its checksums and, if it is shared, its reference count.
     pub(super) id: u64,
     pub(super) run: Run,
     pub(super) shared: bool,
@@ -78,8 +77,8 @@ pub(super) struct Blob {
     pub(super) inline_sums: bool,
     pub(super) kind: BlobKind,
     pub(super) sums: Sums,
-    /// Contents in memory: (first block within the blob's data, whole blocks), sorted, disjoint. Holds everything until
-    /// the blob is written.
+    /// Cached contents: (first block within the blob's data, whole blocks), sorted, disjoint. Complete until the blob is
+    /// written.
     pub(super) cached: Vec<(u32, Bytes)>,
 }
 
@@ -89,7 +88,7 @@ impl Blob {
         self.kind.content_bytes(self.run.blocks)
     }
 
-    /// Bytes of contents in memory.
+    /// Bytes of cached contents.
     pub(super) fn cached_bytes(&self) -> u64 {
         self.cached.iter().map(|(_, bytes)| bytes.len() as u64).sum()
     }
@@ -114,7 +113,7 @@ impl Extent {
     }
 }
 
-/// `AllocHint` as it was given.
+/// An `AllocHint` as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hint {
     pub(super) object_size: u64,
@@ -125,22 +124,22 @@ pub(super) struct Hint {
 /// An object's record in memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Onode {
-    /// The onode's number, unique in the life of the store.
+    /// The onode's number, unique during the life of the store.
     pub(super) nid: u64,
     /// Size in bytes.
     pub(super) size: u64,
-    /// Names its omap entries; 0 where it has none.
+    /// Id of its omap, or 0 if it has none.
     pub(super) omap: u64,
     pub(super) hint: Option<Hint>,
     /// Sorted by name.
     pub(super) attrs: Vec<(Arc<str>, Bytes)>,
     pub(super) blobs: Vec<Blob>,
-    /// Sorted, disjoint.
+    /// Sorted and disjoint.
     pub(super) extents: Vec<Extent>,
 }
 
 impl Onode {
-    /// Bytes of data present, holes left out; and how many of these are compressed.
+    /// Bytes of stored data without holes, and how many of them are compressed.
     pub(super) fn stored_bytes(&self) -> (u64, u64) {
         let is_packed = |extent: &Extent| self.blobs[extent.blob as usize].kind.packed.is_some();
         self.extents.iter().fold((0, 0), |(stored, packed), extent| {
@@ -153,7 +152,7 @@ impl Onode {
         Some(&self.attrs[at].1)
     }
 
-    /// About what the record and its cached contents take of memory, in bytes.
+    /// Approximate memory that the record and its cached contents take, in bytes.
     pub(super) fn memory(&self) -> u64 {
         let attrs: usize = self.attrs.iter().map(|(name, value)| 96 + name.len() + value.len()).sum();
         let lists = self.blobs.capacity() * size_of::<Blob>() + self.extents.capacity() * size_of::<Extent>();
@@ -220,7 +219,7 @@ impl Onode {
         out.extend_from_slice(&crc.to_le_bytes());
     }
 
-    /// Decodes a record; checks everything that later code relies on.
+    /// Decodes a record, and checks everything that later code relies on.
     pub(super) fn decode(value: &[u8]) -> Result<Onode, &'static str> {
         let view = OnodeView::parse(value)?;
         let mut onode =
@@ -291,14 +290,14 @@ impl Onode {
     }
 }
 
-/// A record read in place.
+/// A record that is decoded in place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnodeView<'a> {
     pub(super) nid: u64,
     pub(super) size: u64,
     pub(super) omap: u64,
     pub(super) hint: Option<Hint>,
-    /// Whether the blobs' kinds follow them.
+    /// Whether the blobs' kinds follow the blobs.
     kinds: bool,
     blob_count: u64,
     blobs: Fields<'a>,
@@ -314,7 +313,7 @@ pub(super) struct BlobView {
 }
 
 impl<'a> OnodeView<'a> {
-    /// Checks version and checksum and reads the fixed part.
+    /// Checks version and checksum, and reads the fixed part.
     pub(super) fn parse(value: &'a [u8]) -> Result<OnodeView<'a>, &'static str> {
         let (body, crc) = value.split_last_chunk::<4>().ok_or("cut short")?;
         if body.get(1).is_some_and(|compat| *compat > VERSION) {
@@ -342,7 +341,7 @@ impl<'a> OnodeView<'a> {
             Some(Hint { object_size: fields.number()?, write_size: fields.number()?, flags: fields.small()? })
         };
         let blob_count = fields.number()?;
-        // Each blob takes at least three bytes: bounds what a decoder allocates.
+        // Each blob takes at least three bytes. This limits the memory that a decoder allocates.
         if blob_count > fields.0.len() as u64 / 3 {
             return None;
         }
@@ -350,7 +349,7 @@ impl<'a> OnodeView<'a> {
         Some(OnodeView { nid, size, omap, hint, kinds, blob_count, blobs: fields })
     }
 
-    /// The blobs; [`BlobViews::rest`] is behind them once they are through.
+    /// The blobs. After the iteration, [`BlobViews::rest`] is positioned after them.
     pub(super) fn blobs(&self) -> BlobViews<'a> {
         BlobViews { rest: self.blobs, left: self.blob_count, last_id: self.nid, last_end: 0 }
     }
@@ -394,7 +393,7 @@ impl Iterator for BlobViews<'_> {
     }
 }
 
-/// A shared blob's record: where it lies and how many onodes hold it.
+/// A shared blob's record: its location and the number of onodes that refer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedBlob {
     pub(super) refs: u64,
@@ -427,7 +426,7 @@ impl SharedBlob {
     }
 }
 
-/// A `csum` record of a blob of that kind: the checksums, then their own.
+/// Encodes a `csum` record for a blob of the given kind: the checksums, then their crc32c.
 pub(super) fn encode_sums(kind: BlobKind, sums: &[u32]) -> Vec<u8> {
     let mut out = Vec::with_capacity(sums.len() * 4 + 4);
     kind.put_sums(sums, &mut out);
@@ -436,7 +435,7 @@ pub(super) fn encode_sums(kind: BlobKind, sums: &[u32]) -> Vec<u8> {
     out
 }
 
-/// Decodes a `csum` record of a blob of `blocks`.
+/// Decodes a `csum` record of a blob of `blocks` blocks.
 pub(super) fn decode_sums(value: &[u8], kind: BlobKind, blocks: u64) -> Option<Sums> {
     let (body, crc) = value.split_last_chunk::<4>()?;
     if body.len() != kind.sum_bytes(blocks) || crc32c(body) != u32::from_le_bytes(*crc) {
@@ -477,7 +476,7 @@ mod tests {
         }
     }
 
-    /// With blobs of several kinds.
+    /// An onode with blobs of several kinds.
     fn mixed() -> Onode {
         let mut onode = sample();
         let packed = Packed { algorithm: CompressionAlgorithm::Zstd, content: 65_536, stored: 8_000 };
@@ -528,7 +527,7 @@ mod tests {
         }
     }
 
-    /// Makes the checksum at a record's end right.
+    /// Corrects the checksum at the end of a record.
     fn reseal(record: &mut [u8]) {
         if let Some((body, crc)) = record.split_last_chunk_mut::<4>() {
             *crc = crc32c(body).to_le_bytes();

@@ -1,5 +1,5 @@
-//! Small overwrites of parts of blobs, where they are: the object keeps its blobs and extents, so that it does not fall to
-//! pieces under random writes. The data goes through the database's log ([`super::deferred`]).
+//! Small overwrites of parts of blobs in place. The object keeps its blobs and extents, so that random writes do not fragment it.
+//! The data goes through the database's log ([`super::deferred`]).
 
 use super::apply::Txn;
 use super::db::Family;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use bytes::Bytes;
 use nacre_types::payload::Payload;
 
-/// Blocks of a blob that are overwritten: its index, the first block within it, and the range of the object.
+/// Blocks of a blob to overwrite: the blob's index, the first block within it, and the range of the object.
 struct Part {
     blob: usize,
     first: u64,
@@ -19,8 +19,8 @@ struct Part {
 }
 
 impl Txn<'_> {
-    /// Overwrites data where it is, if it is little, all mapped, in blobs that this object alone has, and not all of
-    /// those: a blob that is replaced as a whole leaves no pieces.
+    /// Overwrites data in place if it is small and entirely mapped, and the blobs belong to this object only and are not all
+    /// replaced entirely: replacing a whole blob does not fragment the object. Returns whether it did.
     pub(super) fn overwrite(&mut self, onode: &mut Onode, offset: u64, data: &Payload) -> Result<bool> {
         let end = offset + data.len() as u64;
         if data.len() as u64 > self.inner.config.prefer_deferred_bytes || end > onode.size {
@@ -62,7 +62,7 @@ impl Txn<'_> {
     }
 }
 
-/// The blocks to overwrite, if that can be done.
+/// The blocks to overwrite, or `None` if an overwrite in place is not possible.
 fn parts(
     onode: &Onode,
     extents: &[Extent],
@@ -80,7 +80,7 @@ fn parts(
     let mut replaced = true;
     for extent in extents {
         let blob = &onode.blobs[extent.blob as usize];
-        // Blocks of a compressed blob have other data; those under one checksum with others can't be changed alone.
+        // The blocks of a compressed blob hold other data. Blocks that share a checksum can't be changed individually.
         if blob.shared || blob.kind.packed.is_some() || blob.kind.chunk_order > 0 {
             return None;
         }
@@ -95,7 +95,7 @@ fn parts(
 }
 
 impl Blob {
-    /// Puts contents into the cache over what is there.
+    /// Puts contents into the cache and replaces existing contents of these blocks.
     fn put_cached(&mut self, first: u32, bytes: Bytes) {
         let end = first + (bytes.len() as u64 / BLOCK_BYTES) as u32;
         let mut kept = Vec::with_capacity(self.cached.len() + 2);

@@ -1,32 +1,32 @@
-//! Compresses blobs' data, and brings it back.
+//! Compression and decompression of blobs' data.
 
 use super::blob_kind::Packed;
 use super::onode::BLOCK_BYTES;
 use crate::blue::onode::Hint;
 use crate::{CompressionAlgorithm, CompressionMode, DataOptions};
 
-/// Zstandard's level: its fastest but one, about lz4's speed of decompression with a better ratio.
+/// Zstandard's compression level: a fast one, with about lz4's speed of decompression and a better ratio.
 const ZSTD_LEVEL: i32 = 1;
 
 /// Clients' hints on an object's data (`rados_set_alloc_hint2`).
 pub(super) mod hints {
-    /// It will be read in sequence.
+    /// Will be read sequentially.
     pub(in crate::blue) const SEQUENTIAL_READ: u32 = 4;
-    /// It will be written here and there.
+    /// Will be written randomly.
     pub(in crate::blue) const RANDOM_WRITE: u32 = 2;
-    /// It will be read here and there.
+    /// Will be read randomly.
     pub(in crate::blue) const RANDOM_READ: u32 = 8;
-    /// It only grows.
+    /// Will only be appended to.
     pub(in crate::blue) const APPEND_ONLY: u32 = 16;
-    /// It does not change.
+    /// Will not change.
     pub(in crate::blue) const IMMUTABLE: u32 = 32;
-    /// Compression is worth while.
+    /// Can be compressed.
     pub(in crate::blue) const COMPRESSIBLE: u32 = 256;
-    /// Compression is in vain.
+    /// Can't be compressed.
     pub(in crate::blue) const INCOMPRESSIBLE: u32 = 512;
 }
 
-/// Whether a write of `len` bytes to an object with this hint is to be compressed.
+/// Whether a write of `len` bytes to an object with this hint should be compressed.
 pub(super) fn is_wanted(options: &DataOptions, hint: Option<Hint>, len: u64) -> bool {
     let flags = hint.map_or(0, |hint| hint.flags);
     let mode = match options.mode {
@@ -38,7 +38,7 @@ pub(super) fn is_wanted(options: &DataOptions, hint: Option<Hint>, len: u64) -> 
     mode && len >= options.min_blob_bytes.max(2 * BLOCK_BYTES)
 }
 
-/// Compresses `content`, whole blocks, into at most `limit` bytes; `None` where it takes more.
+/// Compresses `content`, which consists of whole blocks, into at most `limit` bytes. `None` if the result is larger.
 pub(super) fn pack(
     algorithm: CompressionAlgorithm,
     content: &[u8],
@@ -55,7 +55,7 @@ pub(super) fn pack(
             snap::raw::Encoder::new().compress(content, &mut out).ok()?
         }
         CompressionAlgorithm::Zstd => {
-            // With no more room than may be used it gives up early.
+            // With an output buffer of the permitted size it gives up early.
             out.resize(limit, 0);
             zstd_safe::compress(out.as_mut_slice(), content, ZSTD_LEVEL).ok()?
         }
@@ -67,7 +67,7 @@ pub(super) fn pack(
     Some((out, Packed { algorithm, content: content.len() as u32, stored: stored as u32 }))
 }
 
-/// The data of a blob from its blocks; `None` where they hold no such data. Never takes more memory than the record says.
+/// Decompresses a blob's data from its blocks. `None` if they hold no such data. Takes no more memory than the record states.
 pub(super) fn unpack(packed: Packed, blocks: &[u8]) -> Option<Vec<u8>> {
     let stored = blocks.get(..packed.stored as usize)?;
     let mut content = vec![0; packed.content as usize];
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!((bytes.len(), packed.content), (packed.stored as usize, 65_536));
             assert_eq!(unpack(packed, &bytes).as_deref(), Some(&content[..]), "{algorithm:?}");
             assert!(pack(algorithm, &noise, 57_344).is_none(), "{algorithm:?}");
-            // Damage that checksums did not cover is an error or other data, never more of it than was said.
+            // Damage that checksums did not detect results in an error or in other data, but never in more data than stated.
             for at in (0..bytes.len()).step_by(37) {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 0x55;

@@ -1,8 +1,8 @@
-//! Brings what the commit thread has not yet written of deferred data to its place, in a thread of its own, an epoch of it at a
-//! time; then flushes the device, after which the copies are not needed any more.
+//! Writes deferred data that the commit thread has not yet written to its place, one epoch at a time, in a separate thread.
+//! It then flushes the device, after which the copies are no longer needed.
 //!
-//! Blocks that are overwritten where they are may be under a read that began before: the thread waits for such reads
-//! ([`super::gate::ReadGate::pass`]). Reads that begin later find the new data in the cache until all is in its place.
+//! Blocks that are overwritten in place may still be accessed by a read that began before. The thread waits for such reads
+//! ([`super::gate::ReadGate::pass`]). Later reads find the new data in the cache until everything is in its place.
 
 use super::Inner;
 use super::commit::write_merged;
@@ -12,19 +12,19 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Deferred data of one epoch, all of it durable as copies.
+/// Deferred data of one epoch. All of it is durable as copies.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) epoch: u64,
-    /// The last transaction whose data is in it or was placed before.
+    /// The last transaction whose data is in the job or was placed before.
     pub(super) seq: u64,
-    /// Data of blocks that nothing was in, as far as it is not there: (first block, whole blocks).
+    /// Data for fresh blocks that is not yet in its place: (first block, whole blocks).
     pub(super) fresh: Vec<(u64, Bytes)>,
-    /// What blocks are overwritten with; goes over the fresh data.
+    /// Data that overwrites blocks in place. Written after the fresh data.
     pub(super) overwrites: BTreeMap<u64, Bytes>,
 }
 
-/// A job that is done.
+/// A completed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Done {
     pub(super) epoch: u64,
@@ -39,7 +39,7 @@ struct State {
     ended: bool,
 }
 
-/// The thread's side of [`super::deferred::Deferred`].
+/// The counterpart of [`super::deferred::Deferred`] in the placing thread.
 #[derive(Debug, Default)]
 pub(super) struct Placer {
     state: Mutex<State>,
@@ -47,7 +47,7 @@ pub(super) struct Placer {
 }
 
 impl Placer {
-    /// Hands a job over; there is none under way.
+    /// Hands over a job. No other job may be in progress.
     pub(super) fn start(&self, job: Job) {
         let mut state = self.state.lock();
         debug_assert!(!state.busy && state.done.is_none(), "one job at a time");
@@ -55,12 +55,12 @@ impl Placer {
         self.changed.notify_all();
     }
 
-    /// The job that was done since the last call.
+    /// The job that was completed since the last call.
     pub(super) fn take_done(&self) -> Option<Done> {
         self.state.lock().done.take()
     }
 
-    /// Waits until no job is under way.
+    /// Waits until no job is in progress.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock();
         while state.busy && !state.ended {
@@ -68,7 +68,7 @@ impl Placer {
         }
     }
 
-    /// Lets the thread end; what it has not placed it leaves, as in a crash.
+    /// Tells the thread to end. Data that it has not placed is left, as in a crash.
     pub(super) fn end(&self) {
         self.state.lock().ended = true;
         self.changed.notify_all();
@@ -87,7 +87,7 @@ impl Placer {
         }
     }
 
-    /// The thread: runs until it is told to end or something fails.
+    /// The thread. Runs until it is told to end or an error occurs.
     pub(super) fn run(&self, inner: &Inner) {
         while let Some(job) = self.next() {
             let done = Done { epoch: job.epoch, seq: job.seq };
@@ -96,7 +96,7 @@ impl Placer {
             state.busy = false;
             match placed {
                 Ok(()) => state.done = Some(done),
-                // The next batch finds the store stopped.
+                // The next batch detects that the store has stopped.
                 Err(error) => {
                     state.ended = true;
                     inner.stop(error);

@@ -1,4 +1,4 @@
-//! Reading an onode's data: from what is cached, else from the device with every block's checksum verified.
+//! Reading an onode's data: from the cache, or from the device with verification of every block's checksum.
 
 use super::Inner;
 use super::aligned::Filling;
@@ -9,15 +9,15 @@ use super::packing;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
 
-/// What a read took from the device and may be cached: (blob, first block within it, whole blocks).
+/// Data that a read took from the device and that may be cached: (blob, first block within it, whole blocks).
 pub(super) type Fills = Vec<(u64, u32, Bytes)>;
 
-/// Checksums that are in the database, by blob.
+/// Checksums loaded from the database, by blob.
 pub(super) type LoadedSums = Vec<(u64, Sums)>;
 
 impl Inner {
-    /// Loads the checksums that a read of `offset..end` verifies blocks with. To be called where the record can't change: what
-    /// overwrites the blocks replaces the checksums too.
+    /// Loads the checksums that a read of `offset..end` needs to verify blocks. Must be called while the record can't change,
+    /// because an overwrite of the blocks also replaces the checksums.
     pub(super) fn loaded_sums(&self, onode: &Onode, offset: u64, end: u64) -> Result<LoadedSums> {
         let mut loaded = LoadedSums::new();
         if offset >= end {
@@ -36,14 +36,14 @@ impl Inner {
         Ok(loaded)
     }
 
-    /// Reads `offset..offset + len`, which must lie within the object, where the record can't change meanwhile. Holes read as
+    /// Reads `offset..offset + len`, which must lie within the object, while the record can't change. Holes read as
     /// zeros.
     pub(super) fn read_onode(&self, onode: &Onode, offset: u64, len: u64) -> Result<Bytes> {
         let loaded = self.loaded_sums(onode, offset, offset + len)?;
         self.read_loaded(onode, &loaded, offset, len, &mut Vec::new())
     }
 
-    /// The same with the checksums that were loaded for it; the record may change since.
+    /// Like [`Inner::read_onode`], with checksums that were loaded before. The record may have changed since.
     pub(super) fn read_loaded(
         &self,
         onode: &Onode,
@@ -65,7 +65,7 @@ impl Inner {
         {
             return Ok(bytes);
         }
-        // The buffer begins at a block boundary of the object, so that blocks can be read into it in place.
+        // The buffer starts at a block boundary of the object, so that blocks can be read directly to their place in it.
         let base = offset / BLOCK_BYTES * BLOCK_BYTES;
         let parts = parts(onode, extents, base, offset, end);
         let mut filling = Filling::new((end - base).next_multiple_of(BLOCK_BYTES) as usize);
@@ -101,8 +101,8 @@ impl Inner {
             }
             rest = &rest[taken..];
         }
-        // Parts of these blocks that the object does not map must read as zeros. Such blocks are not cached: the
-        // copy in the buffer is no longer what the checksums cover.
+        // Parts of these blocks that the object does not map must read as zeros. Such blocks are not cached, because the
+        // copy in the buffer no longer matches the checksums.
         let mut buffer = filling.finish();
         let mut whole = Vec::new();
         for part in parts.iter().filter(|part| matches!(part.source, Source::InPlace)) {
@@ -119,8 +119,8 @@ impl Inner {
         Ok(bytes.slice((offset - base) as usize..(end - base) as usize))
     }
 
-    /// Reads `parts`, which follow each other on the device, to the end of what is filled, puts what is cached of them over
-    /// that, as it may not be in its place yet, and verifies it.
+    /// Reads `parts`, which are consecutive on the device, to the end of `filling`. Applies their cached contents, which may not
+    /// have been written to the device yet, and verifies the result.
     fn read_blocks(&self, parts: &[Part<'_>], loaded: &LoadedSums, filling: &mut Filling) -> Result<()> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
         let mut read = self.device.read_into(
@@ -172,17 +172,17 @@ impl Inner {
     }
 }
 
-/// The extents in `offset..end`.
+/// The extents that overlap `offset..end`.
 fn touched(onode: &Onode, offset: u64, end: u64) -> &[Extent] {
     let first = onode.extents.partition_point(|extent| extent.end() <= offset);
     let extents = &onode.extents[first..];
     &extents[..extents.partition_point(|extent| extent.logical < end)]
 }
 
-/// What a read takes of one extent. Positions are bytes in the read's buffer, which begins at a block boundary.
+/// The part of a read that is in one extent. Positions are bytes in the read's buffer, which starts at a block boundary.
 struct Part<'a> {
     blob: &'a Blob,
-    /// The blocks of the blob that hold it.
+    /// The blocks of the blob that contain the part.
     first_block: u64,
     blocks: u64,
     from: u64,
@@ -190,20 +190,20 @@ struct Part<'a> {
     source: Source<'a>,
 }
 
-/// Where a part comes from.
+/// The source of a part.
 enum Source<'a> {
     Cached(Vec<&'a [u8]>),
-    /// The device: its blocks have no other part of the object in them and can be read to their place.
+    /// The device. The blocks contain no other part of the object and can be read directly to their place.
     InPlace,
-    /// The device, by way of a buffer of its own; so many bytes of what is there, decompressed where it is compressed,
-    /// come before the part.
+    /// The device, through a separate buffer. The part starts `skip` bytes after the start of the blocks' contents, which are
+    /// decompressed if necessary.
     Apart {
         skip: u64,
     },
 }
 
 impl Part<'_> {
-    /// The blocks' place in the buffer.
+    /// The start of the blocks in the buffer.
     fn low(&self) -> u64 {
         self.from / BLOCK_BYTES * BLOCK_BYTES
     }
@@ -217,9 +217,9 @@ impl Part<'_> {
         self.blob.run.start + self.first_block
     }
 
-    /// Puts cached contents over what was read of the blocks.
+    /// Replaces what was read of the blocks by cached contents.
     fn overlay(&self, read: &mut [u8]) {
-        // What is cached of compressed blobs is not what their blocks hold, and they are never overwritten.
+        // The cached contents of a compressed blob are not those of its blocks. Its blocks are never overwritten.
         if self.blob.kind.packed.is_some() {
             return;
         }
@@ -235,7 +235,7 @@ impl Part<'_> {
         }
     }
 
-    /// Whether one read of the device can take it with `before`.
+    /// Whether one read of the device can cover both `before` and this part.
     fn continues(&self, before: &Part<'_>) -> bool {
         matches!(self.source, Source::InPlace)
             && self.low() == before.high()
@@ -243,7 +243,7 @@ impl Part<'_> {
     }
 }
 
-/// What reading `offset..end` of an object takes of the `extents` there; the buffer begins at `base` of the object.
+/// Splits a read of `offset..end` into parts of the overlapping `extents`. The buffer starts at `base` of the object.
 fn parts<'a>(onode: &'a Onode, extents: &[Extent], base: u64, offset: u64, end: u64) -> Vec<Part<'a>> {
     let mut parts = Vec::with_capacity(extents.len());
     for (at, extent) in extents.iter().enumerate() {
@@ -253,7 +253,7 @@ fn parts<'a>(onode: &'a Onode, extents: &[Extent], base: u64, offset: u64, end: 
         let (touched, touched_end) = (start / BLOCK_BYTES, (start + count).div_ceil(BLOCK_BYTES));
         let low = from / BLOCK_BYTES * BLOCK_BYTES;
         let high = low + (touched_end - touched) * BLOCK_BYTES;
-        // What has to be read for that: whole chunks, or all of what is compressed.
+        // The blocks that must be read: whole checksum chunks, or the whole blob if it is compressed.
         let chunk = blob.kind.chunk_blocks();
         let (first_block, end_block) = match blob.kind.packed {
             Some(_) => (0, blob.run.blocks),
@@ -273,7 +273,7 @@ fn parts<'a>(onode: &'a Onode, extents: &[Extent], base: u64, offset: u64, end: 
     parts
 }
 
-/// `len` bytes at `start` of the blob, if one cached piece has them all.
+/// `len` bytes at `start` of the blob, if a single cached piece contains all of them.
 fn cached(blob: &Blob, start: u64, len: u64) -> Option<Bytes> {
     let at =
         blob.cached.partition_point(|(first, _)| u64::from(*first) * BLOCK_BYTES <= start).checked_sub(1)?;
@@ -282,7 +282,7 @@ fn cached(blob: &Blob, start: u64, len: u64) -> Option<Bytes> {
     (skip + len <= bytes.len() as u64).then(|| bytes.slice(skip as usize..(skip + len) as usize))
 }
 
-/// `len` bytes at `start` of the blob in pieces, if cached pieces have all of them.
+/// `len` bytes at `start` of the blob as pieces, if cached pieces contain all of them.
 fn cached_parts(blob: &Blob, start: u64, len: u64) -> Option<Vec<&[u8]>> {
     let end = start + len;
     let mut at = start;

@@ -1,14 +1,14 @@
-//! The full scan: finds out from all objects' records what is allocated and what pools use.
+//! The full scan: determines from all objects' records what is allocated and what pools use.
 //!
-//! It is the fallback where the store's notes ([`super::allocation`]) can't be believed, and what they are checked against.
+//! It is the fallback if the store's notes ([`super::allocation`]) are not valid, and the reference for checking them.
 //! There are two scans that share no traversal, decoder or set of blocks: the simple one ([`simple`]) and the parallel
-//! one ([`parallel`]). Both give the same answer, damaged stores included.
+//! one ([`parallel`]). Both give the same result, also for damaged stores.
 //!
 //! # Invariants
-//! - A record that can't be decoded frees nothing: all free space below the frontier is withheld.
-//! - A block with two owners that don't share it is withheld from both.
-//! - The frontier that follows is at or above the end of every run within the device, and the highest number at or above
-//!   every one in use: after a repair of the database its own records of both may be older.
+//! - A record that can't be decoded does not free anything: all free space below the frontier is withheld.
+//! - A block with two owners that do not share it is withheld from both.
+//! - The resulting frontier is at or above the end of every run within the device, and the resulting number limit is above every
+//!   number in use. After a repair of the database, its own records of both may be too low.
 
 mod compare;
 mod parallel;
@@ -29,32 +29,32 @@ use std::time::{Duration, Instant};
 
 pub use compare::Recovery;
 
-/// How often a scan tells how far it is.
+/// Interval between progress reports of a scan.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
-/// The most findings that are told in words.
+/// Maximum number of findings that are reported as text.
 const MAX_TEXTS: usize = 16;
-/// The most disputed runs that are kept apart; with more all free space is withheld.
+/// Maximum number of disputed runs that are tracked. If there are more, all free space is withheld.
 const MAX_DISPUTED: usize = 1 << 16;
 
-/// What a scan counted (docs/format/bluestore.md defines each for Nacre's records).
+/// The counts of a scan (docs/format/bluestore.md defines each for Nacre's records).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanStats {
-    /// Objects' records.
+    /// Number of objects' records.
     pub onode_count: u64,
-    /// Records that objects' extents and checksums lie in: one for each onode and one for each blob whose checksums are
-    /// not in the onode.
+    /// Number of records that contain objects' extents and checksums: one for each onode, and one for each blob whose
+    /// checksums are not in the onode.
     pub shard_count: u64,
-    /// Shared blobs' records.
+    /// Number of shared blobs' records.
     pub shared_blob_count: u64,
-    /// Compressed blobs.
+    /// Number of compressed blobs.
     pub compressed_blob_count: u64,
-    /// Blobs that several extents map.
+    /// Number of blobs that several extents map.
     pub spanning_blob_count: u64,
-    /// Runs outside the store, or with another owner.
+    /// Number of runs outside the store, or with another owner.
     pub skipped_illegal_extent: u64,
-    /// Extents of objects.
+    /// Number of objects' extents.
     pub extent_count: u64,
-    /// Runs of blocks marked as used.
+    /// Number of runs of blocks marked as used.
     pub insert_count: u64,
 }
 
@@ -71,21 +71,21 @@ impl ScanStats {
     }
 }
 
-/// What a scan found wrong.
+/// The inconsistencies that a scan found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// Blocks that several records own, or that a record without a right to them names; within the store, sorted, apart
-    /// from each other.
+    /// Blocks that several records own, or that a record claims without owning them. Within the store, sorted and disjoint after
+    /// [`Findings::settle`].
     pub(super) disputed: Vec<Run>,
-    /// Records that can't be decoded: all free space is withheld.
+    /// Number of records that can't be decoded, because of which all free space is withheld.
     pub(super) undecodable: u64,
-    /// Keys of shared blobs' records that can't be decoded and that no object needs: they may be deleted.
+    /// Keys of undecodable shared blobs' records that no object needs. They may be deleted.
     pub(super) needless: Vec<Vec<u8>>,
-    /// Keys of shared blobs' records that can't be decoded.
+    /// Keys of undecodable shared blobs' records.
     unreadable: Vec<Vec<u8>>,
-    /// Shared blobs that objects name without a fitting record.
+    /// Shared blobs that objects refer to and that have no matching record.
     wanted: BTreeSet<u64>,
-    /// Findings beyond what the lists hold.
+    /// Number of findings that are not in the lists.
     dropped: u64,
     texts: Vec<String>,
 }
@@ -105,7 +105,8 @@ impl Findings {
         }
     }
 
-    /// Decides which records that can't be decoded are damage. What an object's record can't be decoded may need them all.
+    /// Decides which undecodable shared blobs' records are damage. An object whose own record can't be decoded may need any
+    /// of them.
     fn judge_unreadable(&mut self) {
         let unreadable = std::mem::take(&mut self.unreadable);
         let id = |key: &[u8]| key.try_into().map(u64::from_be_bytes);
@@ -148,7 +149,7 @@ impl Findings {
         }
     }
 
-    /// Brings the disputed runs in order and cuts them off at the frontier.
+    /// Sorts the disputed runs, joins them and cuts them off at the frontier.
     fn settle(&mut self, frontier: u64) {
         self.disputed.retain(|run| run.start < frontier);
         self.disputed.iter_mut().for_each(|run| run.blocks = run.blocks.min(frontier - run.start));
@@ -163,7 +164,7 @@ impl Findings {
         self.disputed = joined;
     }
 
-    /// For health: what is wrong, and that space is withheld for it.
+    /// The findings for health reports, including that space is withheld.
     pub(super) fn health(&self) -> Vec<(String, String)> {
         let mut texts = self.texts.clone();
         if self.dropped > 0 {
@@ -178,7 +179,7 @@ impl Findings {
         texts.into_iter().map(|text| ("BLUESTORE_QUARANTINE".into(), text)).collect()
     }
 
-    /// Withholds what the findings name.
+    /// Withholds the blocks of the findings.
     pub(super) fn quarantine(&self, allocator: &mut Allocator) {
         self.disputed.iter().for_each(|run| allocator.quarantine(*run));
         if self.undecodable > 0 {
@@ -202,7 +203,7 @@ impl Findings {
     }
 }
 
-/// The highest number in use, and the end of the last run of blocks that lies on the device.
+/// The highest number in use, and the end of the last run of blocks on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Highest {
     id: u64,
@@ -230,7 +231,7 @@ impl Highest {
     }
 }
 
-/// What a traversal of all records gives. Runs count as valid up to the end of the device.
+/// The result of a traversal of all records. Runs are valid up to the end of the device.
 #[derive(Debug)]
 struct Traversed {
     accounting: SpaceAccounting,
@@ -239,18 +240,18 @@ struct Traversed {
     highest: Highest,
 }
 
-/// What a scan gives.
+/// The result of a scan.
 #[derive(Debug)]
 pub(super) struct Scanned {
     pub(super) accounting: SpaceAccounting,
     pub(super) findings: Findings,
     pub(super) stats: ScanStats,
-    /// What the database has of these, or more where records have more.
+    /// The database's limits, or higher ones if records contain higher values.
     pub(super) id_max: u64,
     pub(super) frontier: u64,
 }
 
-/// Scans with so many threads; 0 for the simple scan.
+/// Scans with `threads` threads. 0 selects the simple scan.
 pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) -> Result<Scanned> {
     let begun = Instant::now();
     let progress = Progress::new(opened, events);
@@ -260,7 +261,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) ->
     };
     events.scanning(None);
     let Traversed { mut accounting, mut findings, stats, mut highest } = traversed?;
-    // Omaps and checksums may be left of objects whose records are lost or can't be decoded: a new object must not get them.
+    // Omaps and checksums of objects whose records are lost or can't be decoded may remain. A new object must not get their ids.
     for family in [Family::Omap, Family::Csum, Family::Shared] {
         let id = |key: &[u8]| key.first_chunk::<8>().map(|id| u64::from_be_bytes(*id));
         let last = opened.db.last(family, |key, _| id(key).filter(|id| *id < MAX_ID))?;
@@ -277,7 +278,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) ->
     Ok(Scanned { accounting, findings, stats, id_max, frontier })
 }
 
-/// Tells how far a scan is, and whether it is to end.
+/// Reports the progress of a scan, and checks whether it must end.
 struct Progress<'a> {
     events: &'a dyn StoreEvents,
     expected: u64,
@@ -291,7 +292,7 @@ impl<'a> Progress<'a> {
         Progress { events, expected: opened.db.estimated_keys(Family::Onodes), begun: now, told: now }
     }
 
-    /// To be called often: tells once a second that `onodes` are scanned; fails where the scan is to end.
+    /// Reports once a second that `onodes` are scanned. Must be called often. Fails if the scan must end.
     fn at(&mut self, onodes: u64) -> Result<()> {
         if self.told.elapsed() >= TELL_INTERVAL {
             self.told = Instant::now();
@@ -304,7 +305,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// Bytes of so many blocks.
+/// Number of bytes in `blocks` blocks.
 fn bytes_of(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES
 }

@@ -1,5 +1,5 @@
-//! Mends what [`super::fsck`] finds where that can be done without guessing: what nothing refers to goes, and what can be
-//! counted is counted again. Damaged data and records are left for recovery from other copies.
+//! Repairs the findings of [`super::fsck`] that can be repaired without guessing: removes unreferenced records and corrects
+//! counts. Damaged data and records are left to recovery from other replicas.
 
 use super::BlueStoreConfig;
 use super::allocation::delta;
@@ -12,16 +12,16 @@ use super::state;
 use crate::error::Result;
 use std::path::Path;
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// What was mended.
+    /// The repaired findings.
     pub repaired: Vec<Finding>,
-    /// What is wrong still.
+    /// What is still wrong.
     pub remaining: FsckReport,
 }
 
-/// Checks the store in `directory`, mends what can be mended, and checks again.
+/// Checks the store in `directory`, repairs what can be repaired, and checks again.
 pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<RepairReport> {
     let found = fsck::check(&mount::open(directory, config)?, deep)?;
     if found.findings.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
     let opened = mount::open(directory, config)?;
     let mut batch = RawBatch::default();
     let mut repaired = Vec::new();
-    // What seems to belong to nothing may belong to an object that can't be read, or to a blob that was not counted.
+    // Records that seem unreferenced may belong to an object that can't be read, or to a blob that was not counted.
     let unread = found
         .findings
         .iter()
@@ -46,7 +46,7 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
         }
     }
     if !repaired.is_empty() {
-        // What the store noted of allocation is void: the next start reads all objects' records instead.
+        // Voids the notes of allocation, so that the next start reads the records of all objects instead.
         let ids = opened.db.ids();
         if id_max > opened.state.id_max {
             batch.put(ids, Family::Super, state::ID_MAX, &id_max.to_le_bytes());
@@ -63,7 +63,7 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
     Ok(RepairReport { repaired, remaining })
 }
 
-/// Adds to `batch` what mends a finding, or raises `id_max`; tells whether anything does.
+/// Adds the repair of a finding to `batch`, or raises `id_max`. Returns whether the finding can be repaired.
 fn mend(opened: &Opened, finding: &Finding, id_max: &mut u64, batch: &mut RawBatch) -> Result<bool> {
     let ids = opened.db.ids();
     match finding {
@@ -85,7 +85,7 @@ fn mend(opened: &Opened, finding: &Finding, id_max: &mut u64, batch: &mut RawBat
             }
             *id_max = (number + 1).max(*id_max);
         }
-        // Counted anew by the scan of the next start.
+        // Recomputed by the scan of the next start.
         Finding::WrongUsage(..) | Finding::WrongObjects(..) | Finding::WrongAllocation(..) => {}
         Finding::Loss(_)
         | Finding::Undecodable(..)

@@ -1,7 +1,8 @@
-//! What collections without transactions of their own keep in memory is given back.
+//! Releases the memory of collections that have no new transactions.
 //!
-//! A transaction settles its own collection only. So each group commit settles one more, in turn: a burst to one PG does not
-//! stay in memory until the PG is written to again, as long as some PG is. A removed collection is forgotten once it has nothing that is not committed.
+//! A transaction settles only its own collection. Therefore each group commit settles one more collection, in rotation. The
+//! memory of a burst of writes to one PG is thus released although the PG is not written to again, as long as any PG is. A
+//! removed collection is dropped once all its changes are committed.
 
 use super::Inner;
 use nacre_types::ids::PgId;
@@ -10,7 +11,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 impl Inner {
-    /// Settles the next collection in turn, unless it is in use. To be called without a collection's lock.
+    /// Settles the next collection in rotation, unless it is in use. Must be called without a collection's lock.
     pub(super) fn settle_another(&self) {
         let Some(mut turn) = self.settle_turn.try_lock() else { return };
         let collections = self.collections.read();
@@ -30,11 +31,11 @@ impl Inner {
         }
     }
 
-    /// Forgets a collection that was removed, unless it was created again or somebody is about to.
+    /// Drops a removed collection, unless it was created again or a thread is about to create it.
     fn forget(&self, id: PgId) {
         let mut collections = self.collections.write();
         let Entry::Occupied(entry) = collections.entry(id) else { return };
-        // Who has it may create it again; who looks for it waits for the map.
+        // A thread that holds a reference may create the collection again. A thread that looks it up waits for the map.
         if Arc::strong_count(entry.get()) > 1 {
             return;
         }
@@ -87,7 +88,7 @@ mod tests {
         let left = inner.cache_used.load(Ordering::Relaxed) - used;
         assert!(left > 0 && left < of_idle, "{left} bytes of {of_idle}");
         assert_eq!(store.read_log(idle, Eversion::default(), 9).unwrap().len(), 2);
-        // A collection of the same name begins without anything.
+        // A new collection with the same name starts empty.
         commit(gone, vec![TxnOp::CreateCollection]);
         assert!(store.read_log(gone, Eversion::default(), 9).unwrap().is_empty());
         assert!(!store.exists(gone, &oid).unwrap());

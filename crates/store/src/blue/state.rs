@@ -7,13 +7,13 @@ use crate::error::{Result, StoreError};
 use nacre_types::ids::Incarnation;
 use uuid::Uuid;
 
-/// Format of the whole store; a release refuses others.
+/// Format of the whole store. A release refuses formats that it does not know.
 pub(super) const FORMAT: &[u8] = b"m/format";
-/// What this release writes under [`FORMAT`].
+/// The format that this release writes.
 pub(super) const FORMAT_VERSION: u32 = 3;
-/// The oldest that this release reads: a mount makes it the newest.
+/// The oldest format that this release reads. A mount converts it to the newest.
 const OLDEST_FORMAT: u32 = 1;
-/// The device that belongs to this database.
+/// The uuid of the device that belongs to this database.
 pub(super) const UUID: &[u8] = b"m/uuid";
 /// Identity of the contents.
 pub(super) const INCARNATION: &[u8] = b"m/incarnation";
@@ -21,21 +21,21 @@ pub(super) const INCARNATION: &[u8] = b"m/incarnation";
 pub(super) const CLEAN: &[u8] = b"m/clean";
 /// Every nid, blob id and omap id in use is below this.
 pub(super) const ID_MAX: &[u8] = b"m/id_max";
-/// No number is this high: what a record has above is damage, whatever its checksum says.
+/// All valid numbers are below this. A higher number in a record is damage, even if the record's checksum matches.
 pub(super) const MAX_ID: u64 = 1 << 62;
 /// Every block that was ever allocated is below this.
 pub(super) const FRONTIER: &[u8] = b"m/frontier";
-/// 1 where used blocks are recorded in the database.
+/// 1 if used blocks are recorded in the database.
 pub(super) const RECORDS: &[u8] = b"m/records";
-/// What space is allocated in, in bytes; the block where it is absent.
+/// The allocation unit in bytes. The default is one block.
 pub(super) const UNIT: &[u8] = b"m/min_alloc_size";
-/// Before the owner's own keys.
+/// Prefix of the owner's keys.
 pub(super) const USER_PREFIX: &[u8] = b"u/";
 
-/// The largest unit of allocation in bytes: data begins at a multiple of it.
+/// Maximum allocation unit in bytes. Data begins at a multiple of it.
 pub(super) const MAX_UNIT_BYTES: u64 = FIRST_DATA_BLOCK * BLOCK_BYTES;
 
-/// The state at mount.
+/// The store's state at mount.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) uuid: Uuid,
@@ -43,9 +43,9 @@ pub(super) struct State {
     pub(super) clean: bool,
     pub(super) id_max: u64,
     pub(super) frontier: u64,
-    /// Used blocks are recorded in the database.
+    /// Whether used blocks are recorded in the database.
     pub(super) records: bool,
-    /// What space is allocated in, in blocks.
+    /// The allocation unit in blocks.
     pub(super) unit_blocks: u64,
 }
 

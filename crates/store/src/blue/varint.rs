@@ -1,4 +1,4 @@
-//! LEB128 numbers, as the records of docs/format/bluestore.md hold them.
+//! LEB128 numbers, as used in the records of docs/format/bluestore.md.
 
 /// Appends `value`.
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -9,12 +9,12 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a signed difference, zigzag-coded.
+/// Appends a signed difference in zigzag encoding.
 pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
-/// Reads fields off the front of a record; `None` where it ends early or a number is malformed.
+/// Reads fields from the start of a record. `None` if it ends early or a number is malformed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
         for (at, byte) in self.0.iter().enumerate().take(10) {
             value |= u64::from(byte & 0x7f).checked_shl(at as u32 * 7)?;
             if byte & 0x80 == 0 {
-                // The tenth byte has room for one bit.
+                // The tenth byte has only one usable bit.
                 if at == 9 && *byte > 1 {
                     return None;
                 }
@@ -40,7 +40,7 @@ impl<'a> Fields<'a> {
         Some((raw >> 1) as i64 ^ -((raw & 1) as i64))
     }
 
-    /// A number that has to fit a `u32`.
+    /// A number that must fit into a `u32`.
     pub(super) fn small(&mut self) -> Option<u32> {
         self.number()?.try_into().ok()
     }

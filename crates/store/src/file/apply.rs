@@ -1,11 +1,11 @@
-//! Carrying out records on files and database, the sync that makes them durable, and recovery from the journal.
+//! Execution of records on files and database, the sync that makes them durable, and recovery from the journal.
 //!
-//! # Why replaying is harmless
-//! After a crash the files are those of the last sync with any part of what was done since; the database is exactly at
-//! its position. All records since the last sync are carried out again in order. Steps on files say what is to be there
-//! and names of files are never used again, so the last step on each byte, size, attribute and name decides, as it did
-//! before. A file may by then have a name of a later record: [`Applier::aliases`] knows all. Steps on the database are
-//! left out up to its position.
+//! # Why replay is safe
+//! After a crash, the files are in the state of the last sync plus any part of the later changes; the database is exactly at
+//! its position. All records since the last sync are executed again in order. Steps on files state the result,
+//! and file names are never reused, so the last step on each byte, size, attribute and name decides, as it did
+//! before the crash. A file may already have a name from a later record; [`Applier::aliases`] contains all names. Steps on the
+//! database are skipped up to its position.
 
 use super::backend::Backend;
 use super::db::{DbState, Position, attr_key};
@@ -28,25 +28,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A batch of the database is written when it has grown to this.
+/// A database batch is written when it exceeds this size.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// What carries out records.
+/// Executes records.
 pub(super) struct Applier {
     batch: WriteBatch,
     position: Position,
     next_number: u64,
     usage: BTreeMap<PoolId, PoolUsage>,
     changed_pools: BTreeSet<PoolId>,
-    /// While recovering: all names that files have in the journal, by number.
+    /// During recovery: all names of each file in the journal, by number.
     aliases: HashMap<u64, Vec<ObjectId>>,
-    /// While recovering: keys of attributes that a file took before, and does not take now. They were put into the database by
-    /// steps that it is beyond, so later steps on them count too.
+    /// During recovery: keys of attributes that a file accepted before the crash and does not accept now. They were put into
+    /// the database by steps before its position, so later steps on them must be executed too.
     moved: BTreeSet<Vec<u8>>,
 }
 
 impl Applier {
-    /// Carries on from what the database holds.
+    /// Continues from the state of the database.
     pub(super) fn new(state: &DbState) -> Applier {
         Applier {
             batch: WriteBatch::default(),
@@ -59,7 +59,7 @@ impl Applier {
         }
     }
 
-    /// Takes note of the names of files, before anything is replayed.
+    /// Records the names of files, before anything is replayed.
     pub(super) fn note(&mut self, record: &Record) {
         fail::fail_point!("filestore::forget_names", |_| ());
         for (oid, number) in &record.files {
@@ -70,7 +70,7 @@ impl Applier {
         }
     }
 
-    /// Ends recovery.
+    /// Ends recovery. The names of files are no longer needed.
     pub(super) fn forget_aliases(&mut self) {
         self.aliases = HashMap::new();
         self.moved = BTreeSet::new();
@@ -80,7 +80,7 @@ impl Applier {
         DbState { position: self.position, next_number: self.next_number, usage: self.usage.clone() }
     }
 
-    /// Carries out a record. The database has it after [`Applier::finish`].
+    /// Executes a record. The database contains it after [`Applier::finish`].
     pub(super) fn record(&mut self, backend: &Backend, seq: u64, record: &Record) -> Result<()> {
         for (at, step) in record.steps.iter().enumerate() {
             let here = Position { seq, step: at as u32 };
@@ -100,12 +100,12 @@ impl Applier {
         Ok(())
     }
 
-    /// Leaves out records that are lost: the next one has the number `seq`.
+    /// Skips lost records: the next record has the number `seq`.
     pub(super) fn skip_to(&mut self, seq: u64) {
         self.position = self.position.max(Position { seq, step: 0 });
     }
 
-    /// Writes what has gathered, with the usage of all records that were carried out.
+    /// Writes the collected batch, with the usage of all records that were executed.
     pub(super) fn finish(&mut self, backend: &Backend) -> Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
         let usage = std::mem::take(&mut self.changed_pools);
@@ -114,7 +114,7 @@ impl Applier {
         backend.db.write(batch, self.position)
     }
 
-    /// The open file of a record's entry, created where it is absent.
+    /// The open file of a record's entry. It is created if it does not exist.
     fn file(&self, backend: &Backend, record: &Record, index: FileIndex) -> Result<Arc<File>> {
         let (oid, number) = &record.files[index as usize];
         let mut names = vec![oid];
@@ -166,7 +166,7 @@ impl Applier {
                 match sys::set_xattr(&file, name, value) {
                     Ok(()) => Ok(()),
                     Err(error) if fits_not(&error) => {
-                        // More than the file system takes of one file, or a name that it does not take: the
+                        // The file system does not accept another attribute for this file, or not this name. The
                         // database has room.
                         remove_xattr(&file, name).map_err(|e| failed(*index, e))?;
                         let number = record.files[*index as usize].1;
@@ -186,7 +186,7 @@ impl Applier {
             }
             Step::Rename { from, to } => {
                 let (from, number) = &record.files[*from as usize];
-                // Already under this or a later name it stays there: a later step moves it on.
+                // A file that already has this or a later name stays there; a later step renames it further.
                 backend.dirs.rename(coll, from, &record.files[*to as usize].0, *number)
             }
             Step::Unlink(index) => {
@@ -218,7 +218,7 @@ impl Applier {
         Ok(())
     }
 
-    /// A step that the database is beyond, as far as it is on attributes that came there since.
+    /// Executes a step before the database's position, if it concerns an attribute that was moved to the database since.
     fn moved_step(&mut self, backend: &Backend, step: &Step) {
         match step {
             Step::Put { family: Family::Attrs, key, value } if self.moved.contains(&key[..]) => {
@@ -238,7 +238,7 @@ impl Applier {
         }
     }
 
-    /// Copies an omap as it is at this step: everything before must be in the database first.
+    /// Copies an omap as of this step. All earlier steps must be in the database first.
     fn copy_omap(&mut self, backend: &Backend, from: u64, to: u64, here: Position) -> Result<()> {
         self.position = here;
         self.finish(backend)?;
@@ -257,7 +257,7 @@ impl Applier {
     }
 }
 
-/// Removes an attribute from a file, which need not be able to have it.
+/// Removes an attribute from a file, even if the file system does not accept such an attribute.
 fn remove_xattr(file: &File, name: &str) -> std::io::Result<()> {
     match sys::remove_xattr(file, name) {
         Err(error) if !fits_not(&error) => Err(error),
@@ -265,7 +265,7 @@ fn remove_xattr(file: &File, name: &str) -> std::io::Result<()> {
     }
 }
 
-/// Whether the file system does not take the attribute with the file: its value, or with EINVAL and ERANGE its name.
+/// Whether the file system does not accept the attribute: its value or, with EINVAL and ERANGE, its name.
 fn fits_not(error: &std::io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -273,7 +273,7 @@ fn fits_not(error: &std::io::Error) -> bool {
     )
 }
 
-/// The file that says up to which record everything is durable in files and database.
+/// The file that records up to which record everything is durable in files and database.
 fn commit_path(current: &Path) -> PathBuf {
     current.join("commit_op_seq")
 }
@@ -285,7 +285,7 @@ pub(super) fn write_commit_seq(current: &Path, seq: u64) -> Result<()> {
     write_atomically(&commit_path(current), &[line.as_bytes()])
 }
 
-/// Up to which record everything is durable; `None` where the file is absent or damaged.
+/// The number of the record up to which everything is durable, or `None` if the file does not exist or is damaged.
 pub(super) fn read_commit_seq(current: &Path) -> Result<Option<u64>> {
     let Some(bytes) = read_if_present(&commit_path(current))? else { return Ok(None) };
     Ok(String::from_utf8(bytes).ok().and_then(|line| {
@@ -295,7 +295,7 @@ pub(super) fn read_commit_seq(current: &Path) -> Result<Option<u64>> {
     }))
 }
 
-/// The applying thread: runs until the queue ends or something fails.
+/// The applying thread. Runs until the queue ends or an error occurs.
 pub(super) fn run(inner: &Inner, mut applier: Applier) {
     let mut unsynced_since: Option<Instant> = None;
     let mut synced_at = Instant::now();
@@ -304,7 +304,7 @@ pub(super) fn run(inner: &Inner, mut applier: Applier) {
         let sync_at = unsynced_since.map(|since| {
             let config = &inner.config;
             let due = since + config.max_sync_interval;
-            // A ring that is half full is synced early, but not all the time.
+            // If the ring is half full, the sync is due earlier, but not more often than `min_sync_interval`.
             if inner.journal.used() > inner.journal.capacity() / 2 {
                 due.min(synced_at + config.min_sync_interval)
             } else {
@@ -353,9 +353,9 @@ fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<Queued>, last: &
     Ok(())
 }
 
-/// Makes everything up to the record `last` durable in files and database and gives its part of the journal back.
+/// Makes everything up to the record `last` durable in files and database, and trims the journal up to it.
 fn sync(inner: &Inner, last: u64) -> Result<()> {
-    // Of an entry that is carried out in part the whole is kept.
+    // An entry that is applied only in part is kept as a whole.
     let position = inner.journal.end_of(last);
     let begun = Instant::now();
     inner.backend.sync()?;
@@ -387,7 +387,7 @@ mod tests {
         (directory, backend)
     }
 
-    /// What is done to one object of one file.
+    /// A record with steps on a single object and file.
     fn record(steps: Vec<Step>) -> Record {
         Record {
             coll: PgId::new(PoolId(3), 0),
@@ -423,10 +423,10 @@ mod tests {
     #[test]
     fn attributes_that_a_file_takes_no_more_when_they_are_replayed_go_to_the_database() {
         let (_directory, backend) = backend();
-        // The database has all that the journal has.
+        // The database contains everything that the journal contains.
         let state = DbState { position: Position { seq: 9, step: 0 }, ..DbState::default() };
         let mut applier = Applier::new(&state);
-        // No file takes such names: it stands for a file system that is full now.
+        // No file accepts such names, which simulates a file system that is now full.
         let names = ["kept\0", "removed\0", "replaced\0"];
         let set = |name: &str, value: &'static str| Step::SetXattr {
             file: 0,

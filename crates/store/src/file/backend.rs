@@ -1,4 +1,4 @@
-//! The store's files and database as recovery, the applying thread, readers and checks use them.
+//! The store's files and database, as used by recovery, the applying thread, readers and checks.
 
 use super::FileStoreConfig;
 use super::db::Db;
@@ -16,12 +16,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Attributes that go with a file.
+/// Limits for attributes that are stored with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct XattrLimits {
-    /// The largest value, in bytes.
+    /// Maximum size of a value, in bytes.
     pub(super) max_bytes: usize,
-    /// How many.
+    /// Maximum number of attributes.
     pub(super) max_count: usize,
 }
 
@@ -35,19 +35,19 @@ pub(super) struct Backend {
     pub(super) xattrs: XattrLimits,
 }
 
-/// Recently used descriptors by number of the object's incarnation.
+/// Recently used file descriptors by the number of the object's incarnation.
 struct OpenFiles {
     files: HashMap<u64, (Arc<File>, u64)>,
     clock: u64,
     limit: usize,
 }
 
-/// What is below `current` besides collections.
+/// Names in `current` besides the collections.
 pub(super) const OMAP: &str = "omap";
 pub(super) const CLONES: &str = "clones";
 
 impl Backend {
-    /// Opens what is in `current`.
+    /// Opens the store parts in `current`.
     pub(super) fn open(current: &Path, config: &FileStoreConfig, create: bool) -> Result<Backend> {
         let database = current.join(OMAP);
         if !create && !database.join("CURRENT").exists() {
@@ -76,12 +76,12 @@ impl Backend {
         })
     }
 
-    /// Where a clone is prepared.
+    /// The path of a prepared clone.
     pub(super) fn clone_path(&self, number: u64) -> PathBuf {
         self.current.join(CLONES).join(format!("{number:x}"))
     }
 
-    /// Creates the file of a clone that is being prepared.
+    /// Creates the file of a clone to be prepared.
     pub(super) fn create_clone(&self, number: u64) -> Result<File> {
         let path = self.clone_path(number);
         OpenOptions::new()
@@ -99,7 +99,7 @@ impl Backend {
         nacre_objectstore::files::sync_directory(&self.current.join(CLONES))
     }
 
-    /// Removes clones that were prepared for transactions that never came to be.
+    /// Removes clones that were prepared for transactions that were never committed.
     pub(super) fn clear_clones(&self) -> Result<()> {
         let directory = self.current.join(CLONES);
         let mut left = Vec::new();
@@ -107,13 +107,13 @@ impl Backend {
         left.iter().try_for_each(|path| remove(path))
     }
 
-    /// Removes a clone that was prepared.
+    /// Removes a prepared clone.
     pub(super) fn remove_clone(&self, number: u64) -> Result<()> {
         self.open_files.lock().files.remove(&number);
         remove(&self.clone_path(number))
     }
 
-    /// The open descriptor of a number.
+    /// The open descriptor for `number`, if it is cached.
     pub(super) fn cached(&self, number: u64) -> Option<Arc<File>> {
         let mut open = self.open_files.lock();
         open.clock += 1;
@@ -123,7 +123,7 @@ impl Backend {
         Some(Arc::clone(file))
     }
 
-    /// Keeps a descriptor.
+    /// Caches a descriptor.
     pub(super) fn keep(&self, number: u64, file: File) -> Arc<File> {
         let file = Arc::new(file);
         let mut open = self.open_files.lock();
@@ -139,13 +139,13 @@ impl Backend {
         file
     }
 
-    /// Forgets a descriptor.
+    /// Removes a descriptor from the cache.
     pub(super) fn forget(&self, number: u64) {
         self.open_files.lock().files.remove(&number);
     }
 
-    /// Opens the file of an object under the first of `names` that is there, or as a clone being prepared; `None` where
-    /// there is none.
+    /// Opens the file of an object under the first of `names` that exists, or as a prepared clone. `None` if no such file
+    /// exists.
     pub(super) fn find_open(
         &self,
         coll: PgId,
@@ -155,7 +155,7 @@ impl Backend {
         if let Some(file) = self.cached(number) {
             return Ok(Some(file));
         }
-        // Twice: the file may be on its way from one name to the next.
+        // Twice, because the file may be renamed from one name to the next meanwhile.
         for _ in 0..2 {
             for oid in names {
                 if let Some(file) = self.dirs.open(coll, oid, number)? {
@@ -169,11 +169,11 @@ impl Backend {
         Ok(None)
     }
 
-    /// Opens the object's file, creating it where it is absent.
+    /// Opens the object's file and creates it if it does not exist.
     pub(super) fn create(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<Arc<File>> {
         let file = self.dirs.create(coll, oid, number)?;
         if names::file_name(oid, number).1 {
-            // For people; the database has the name too.
+            // For people who look at the files. The database also has the name.
             let full = names::full(oid, number);
             if let Err(error) = sys::set_xattr(&file, names::LONG_NAME_XATTR, full.as_bytes()) {
                 tracing::debug!(%oid, %error, "filestore: can't keep the whole name with the file");
@@ -182,7 +182,7 @@ impl Backend {
         Ok(self.keep(number, file))
     }
 
-    /// Makes everything durable that was written so far.
+    /// Makes everything written so far durable.
     pub(super) fn sync(&self) -> Result<()> {
         fail::fail_point!("filestore::sync", |_| Err(StoreError::Io {
             what: "syncfs (failpoint)".into(),
@@ -210,7 +210,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What fits a file's attributes here; nothing where the file system has none.
+/// Limits for the attributes of a file in this file system: 0 if it does not support extended attributes.
 fn xattr_limits(current: &Path, config: &FileStoreConfig) -> XattrLimits {
     const XFS_MAGIC: i64 = 0x5846_5342;
     const BTRFS_MAGIC: i64 = 0x9123_683e;

@@ -1,4 +1,4 @@
-//! A PG's objects in memory: recently used records, and what is queued but not yet in the files.
+//! A PG's objects in memory: recently used records, and queued changes that are not yet in the files.
 
 use super::object::Object;
 use bytes::Bytes;
@@ -6,14 +6,14 @@ use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use std::collections::BTreeMap;
 
-/// A change to a file that may not be in it yet.
+/// A change to a file that may not have been applied yet.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
-    /// The file is new: what comes before does not count.
+    /// The file is new: earlier contents do not count.
     Fresh,
-    /// The file is a clone that lies prepared.
+    /// The file is a prepared clone.
     Adopted,
-    /// The file may still have this object's name.
+    /// The file may still have the name of this object.
     Was(ObjectId),
     Write(u64, Bytes),
     Zero(u64, u64),
@@ -23,12 +23,12 @@ pub(super) enum Pending {
 /// A pending change of a transaction that has no number yet.
 pub(super) const UNNUMBERED: u64 = u64::MAX;
 
-/// What is known of an object.
+/// The cached state of an object.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// The object as of the last queued transaction, `None` for an absent one.
+    /// The object as of the last queued transaction, or `None` if it does not exist.
     pub(super) object: Option<Object>,
-    /// Changes by number of their transaction, in order.
+    /// Pending changes with the number of their transaction, in order.
     pub(super) pending: Vec<(u64, Pending)>,
     /// The last transaction that changed the object.
     pub(super) last_seq: u64,
@@ -42,7 +42,7 @@ pub(super) struct Collection {
     pub(super) id: PgId,
     pub(super) exists: bool,
     pub(super) entries: BTreeMap<ObjectId, Entry>,
-    /// The last transaction that changed log, values or the collection itself.
+    /// The last transaction that changed log, values or existence of the collection.
     pub(super) meta_seq: u64,
 }
 
@@ -51,7 +51,7 @@ impl Collection {
         Collection { id, exists, entries: BTreeMap::new(), meta_seq: 0 }
     }
 
-    /// Forgets what is in the files by now.
+    /// Drops the pending changes of `oids` that are now in the files, and the entries of removed objects.
     pub(super) fn settle<'a>(&mut self, oids: impl Iterator<Item = &'a ObjectId>, applied: u64) {
         for oid in oids {
             if let Some(entry) = self.entries.get_mut(oid) {
@@ -63,7 +63,7 @@ impl Collection {
         }
     }
 
-    /// Evicts records that are in the database, down to about half of `limit` where there are more than that.
+    /// If there are more than `limit` records, evicts records that are in the database, down to about half of `limit`.
     pub(super) fn trim(&mut self, limit: usize, applied: u64) {
         if self.entries.len() <= limit {
             return;

@@ -1,8 +1,8 @@
-//! The metadata database in `current/omap`: its column families and keys, and batches that say how far they go.
+//! The metadata database in `current/omap`: its column families, its keys, and batches that record their position.
 //!
-//! Only the applying thread writes. RocksDB has no log of its own here: the store's journal is one. Its memtables are flushed
-//! by the store's sync, and when they are full, those of all families as one: after a crash the database is as it was at one
-//! moment, and its [`Position`], which every batch carries, says at which.
+//! Only the applying thread writes. RocksDB runs without its own log, because the store's journal takes that role. The
+//! memtables of all families are flushed together, by the store's sync or when one is full. After a crash the database is
+//! therefore in the state of a single moment, which is identified by its [`Position`], a part of every batch.
 
 use super::step::Family;
 use crate::PoolUsage;
@@ -28,16 +28,16 @@ const FAMILIES: [(Family, &str); 7] = [
     (Family::Super, "super"),
 ];
 
-/// In the super family: how far the database is.
+/// In the super family: the position of the database.
 const POSITION: &[u8] = b"m/position";
-/// In the super family: the store that it belongs to.
+/// In the super family: the uuid of the store that the database belongs to.
 const UUID: &[u8] = b"m/uuid";
-/// In the super family: every number in use is below this.
+/// In the super family: every number in use is below this value.
 const NEXT_NUMBER: &[u8] = b"m/next_number";
-/// Before a pool's id: its usage.
+/// Prefix of the keys for the usage of pools.
 const USAGE_PREFIX: &[u8] = b"p/";
 
-/// The first step not in the database: sequence number of its record, and place within it.
+/// The first step that is not in the database: the sequence number of its record, and its index in the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) seq: u64,
@@ -49,7 +49,7 @@ pub(super) struct Db {
     db: DB,
 }
 
-/// State that the database keeps of the store.
+/// The store's state as recorded in the database.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DbState {
     pub(super) position: Position,
@@ -58,7 +58,7 @@ pub(super) struct DbState {
 }
 
 impl Db {
-    /// Opens the database; creates it for the store `uuid` where `create` is set.
+    /// Opens the database, and creates it if `create` is set.
     pub(super) fn open(
         path: &Path,
         cache_bytes: usize,
@@ -108,7 +108,7 @@ impl Db {
             .collect()
     }
 
-    /// Calls `each` with the entries `first <= key < end` in order, until it says no.
+    /// Calls `each` with the entries `first <= key < end` in order, until it returns false.
     pub(super) fn scan(
         &self,
         family: Family,
@@ -131,7 +131,7 @@ impl Db {
         iterator.status().map_err(|e| crate::error::database("read the metadata database", &e))
     }
 
-    /// A batch for this database.
+    /// Adds an entry to a batch for this database.
     pub(super) fn put(&self, batch: &mut WriteBatch, family: Family, key: &[u8], value: &[u8]) {
         batch.put_cf(self.family(family), key, value);
     }
@@ -144,7 +144,7 @@ impl Db {
         batch.delete_range_cf(self.family(family), first, end);
     }
 
-    /// Writes the batch, which brings the database to `position`; not yet durable.
+    /// Writes a batch that brings the database to `position`. Not yet durable on return.
     pub(super) fn write(&self, mut batch: WriteBatch, position: Position) -> Result<()> {
         fail::fail_point!("filestore::db_write", |_| Err(StoreError::Database {
             what: "write the metadata database",
@@ -162,7 +162,7 @@ impl Db {
             .map_err(|e| crate::error::database("write the metadata database", &e))
     }
 
-    /// Records what goes with a position.
+    /// Adds the state of the store to a batch.
     pub(super) fn put_state(
         &self,
         batch: &mut WriteBatch,
@@ -187,7 +187,7 @@ impl Db {
             .map_err(|e| crate::error::database("flush the metadata database", &e))
     }
 
-    /// Names the store that a new database belongs to. Durable on return.
+    /// Records the store that a new database belongs to. Durable on return.
     pub(super) fn set_uuid(&self, uuid: uuid::Uuid) -> Result<()> {
         let mut batch = WriteBatch::default();
         batch.put_cf(self.family(Family::Super), UUID, uuid.as_bytes());
@@ -201,7 +201,7 @@ impl Db {
         Ok(self.get(Family::Super, UUID)?.and_then(|value| uuid::Uuid::from_slice(&value).ok()))
     }
 
-    /// What the database knows of the store.
+    /// The store's state as recorded in the database.
     pub(super) fn state(&self) -> Result<DbState> {
         let damaged =
             |what: &str| StoreError::corrupt(format!("{what} in the metadata database"), "wrong length");
@@ -230,7 +230,7 @@ impl Db {
         Ok(DbState { position, next_number, usage })
     }
 
-    /// Rewrites all families, one after the other, telling `progress` of each.
+    /// Compacts all families in turn, and calls `progress` for each.
     pub(super) fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) {
         for (at, (family, name)) in FAMILIES.iter().enumerate() {
             progress(name, at + 1, FAMILIES.len());
@@ -238,7 +238,7 @@ impl Db {
         }
     }
 
-    /// About how many bytes a family takes, memtables included.
+    /// Approximate number of bytes that a family takes, including memtables.
     pub(super) fn estimated_bytes(&self, family: Family) -> u64 {
         let property =
             |name: &str| self.db.property_int_value_cf(self.family(family), name).ok().flatten().unwrap_or(0);
@@ -285,7 +285,7 @@ pub(super) fn sums_key(number: u64, chunk: u32) -> Vec<u8> {
     [&keys::id(number)[..], &chunk.to_be_bytes()].concat()
 }
 
-/// The key of an attribute that is kept in the database.
+/// The key of an attribute that is stored in the database.
 pub(super) fn attr_key(number: u64, name: &str) -> Vec<u8> {
     [&keys::id(number)[..], name.as_bytes()].concat()
 }
@@ -307,7 +307,7 @@ pub(super) fn seal(mut record: Vec<u8>) -> Bytes {
     record.into()
 }
 
-/// A record without its checksum; `None` where that does not match.
+/// A record without its checksum, or `None` if the checksum does not match.
 pub(super) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
     let (record, crc) = sealed.split_last_chunk::<4>()?;
     (u32::from_le_bytes(*crc) == crc32c(record)).then_some(record)

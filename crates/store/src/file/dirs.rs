@@ -1,8 +1,8 @@
-//! The tree of directories below `current`: one per collection, below it directories by digits of the placement hash.
+//! The directory tree below `current`: one directory per collection, with subdirectories by digits of the placement hash.
 //!
-//! A directory that has grown past the limit is split: its files move into `DIR_0` to `DIR_F` by the next hexadecimal
-//! digit of their hash, the last digit first, as in Ceph. A file is looked for in the deepest directory that exists for
-//! its hash and then in those above, so a split that a crash cut short hides nothing. Directories are durable before
+//! A directory that exceeds the limit is split: its files move into `DIR_0` to `DIR_F` by the next hexadecimal digit of their
+//! hash, starting with the last digit, as in Ceph. A file is looked up in the deepest existing directory for its hash and
+//! then in the directories above, so files stay visible if a crash interrupts a split. Directories are durable before
 //! anything is put into them.
 
 use super::names;
@@ -17,19 +17,19 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Digits in a hash.
+/// Number of digits in a hash.
 const MAX_DEPTH: u8 = 8;
 
-/// What is known of one directory.
+/// The cached state of one directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
-    /// It has directories for the next digit.
+    /// Whether it has subdirectories for the next digit.
     split: bool,
-    /// Files directly in it.
+    /// Number of files directly in it.
     files: u64,
 }
 
-/// A directory by depth and the hash's last digits, as many as it is deep.
+/// A directory, identified by its depth and as many last digits of the hash.
 type Key = (u8, u32);
 
 fn key(hash: u32, depth: u8) -> Key {
@@ -45,8 +45,8 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// Directories below `root`; split with more than `split_above` files and merged, where that is not 0, with fewer
-    /// than `merge_below`.
+    /// Directories below `root`. A directory with more than `split_above` files is split. Directories with fewer than
+    /// `merge_below` files are merged, unless that is 0.
     pub(super) fn new(root: PathBuf, split_above: u64, merge_below: u64) -> Dirs {
         Dirs { root, split_above: split_above.max(1), merge_below, known: Mutex::default() }
     }
@@ -77,7 +77,7 @@ impl Dirs {
         }
     }
 
-    /// The deepest directory for a hash.
+    /// The deepest existing directory for a hash.
     fn leaf(&self, nodes: &mut HashMap<Key, Node>, coll: PgId, hash: u32) -> Result<Key> {
         let mut depth = 0;
         while depth < MAX_DEPTH && self.node(nodes, coll, key(hash, depth))?.split {
@@ -86,7 +86,7 @@ impl Dirs {
         Ok(key(hash, depth))
     }
 
-    /// Where the file may be, the likeliest place first.
+    /// The possible paths of the file, the most likely first.
     fn candidates(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<Vec<(Key, PathBuf)>> {
         let mut known = self.known.lock();
         let (depth, _) = self.leaf(known.entry(coll).or_default(), coll, oid.hash())?;
@@ -96,7 +96,7 @@ impl Dirs {
         Ok((0..=depth).rev().map(place).collect())
     }
 
-    /// Where the file is, `None` where it is absent.
+    /// The place of the file, or `None` if it does not exist.
     fn find_place(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<Option<(Key, PathBuf)>> {
         for (key, path) in self.candidates(coll, oid, number)? {
             match fs::symlink_metadata(&path) {
@@ -108,7 +108,7 @@ impl Dirs {
         Ok(None)
     }
 
-    /// Opens the file, `None` where it is absent.
+    /// Opens the file, or returns `None` if it does not exist.
     pub(super) fn open(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<Option<File>> {
         for (_, path) in self.candidates(coll, oid, number)? {
             match open(&path) {
@@ -120,18 +120,18 @@ impl Dirs {
         Ok(None)
     }
 
-    /// Makes the collection's directory.
+    /// Creates the collection's directory.
     pub(super) fn make_collection(&self, coll: PgId) -> Result<()> {
         make_directories(&self.collection(coll))
     }
 
-    /// Removes the collection's directories that are empty.
+    /// Removes those directories of the collection that are empty.
     pub(super) fn remove_collection(&self, coll: PgId) -> Result<()> {
         self.known.lock().remove(&coll);
         remove_empty(&self.collection(coll))
     }
 
-    /// Opens the file and creates it where it is absent.
+    /// Opens the file, and creates it if it does not exist.
     pub(super) fn create(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<File> {
         if let Some(file) = self.open(coll, oid, number)? {
             return Ok(file);
@@ -159,14 +159,14 @@ impl Dirs {
         self.added(coll, to.hash())
     }
 
-    /// Removes the file; one that is absent stays so.
+    /// Removes the file. Succeeds if it does not exist.
     pub(super) fn unlink(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<()> {
         let Some((key, path)) = self.find_place(coll, oid, number)? else { return Ok(()) };
         fs::remove_file(&path).map_err(|e| StoreError::io(format!("remove {}", path.display()), &e))?;
         self.removed(coll, key)
     }
 
-    /// Calls `each` with the path of every file of a collection.
+    /// Calls `each` with the path and name of every file of a collection.
     pub(super) fn for_each_file(&self, coll: PgId, mut each: impl FnMut(&Path, &str)) -> Result<()> {
         let mut directories = vec![self.collection(coll)];
         while let Some(directory) = directories.pop() {
@@ -182,7 +182,7 @@ impl Dirs {
         Ok(())
     }
 
-    /// The path of a file that is to be in the deepest directory, which is there afterwards.
+    /// The path for a new file in the deepest directory, which is created if necessary.
     fn place(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<PathBuf> {
         let mut known = self.known.lock();
         let leaf = self.leaf(known.entry(coll).or_default(), coll, oid.hash())?;
@@ -216,7 +216,7 @@ impl Dirs {
         Ok(())
     }
 
-    /// Moves a directory's files one digit down.
+    /// Moves a directory's files down by one digit.
     fn split(&self, nodes: &mut HashMap<Key, Node>, coll: PgId, (depth, digits): Key) -> Result<()> {
         let directory = self.path(coll, (depth, digits));
         for digit in 0..16 {
@@ -241,13 +241,13 @@ impl Dirs {
         }
         nodes.insert((depth, digits), Node { split: true, files: stay });
         for digit in 0..16 {
-            // Counted when next looked at.
+            // Counted when the directory is used next.
             nodes.remove(&(depth + 1, digits | digit << (4 * depth)));
         }
         Ok(())
     }
 
-    /// Moves the files of a directory's sixteen up again, where all together are few.
+    /// Moves the files of the sixteen subdirectories up again if they are few in total and none is split.
     fn merge(&self, nodes: &mut HashMap<Key, Node>, coll: PgId, (depth, digits): Key) -> Result<()> {
         let children: Vec<Key> = (0..16).map(|digit| (depth + 1, digits | digit << (4 * depth))).collect();
         let mut total = 0;
@@ -288,7 +288,7 @@ fn rename(from: &Path, to: &Path) -> Result<()> {
         .map_err(|e| StoreError::io(format!("rename {} to {}", from.display(), to.display()), &e))
 }
 
-/// Calls `each` with the names in a directory and whether they are directories; an absent one is empty.
+/// Calls `each` with the name of each entry in a directory and whether it is a directory. A missing directory has no entries.
 pub(super) fn for_each_entry(directory: &Path, mut each: impl FnMut(&str, bool)) -> Result<()> {
     let failed = |error: &io::Error| StoreError::io(format!("list {}", directory.display()), error);
     let entries = match fs::read_dir(directory) {
@@ -303,7 +303,7 @@ pub(super) fn for_each_entry(directory: &Path, mut each: impl FnMut(&str, bool))
     Ok(())
 }
 
-/// Makes a directory; whether it was absent.
+/// Creates a directory. Returns whether it was missing.
 fn make_directory(path: &Path) -> Result<bool> {
     match fs::create_dir(path) {
         Ok(()) => Ok(true),
@@ -312,7 +312,7 @@ fn make_directory(path: &Path) -> Result<bool> {
     }
 }
 
-/// Makes a directory and those above it, each durable in the one above.
+/// Creates a directory and its missing parents. Each is durable in its parent.
 pub(super) fn make_directories(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -323,7 +323,7 @@ pub(super) fn make_directories(path: &Path) -> Result<()> {
     sync_directory(parent)
 }
 
-/// Removes a directory and those in it as far as they are empty.
+/// Removes a directory and its subdirectories, as far as they are empty.
 fn remove_empty(path: &Path) -> Result<()> {
     let mut inner = Vec::new();
     for_each_entry(path, |name, is_dir| inner.extend(is_dir.then(|| path.join(name))))?;

@@ -1,5 +1,5 @@
-//! Checks that an unmounted store is consistent: every object has its file, attributes and checksums, and nothing is
-//! stray.
+//! Checks that an unmounted store is consistent: every object has its file, attributes and checksums, and there are no
+//! stray files or records.
 
 use super::backend::Backend;
 use super::db::unseal;
@@ -17,13 +17,13 @@ use nacre_types::ids::{PgId, PoolId};
 use nacre_types::object::ObjectId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How much of a file is read at a time, in bytes.
+/// Number of bytes read from a file at a time.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Something wrong with a [`super::FileStore`].
+/// An inconsistency of a [`super::FileStore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileFinding {
-    /// The journal lost what was durable.
+    /// Durable data was lost from the journal.
     Loss(String),
     /// A record can't be decoded: column family and key.
     Undecodable(&'static str, Vec<u8>),
@@ -31,30 +31,30 @@ pub enum FileFinding {
     NoCollection(PgId, &'static str),
     /// An object's file is missing.
     NoFile(ObjectId),
-    /// The file is not as long as the object: object, its size, the file's.
+    /// The file does not have the size of the object: object, its size, the file's size.
     WrongSize(ObjectId, u64, u64),
-    /// An attribute is missing or not what was set.
+    /// An attribute is missing or does not have the value that was set.
     BadAttribute(ObjectId, String),
-    /// A block's contents are not what the checksum covers (deep checks only): object and block.
+    /// The contents of a block do not match its checksum (deep checks only): object and block.
     BadData(ObjectId, u64),
     /// The file can't be read (deep checks only).
     Unreadable(ObjectId),
     /// Two objects have the same number.
     NumberTwice(u64),
-    /// A number in use is beyond what is recorded as given out.
+    /// A number in use is not below the recorded next number.
     NumberTooHigh(u64),
     /// Checksums, attributes or an omap that belong to no object: column family and number.
     Stray(&'static str, u64),
     /// A file that belongs to no object.
     StrayFile(String),
-    /// The pool's recorded usage is not what its objects take: pool, recorded, found.
+    /// The recorded usage of a pool differs from the usage of its objects: pool, recorded, found.
     WrongUsage(PoolId, PoolUsage, PoolUsage),
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileFsckReport {
-    /// What is wrong; empty for a sound store.
+    /// The inconsistencies; empty for a consistent store.
     pub findings: Vec<FileFinding>,
     /// Objects checked.
     pub objects: u64,
@@ -176,7 +176,7 @@ impl Check<'_> {
             return Ok(());
         }
         let parts = object.extents(0, size_of_data);
-        // Behind the last block that was written a file may end early.
+        // A file may end early after the last block that was written.
         let written_to = parts.last().map_or(0, |(at, len)| at + len);
         if size > size_of_data || size < written_to {
             self.add(FileFinding::WrongSize(oid.clone(), size_of_data, size));
@@ -206,7 +206,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Entries that begin with a number: it must be that of an object.
+    /// Checks entries whose key begins with a number: it must be the number of an object.
     fn numbered(&mut self, family: Family, name: &'static str) -> Result<()> {
         let backend = self.backend;
         let mut stray = BTreeSet::new();
@@ -231,7 +231,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Files in collections: each must be an object's.
+    /// Checks the files in collections: each must belong to an object.
     fn files(&mut self) -> Result<()> {
         let mut stray = Vec::new();
         for coll in &self.collections {

@@ -1,4 +1,4 @@
-//! The mounted store: its parts, how much room there is, and what is known of collections and objects.
+//! The mounted store: its parts, free space, and the cached state of collections and objects.
 
 use super::backend::Backend;
 use super::collection::{Collection, Entry};
@@ -25,9 +25,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a measurement of the file system's free space is good for.
+/// How long a measurement of the file system's free space is used.
 const FILE_SYSTEM_TTL: Duration = Duration::from_millis(100);
-/// The most damaged objects that are remembered.
+/// Maximum number of damaged objects that are remembered.
 const MAX_DAMAGED: usize = 1024;
 
 /// The mounted store, shared with its threads.
@@ -41,21 +41,21 @@ pub(super) struct Inner {
     pub(super) queue: Queue,
     pub(super) counters: Counters,
     pub(super) next_number: AtomicU64,
-    /// Collections that were removed stay, marked so.
+    /// Removed collections stay in the map and are marked as removed.
     pub(super) collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
     pub(super) superblock: Mutex<SuperblockLog>,
     pub(super) reserved: Arc<AtomicU64>,
-    /// What the file system had free, and when.
+    /// Free bytes of the file system, and when they were measured.
     pub(super) file_system: Mutex<Option<(Instant, u64)>>,
     pub(super) stopped: OnceLock<StoreError>,
     pub(super) events: Arc<dyn StoreEvents>,
     pub(super) damaged: Mutex<HashSet<ObjectId>>,
-    /// Held for as long as the store is mounted.
+    /// Held while the store is mounted.
     pub(super) _lock: StoreLock,
 }
 
 impl Inner {
-    /// Fails where the store has stopped.
+    /// Fails if the store has stopped.
     pub(super) fn check(&self) -> Result<()> {
         match self.stopped.get() {
             Some(error) => Err(error.clone()),
@@ -63,7 +63,7 @@ impl Inner {
         }
     }
 
-    /// Stops the store for good; returns what every later call gets.
+    /// Stops the store permanently. Returns the error for all later calls.
     pub(super) fn stop(&self, error: StoreError) -> StoreError {
         let stopped = StoreError::Stopped(error.to_string().into());
         if self.stopped.set(stopped.clone()).is_ok() {
@@ -73,7 +73,7 @@ impl Inner {
         stopped
     }
 
-    /// Logs damage once per object.
+    /// Records that an object is damaged, and logs it once per object. Returns `error`.
     pub(super) fn damaged(&self, oid: &ObjectId, error: StoreError) -> StoreError {
         let mut damaged = self.damaged.lock();
         if damaged.len() < MAX_DAMAGED && damaged.insert(oid.clone()) {
@@ -82,7 +82,7 @@ impl Inner {
         error
     }
 
-    /// Whether a transaction that takes so much may begin.
+    /// Checks whether there is space for a transaction that takes `wanted_bytes`.
     pub(super) fn admit(&self, wanted_bytes: u64, writes_no_data: bool) -> Result<()> {
         self.check()?;
         if writes_no_data {
@@ -110,7 +110,7 @@ impl Inner {
         Ok(free)
     }
 
-    /// Bytes of the file system that may be written: what it must keep and what is on its way left out.
+    /// Bytes that can still be written to the file system, without the reserve and the transactions in flight.
     pub(super) fn file_system_room(&self) -> Result<u64> {
         let kept = self.config.min_free_bytes.saturating_add(self.queue.pending_bytes());
         Ok(self.file_system_free()?.saturating_sub(kept))
@@ -123,7 +123,7 @@ impl Inner {
         }
     }
 
-    /// Bytes that data may still take.
+    /// Bytes still available for data.
     pub(super) fn available_bytes(&self) -> u64 {
         let room = self.file_system_room().unwrap_or(0);
         match self.config.device_bytes {
@@ -142,7 +142,7 @@ impl Inner {
         Arc::clone(self.collections.write().entry(coll).or_insert_with(fresh))
     }
 
-    /// The most objects whose records a collection keeps. To be asked without a collection's lock.
+    /// Maximum number of object records that a collection keeps. Must be called without a collection's lock.
     pub(super) fn cache_limit(&self) -> usize {
         let collections = self.collections.read().len().max(1);
         (self.config.cached_objects / collections).max(64)
@@ -161,14 +161,14 @@ impl Inner {
         }
         let before = collection.entries.len();
         let result = f(&mut collection);
-        // Looking costs time where nothing can be evicted yet: only after a record came in.
+        // Trimming costs time even if nothing can be evicted yet, so it runs only after a record was added.
         if collection.entries.len() > before {
             collection.trim(limit, self.queue.applied());
         }
         result
     }
 
-    /// Runs `f` on a locked collection whose log and values are in the database.
+    /// Runs `f` on a locked collection whose log and values are in the database. Waits for pending changes first.
     pub(super) fn with_meta<R>(&self, coll: PgId, f: impl Fn(&Collection) -> Result<R>) -> Result<R> {
         loop {
             let pending = self.with(coll, |collection| {
@@ -184,7 +184,8 @@ impl Inner {
         }
     }
 
-    /// Runs `f` on the number of an object whose omap is in the database; `None` for one without.
+    /// Runs `f` with the number of an object whose omap is in the database, or `None` if it has no omap. Waits for pending
+    /// changes first.
     pub(super) fn with_omap<R>(
         &self,
         coll: PgId,
@@ -208,7 +209,7 @@ impl Inner {
         }
     }
 
-    /// What is known of an object, loaded where it is not; `None` for an absent one of which nothing is pending.
+    /// The cached state of an object, loaded if necessary. `None` if the object does not exist and nothing of it is pending.
     pub(super) fn entry<'a>(
         &self,
         collection: &'a mut Collection,
@@ -242,7 +243,7 @@ impl Inner {
         Ok(Some(object))
     }
 
-    /// Objects with `from <= id < to`, at most `max`: what the database has, with what is pending over it.
+    /// Objects with `from <= id < to`, at most `max`: the contents of the database, with pending changes applied.
     pub(super) fn list(
         &self,
         collection: &Collection,
@@ -268,7 +269,7 @@ impl Inner {
             found.insert(oid);
             Ok(found.len() < wanted)
         })?;
-        // Behind a page of the database that was cut short nothing is known.
+        // Nothing is known about ids after the last one of a page that was cut short.
         let last = if found.len() >= wanted { found.last().cloned() } else { None };
         for (oid, entry) in known().take_while(|(oid, _)| last.as_ref().is_none_or(|last| *oid <= last)) {
             if entry.object.is_some() {
@@ -282,7 +283,7 @@ impl Inner {
     }
 }
 
-/// Reads the values of an object's attributes; says which are damaged.
+/// Loads the values of an object's attributes. The inner result is an error if an attribute is damaged.
 pub(super) fn load_attrs(
     backend: &Backend,
     coll: PgId,
@@ -305,7 +306,7 @@ pub(super) fn load_attrs(
         };
         attr.value = match with_file.filter(|value| matches(value)) {
             Some(value) => Some(value.into()),
-            // One that did not fit the file went there too.
+            // An attribute that did not fit the file is in the database.
             None => {
                 let value = backend.db.get(Family::Attrs, &attr_key(number, &attr.name))?;
                 value.filter(|value| matches(value))
@@ -323,7 +324,7 @@ pub(super) fn attr_value(oid: &ObjectId, attr: &Attr) -> Result<Bytes> {
     attr.value.clone().ok_or_else(damaged)
 }
 
-/// A page of an omap; `take` makes an entry of key and value and says how many bytes it counts for.
+/// A page of an omap. `take` converts an entry and returns the number of bytes that it counts for.
 pub(super) fn omap_page<T>(
     inner: &Inner,
     number: Option<u64>,

@@ -1,8 +1,8 @@
 //! The write-ahead journal: a ring of checksummed entries in one file (docs/format/filestore.md).
 //!
-//! One entry holds the records of one group commit. At most one entry is written and not yet synced at any time, so
-//! only the last can be torn. Two header blocks, written in turn, say where the ring begins and up to which record it
-//! was durable: a ring that ends before that is damaged, not cut short.
+//! One entry contains the records of one group commit. At most one entry is written and not yet synced at any time, so
+//! only the last entry can be torn. Two header blocks, written in turn, record where the ring begins and up to which record it
+//! was durable. A ring that ends before that record is damaged, not torn.
 
 use super::step::{self, Record};
 use super::sys;
@@ -18,28 +18,28 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 
-/// Entries begin at multiples of this, in bytes; so large is a header block.
+/// Alignment of entries and size of a header block, in bytes.
 const ALIGN: u64 = 4096;
-/// Where the ring begins in the file.
+/// Offset of the ring in the file.
 const RING_AT: u64 = 2 * ALIGN;
 const HEADER_MAGIC: &[u8; 8] = b"nacrefsj";
 const ENTRY_MAGIC: &[u8; 8] = b"nacrefse";
 const ENTRY_HEADER_BYTES: usize = 64;
-/// How far behind an unreadable entry header further entries are looked for.
+/// Range behind an unreadable entry header that is searched for further entries, in bytes.
 const SEARCH_BYTES: u64 = 16 << 20;
-/// Payloads from this size on are written from where they are.
+/// Payload parts of at least this size are written without copying.
 const BY_REFERENCE_BYTES: usize = 32 << 10;
-/// The smallest ring, in bytes.
+/// Minimum size of the ring, in bytes.
 pub(super) const MIN_BYTES: u64 = 1 << 20;
 
-/// Where the ring begins, and what was durable.
+/// The start of the ring, and what was durable when the header was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Header {
     generation: u64,
     capacity: u64,
-    /// Position of the first entry that is needed; positions only grow, the ring wraps.
+    /// Position of the first entry that is needed. Positions only grow; the ring wraps.
     start: u64,
-    /// Every record with a number up to this was durable in the journal.
+    /// Every record up to this number was durable in the journal.
     watermark: u64,
 }
 
@@ -72,7 +72,7 @@ impl Header {
     }
 }
 
-/// What an entry says of itself.
+/// The header of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EntryHeader {
     body_crc: u32,
@@ -133,28 +133,28 @@ pub(super) struct Journal {
     uuid: Uuid,
     header: Mutex<Header>,
     capacity: u64,
-    /// Position behind the last entry.
+    /// Position after the last entry.
     head: AtomicU64,
     /// Position of the first entry that is needed.
     tail: AtomicU64,
-    /// Last record and end of each entry since the first that is needed.
+    /// Last record and end position of each entry from the first needed one.
     ends: Mutex<VecDeque<(u64, u64)>>,
 }
 
-/// How reading a journal ended.
+/// The result of reading a journal.
 #[derive(Debug)]
 pub(super) struct End {
     /// Number of the last record read, 0 if there was none.
     pub(super) last_seq: u64,
-    /// Every record up to this was durable, in the journal or by now in the files.
+    /// Every record up to this number was durable, in the journal or meanwhile in the files.
     pub(super) watermark: u64,
-    /// What is missing of what was durable, where the ring itself shows it.
+    /// Durable data that is missing, if the ring itself shows it.
     pub(super) loss: Option<String>,
 }
 
 impl Journal {
-    /// Makes an empty journal of `bytes` on a new file, or, with `reuse`, on the file or device that is there. Durable on
-    /// return, its name in the directory apart.
+    /// Creates an empty journal of `bytes` in a new file or, with `reuse`, in the existing file or device. Durable on
+    /// return, except for its name in the directory.
     pub(super) fn create(path: &Path, uuid: Uuid, bytes: u64, reuse: bool) -> Result<()> {
         let failed = |error: &io::Error| StoreError::io(format!("create {}", path.display()), error);
         let mut options = OpenOptions::new();
@@ -181,7 +181,7 @@ impl Journal {
     pub(super) fn open(path: &Path, uuid: Uuid) -> Result<Journal> {
         let failed = |error: &io::Error| StoreError::io(format!("open {}", path.display()), error);
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed(&e))?;
-        // Seeking tells the size of devices too.
+        // Seeking also returns the size of devices.
         let len = (&file).seek(SeekFrom::End(0)).map_err(|e| failed(&e))?;
         let mut blocks = vec![0; RING_AT as usize];
         match file.read_exact_at(&mut blocks, 0) {
@@ -214,27 +214,27 @@ impl Journal {
         self.capacity
     }
 
-    /// The most bytes of records that one entry takes.
+    /// Maximum size in bytes of the records in one entry.
     pub(super) fn max_entry(&self) -> u64 {
         self.capacity / 2
     }
 
-    /// Bytes of entries that are needed.
+    /// Bytes in entries that are needed.
     pub(super) fn used(&self) -> u64 {
         self.head.load(Ordering::Acquire) - self.tail.load(Ordering::Acquire)
     }
 
-    /// Position behind the last entry.
+    /// Position after the last entry.
     pub(super) fn head(&self) -> u64 {
         self.head.load(Ordering::Acquire)
     }
 
-    /// Whether an entry of about so many bytes of records fits.
+    /// Whether an entry with about `bytes` bytes of records fits.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.used() + bytes + bytes / 8 + 2 * ALIGN <= self.capacity
     }
 
-    /// Calls `each` with the records of every entry, from the first that is needed. May be called again.
+    /// Calls `each` with the records of every entry, starting at the first one that is needed. May be called again.
     pub(super) fn replay(&self, mut each: impl FnMut(u64, Vec<Record>) -> Result<()>) -> Result<End> {
         let watermark = self.header.lock().watermark;
         let mut end = End { last_seq: 0, watermark, loss: None };
@@ -294,7 +294,7 @@ impl Journal {
         Ok((crc32c(&body) == header.body_crc).then(|| body.into()))
     }
 
-    /// The first record of an entry behind the unreadable one at `position`: proof that this one was durable.
+    /// The first record of an entry behind the unreadable one at `position`, which proves that the unreadable one was durable.
     fn later_entry(&self, position: u64, length: Option<u64>, after: u64) -> Result<Option<u64>> {
         let (from, to) = match length {
             Some(length) => (position + length, position + length + ALIGN),
@@ -319,8 +319,8 @@ impl Journal {
         Ok(None)
     }
 
-    /// Appends an entry of `records`, of which the first has the number `first_seq`. Durable after [`Journal::sync`]. The
-    /// caller has made sure that there is room.
+    /// Appends an entry of `records`, the first of which has the number `first_seq`. Durable after [`Journal::sync`]. The
+    /// caller ensures that there is room.
     pub(super) fn append(&self, first_seq: u64, records: &[&Record]) -> Result<()> {
         fail::fail_point!("filestore::journal_write", |_| Err(StoreError::Io {
             what: "write the journal (failpoint)".into(),
@@ -363,8 +363,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The position behind the last entry all of whose records are numbered `seq` or less. Entries before it are asked
-    /// for no more.
+    /// The position after the last entry whose records all have numbers up to `seq`. Entries before it are not returned
+    /// again.
     pub(super) fn end_of(&self, seq: u64) -> Option<u64> {
         let mut ends = self.ends.lock();
         let mut found = None;
@@ -387,14 +387,14 @@ impl Journal {
         self.file.sync_data().map_err(|e| self.failed("fsync", &e))
     }
 
-    /// Records that everything up to the record `seq` is durable; itself durable with the next sync.
+    /// Records that everything up to the record `seq` is durable. The watermark itself is durable with the next sync.
     pub(super) fn set_watermark(&self, seq: u64) -> Result<()> {
         let mut header = self.header.lock();
         header.watermark = header.watermark.max(seq);
         self.write_header(&mut header)
     }
 
-    /// Gives back the entries before `position`. Durable on return.
+    /// Releases the entries before `position`. Durable on return.
     pub(super) fn trim(&self, position: u64) -> Result<()> {
         fail::fail_point!("filestore::trim", |_| Err(StoreError::Io {
             what: "trim the journal (failpoint)".into(),
@@ -409,9 +409,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Empties the ring and says that records up to `seq` are not needed any more. Durable on return.
+    /// Empties the ring and records that records up to `seq` are no longer needed. Durable on return.
     pub(super) fn reset(&self, seq: u64) -> Result<()> {
-        // What is behind the last good entry must not be taken for a later one.
+        // Skips a whole ring, so that old data behind the last good entry is not taken for a later entry.
         let position = self.head() + self.capacity;
         self.header.lock().watermark = seq;
         self.head.store(position, Ordering::Release);
@@ -424,7 +424,7 @@ impl Journal {
         self.file.write_all_at(&header.encode(self.uuid), at).map_err(|e| self.failed("write", &e))
     }
 
-    /// Splits a range of the ring where it wraps: offset in the file, and from and to in the range.
+    /// Splits a range of the ring where it wraps. Each piece is an offset in the file and its start and end in the range.
     fn pieces(&self, position: u64, len: usize) -> [(u64, usize, usize); 2] {
         let at = position % self.capacity;
         let first = len.min((self.capacity - at) as usize);
@@ -527,7 +527,7 @@ mod tests {
             file.write_all_at(&[byte[0] ^ 1], at).unwrap();
         };
         let (_directory, path, uuid) = filled(&[100, 5000, 100]);
-        // Entries at 0, 4096 and 12288. In the last one: cut short, as far as anybody can tell.
+        // Entries are at 0, 4096 and 12288. Damage in the last one can't be distinguished from a torn write.
         flip(&path, RING_AT + 12_288 + 80);
         assert_eq!(read(&path, uuid), (vec![1, 2], None));
         let journal = Journal::open(&path, uuid).unwrap();
@@ -539,7 +539,7 @@ mod tests {
             let (seen, loss) = read(&path, uuid);
             assert!(seen == [1] && loss.is_some(), "{at}: {seen:?} {loss:?}");
         }
-        // Of the two headers one may go.
+        // One of the two headers may be lost.
         let (_directory, path, uuid) = filled(&[100]);
         Journal::open(&path, uuid).unwrap().set_watermark(1).unwrap();
         flip(&path, 9);

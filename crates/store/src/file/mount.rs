@@ -1,4 +1,4 @@
-//! Making a store, and opening one: what belongs together, what was lost, and recovery from the journal.
+//! Creating a store, and opening one: checks that its parts belong together, detects losses and recovers from the journal.
 
 use super::FileStoreConfig;
 use super::apply::{self, Applier};
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// What a store directory is recognised by: the file `type`, as in Ceph.
+/// Contents of the file `type`, which identifies a store directory, as in Ceph.
 const TYPE: &str = "filestore\n";
 
 /// The store's identity and state, in the file `label`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Label {
-    /// What the journal and the database name.
+    /// The uuid that the journal and the database contain.
     pub(super) uuid: Uuid,
     /// Identity of the contents.
     pub(super) incarnation: Incarnation,
@@ -37,7 +37,7 @@ impl Label {
     }
 }
 
-/// Makes an empty store in `directory`.
+/// Creates an empty store in `directory`.
 pub(super) fn mkfs(directory: &Path, config: &FileStoreConfig) -> Result<Incarnation> {
     let failed =
         |path: &Path, error: &std::io::Error| StoreError::io(format!("create {}", path.display()), error);
@@ -66,12 +66,12 @@ pub(super) fn mkfs(directory: &Path, config: &FileStoreConfig) -> Result<Incarna
     apply::write_commit_seq(&current, 0)?;
     label.write(directory)?;
     sync_directory(&current)?;
-    // Last: what makes the directory a store.
+    // Written last: this file makes the directory a store.
     write_atomically(&directory.join("type"), &[TYPE.as_bytes()])?;
     Ok(label.incarnation)
 }
 
-/// A store's parts, opened, recovered and found to belong together.
+/// The parts of a store, opened, checked to belong together and recovered.
 pub(super) struct Opened {
     pub(super) lock: StoreLock,
     pub(super) label: Label,
@@ -79,16 +79,16 @@ pub(super) struct Opened {
     pub(super) backend: Backend,
     pub(super) journal: Journal,
     pub(super) state: DbState,
-    /// The last record that there is.
+    /// The number of the last record.
     pub(super) last_seq: u64,
-    /// Records that were carried out again.
+    /// Number of records that were replayed.
     pub(super) replayed: u64,
-    /// What was lost of what was durable (rule B3).
+    /// Description of durable data that was lost (rule B3).
     pub(super) loss: Option<String>,
 }
 
-/// Opens the store in `directory` and carries out again what the journal has beyond the last sync. A store that lost something
-/// has a new identity from here on: opening it removes what shows the loss.
+/// Opens the store in `directory` and replays the journal's records since the last sync. A store that lost data gets a new
+/// identity immediately, because opening it removes the evidence of the loss.
 pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened> {
     let path = directory.display().to_string();
     let wrong = |reason: &str| StoreError::WrongStore { path: path.clone(), reason: reason.into() };
@@ -106,7 +106,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
     let state = backend.db.state()?;
     let committed = match apply::read_commit_seq(&current)? {
         Some(seq) if seq >= state.position.seq => {
-            // Objects and logs would be those of an earlier time, with nothing to tell which.
+            // Objects and logs would be of an earlier time, and it could not be determined which.
             let detail = format!("it ends before record {}, but was durable up to {seq}", state.position.seq);
             return Err(StoreError::corrupt("metadata database", detail));
         }
@@ -122,7 +122,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
     let journal = Journal::open(&directory.join("journal"), label.uuid)?;
     let mut applier = Applier::new(&state);
     let mut replayed = 0;
-    // Twice: names that files have later must be known before the first record is carried out.
+    // In two passes: later names of files must be known before the first record is executed.
     let end = journal.replay(|_, records| {
         records.iter().for_each(|record| applier.note(record));
         Ok(())

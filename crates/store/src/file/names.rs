@@ -1,8 +1,8 @@
-//! Names of objects' files: `NAME_KEY_SNAP_HASH_NAMESPACE_POOL_NUMBER_ff`, escaped, as Ceph's long-file-name index
-//! writes them (docs/format/filestore.md).
+//! Names of objects' files: `NAME_KEY_SNAP_HASH_NAMESPACE_POOL_NUMBER_ff`, escaped as in Ceph's long-file-name index
+//! (docs/format/filestore.md).
 //!
-//! The number stands where Ceph has the generation: each incarnation of an object has one of its own, so that no name
-//! is ever used twice and replaying a journal can't take one file for another.
+//! The number takes the place of Ceph's generation. Each incarnation of an object has its own number, so no name
+//! is ever reused and a journal replay can't confuse two files.
 
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use nacre_types::ids::PgId;
@@ -11,12 +11,12 @@ use std::fmt::Write;
 
 /// The longest file name, in bytes (`NAME_MAX`).
 const MAX_FILE_NAME_BYTES: usize = 255;
-/// Bytes of a long name that stay readable.
+/// Length of the readable part of a long name, in bytes.
 const LONG_PREFIX_BYTES: usize = 200;
-/// The attribute in which a file with a shortened name keeps the whole one, as in Ceph.
+/// The extended attribute that holds the full name of a file with a shortened name, as in Ceph.
 pub(super) const LONG_NAME_XATTR: &str = "user.cephos.lfn3";
 
-/// Appends `text` so that it holds no separators and begins with nothing special.
+/// Appends `text` with separators and special characters escaped.
 fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -29,11 +29,11 @@ fn escape(out: &mut String, text: &str) {
     }
 }
 
-/// The whole escaped name of the file with an object's incarnation.
+/// The full escaped name of the file for an object's incarnation.
 pub(super) fn full(oid: &ObjectId, number: u64) -> String {
     let mut out = String::with_capacity(oid.name().len() + 48);
     let mut name = oid.name();
-    // What would hide the file or look like a directory of hashes.
+    // A leading dot would hide the file, and `DIR_` would look like a hash directory.
     if name.starts_with('.') {
         out.push_str("\\.");
         name = &name[1..];
@@ -56,7 +56,7 @@ pub(super) fn full(oid: &ObjectId, number: u64) -> String {
     out
 }
 
-/// The name of the file on disk, and whether it is shortened.
+/// The file's name on disk, and whether it is shortened.
 pub(super) fn file_name(oid: &ObjectId, number: u64) -> (String, bool) {
     let full = full(oid, number);
     if full.len() <= MAX_FILE_NAME_BYTES {
@@ -67,7 +67,7 @@ pub(super) fn file_name(oid: &ObjectId, number: u64) -> (String, bool) {
     (format!("{}_{:08X}_{of_name:08x}_{number:x}_long", &full[..cut], oid.hash()), true)
 }
 
-/// The placement hash in a file's name.
+/// The placement hash in a file name.
 pub(super) fn hash_of(file_name: &str) -> Option<u32> {
     let mut parts = file_name.rsplit('_');
     let hash = match parts.next()? {
@@ -78,7 +78,7 @@ pub(super) fn hash_of(file_name: &str) -> Option<u32> {
     u32::from_str_radix(hash, 16).ok()
 }
 
-/// The number in a file's name.
+/// The number in a file name.
 pub(super) fn number_of(file_name: &str) -> Option<u64> {
     let mut parts = file_name.rsplit('_');
     match parts.next()? {

@@ -1,7 +1,7 @@
-//! An object's record: what the database knows of a file, checksums of its blocks included.
+//! An object's record: the properties of its file in the database, including the checksums of its blocks.
 //!
-//! Checksums are CRC-32C over [`BLOCK_BYTES`] of data, zeros behind the object's end, kept in chunks of
-//! [`CHUNK_BLOCKS`]. A block without one was never written and reads as zeros (docs/format/filestore.md).
+//! Checksums are CRC-32C over [`BLOCK_BYTES`] of data, padded with zeros after the object's end, and are stored in chunks of
+//! [`CHUNK_BLOCKS`]. A block without a checksum was never written and reads as zeros (docs/format/filestore.md).
 
 use super::db::{Db, seal, sums_key, unseal};
 use super::step::Family;
@@ -11,11 +11,11 @@ use nacre_types::object::ObjectId;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What a checksum covers, in bytes.
+/// Bytes that one checksum covers.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-// The checksums that written data brings along are taken as they are.
+// Checksums that are passed with written data can be used directly.
 const _: () = assert!(BLOCK_BYTES as usize == nacre_types::crc32c::BLOCK_BYTES);
-/// Checksums of so many blocks are one entry of the database.
+/// Number of checksums in one entry of the database.
 pub(super) const CHUNK_BLOCKS: u64 = 64;
 
 /// Checksums of [`CHUNK_BLOCKS`] blocks.
@@ -52,7 +52,7 @@ impl Chunk {
 
 #[derive(Clone, Debug)]
 enum Slot {
-    /// In the database.
+    /// In the database, not loaded.
     Unloaded,
     /// No block of the chunk was written.
     Hole,
@@ -63,23 +63,23 @@ enum Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Attr {
     pub(super) name: Box<str>,
-    /// The value; `None` where it is damaged.
+    /// The value, or `None` if it is damaged.
     pub(super) value: Option<Bytes>,
     pub(super) crc: u32,
-    /// Whether it is with the file, not in the database.
+    /// Whether it is stored with the file instead of in the database.
     pub(super) inline: bool,
 }
 
-/// An object as the store works with it.
+/// An object's record in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
-    /// The incarnation's number.
+    /// Number of the object's incarnation.
     pub(super) number: u64,
     pub(super) size: u64,
     pub(super) has_omap: bool,
     pub(super) present_blocks: u64,
     pub(super) stored_bytes: u64,
-    /// By name.
+    /// Sorted by name.
     pub(super) attrs: Vec<Attr>,
     slots: Vec<Slot>,
 }
@@ -122,7 +122,7 @@ impl Object {
         seal(record.expect("invariant: records hold no unsized sequences"))
     }
 
-    /// Decodes a record; attributes come without their values.
+    /// Decodes a record. The values of attributes are not included.
     pub(super) fn decode(oid: &ObjectId, sealed: &[u8]) -> Result<Object> {
         let damaged = |detail: &str| StoreError::corrupt(format!("record of {oid}"), detail);
         let record = unseal(sealed).ok_or_else(|| damaged("checksum mismatch"))?;
@@ -148,12 +148,12 @@ impl Object {
         })
     }
 
-    /// A new object of another number with this one's data, attributes and omap.
+    /// A copy with another number, and with the same data, attributes and omap.
     pub(super) fn copy(&self, number: u64) -> Object {
         Object { number, ..self.clone() }
     }
 
-    /// Bytes of blocks that were written.
+    /// Bytes in blocks that were written.
     pub(super) fn allocated_bytes(&self) -> u64 {
         self.present_blocks * BLOCK_BYTES
     }
@@ -178,7 +178,7 @@ impl Object {
         Ok(())
     }
 
-    /// The checksum of a block, `None` for one never written. Its chunk must be loaded.
+    /// The checksum of a block, or `None` if it was never written. Its chunk must be loaded.
     pub(super) fn sum(&self, block: u64) -> Option<u32> {
         match self.slots.get((block / CHUNK_BLOCKS) as usize) {
             None | Some(Slot::Hole) => None,
@@ -190,7 +190,7 @@ impl Object {
         }
     }
 
-    /// Sets or removes a block's checksum, whose chunk must be loaded; returns the chunk.
+    /// Sets or removes the checksum of a block, whose chunk must be loaded. Returns the number of the chunk.
     pub(super) fn set_sum(&mut self, block: u64, sum: Option<u32>) -> u32 {
         let (slot, at) = ((block / CHUNK_BLOCKS) as usize, (block % CHUNK_BLOCKS) as usize);
         if self.slots.len() <= slot {
@@ -225,7 +225,7 @@ impl Object {
         slot as u32
     }
 
-    /// Sets the size and what follows from it. The checksums of the last block must be loaded.
+    /// Sets the size and the values derived from it. The checksum of the last block must be loaded.
     pub(super) fn set_size(&mut self, size: u64) {
         self.size = size;
         self.slots.resize(chunks_of(size), Slot::Hole);
@@ -235,7 +235,7 @@ impl Object {
         self.stored_bytes = self.allocated_bytes() - missing;
     }
 
-    /// The entry of a chunk, `None` where there is none to be.
+    /// The encoded entry of a chunk, or `None` if the chunk has no entry.
     pub(super) fn encode_chunk(&self, chunk: u32) -> Option<Bytes> {
         match self.slots.get(chunk as usize) {
             Some(Slot::Known(chunk)) => Some(chunk.encode()),
@@ -243,13 +243,13 @@ impl Object {
         }
     }
 
-    /// The chunks that may have an entry.
+    /// The chunks that may have an entry in the database.
     pub(super) fn chunks(&self) -> impl Iterator<Item = u32> + '_ {
         let there = |slot: &Slot| !matches!(slot, Slot::Hole);
         self.slots.iter().enumerate().filter(move |(_, slot)| there(slot)).map(|(at, _)| at as u32)
     }
 
-    /// Written parts of `offset..end` as offset and length in bytes, cut to the object's size. Checksums must be loaded.
+    /// The written parts of `offset..end` as offset and length in bytes, limited to the object's size. Checksums must be loaded.
     pub(super) fn extents(&self, offset: u64, end: u64) -> Vec<(u64, u64)> {
         let end = end.min(self.size);
         let mut found: Vec<(u64, u64)> = Vec::new();
@@ -328,7 +328,7 @@ mod tests {
         let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let oid = ObjectId::new(PoolId(3), "", "", "fuzzed");
         let seeds = vec![object().encode().to_vec(), Object::new(1).encode().to_vec()];
-        // A slot for each chunk of the claimed size, which is limited to 4 GiB.
+        // One slot for each chunk of the claimed size, which is limited to 4 GiB.
         let target = Target { repair: reseal, ..Target::new("filestore-object", corpus, seeds) };
         target.run(|input| Some(Object::decode(&oid, input).ok()?.encode().to_vec()));
         let seeds = vec![object().encode_chunk(0).unwrap().to_vec()];

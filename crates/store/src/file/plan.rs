@@ -1,5 +1,5 @@
-//! From a transaction to a record: checks everything that can fail, works out new records, checksums and steps, and
-//! queues them. Nothing of the collection changes before the record is queued. Copies are in [`copy`].
+//! Resolves a transaction into a record: checks everything that can fail, computes new records, checksums and steps, and
+//! queues them. The collection is not changed before the record is queued. Copies are in [`copy`].
 
 mod copy;
 
@@ -25,17 +25,17 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// More chunks of checksums than this are removed as a range.
+/// If more chunks of checksums than this are removed, a range deletion is used.
 const MANY_CHUNKS: usize = 64;
 
-/// An object as the transaction has changed it so far.
+/// An object with the changes of the transaction so far.
 struct Draft {
     entry: Entry,
-    /// Stored and allocated bytes before, `None` for an absent object.
+    /// Stored and allocated bytes before the transaction, or `None` if the object did not exist.
     before: Option<(u64, u64)>,
     changed: bool,
     omap_changed: bool,
-    /// Chunks of checksums of the present incarnation that changed.
+    /// Changed chunks of checksums of the current incarnation.
     chunks: BTreeSet<u32>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What the transaction may take of space, from above.
+    /// Upper estimate of the space in bytes that the transaction takes.
     fn wanted_bytes(&mut self, txn: &Transaction) -> Result<u64> {
         let mut wanted = 0;
         for op in &txn.ops {
@@ -229,7 +229,7 @@ impl<'a> Plan<'a> {
                 TxnOp::LogTrim(to) => {
                     self.meta_changed = true;
                     let first = keys::collection(self.id).to_vec().into();
-                    // The key after that of `to`.
+                    // The key after the one of `to`.
                     let end = [&keys::log(self.id, *to)[..], &[0]].concat().into();
                     self.steps.push(Step::DeleteRange { family: Family::Log, first, end });
                 }
@@ -274,7 +274,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// The draft of an object, as it is if the transaction has not touched it yet.
+    /// The draft of an object. It is loaded if the transaction has not used the object before.
     fn draft(&mut self, oid: &ObjectId) -> Result<&mut Draft> {
         if !self.drafts.contains_key(oid) {
             let entry = self.inner.entry(self.collection, oid)?.cloned().unwrap_or_default();
@@ -299,7 +299,7 @@ impl<'a> Plan<'a> {
         Ok(self.draft(oid)?.entry.object.is_some())
     }
 
-    /// The object's number; created where it is absent.
+    /// Marks the object as changed and returns its number. Creates the object if it does not exist.
     fn existing_or_new(&mut self, oid: &ObjectId) -> Result<u64> {
         let draft = self.draft(oid)?;
         draft.changed = true;
@@ -329,7 +329,7 @@ impl<'a> Plan<'a> {
         }) as FileIndex
     }
 
-    /// The file of an object that is there.
+    /// The file of an existing object.
     fn own_file(&mut self, oid: &ObjectId) -> FileIndex {
         let number = self.object(oid).number;
         self.file(oid, number)
@@ -340,7 +340,7 @@ impl<'a> Plan<'a> {
         self.steps.push(Step::DeleteRange { family, first, end });
     }
 
-    /// Loads the checksums of a range and of what is the last block now.
+    /// Loads the checksums of a range and of the current last block.
     fn load(&mut self, oid: &ObjectId, offset: u64, end: u64) -> Result<()> {
         let db = &self.inner.backend.db;
         let object = self.drafts.get_mut(oid).and_then(|draft| draft.entry.object.as_mut());
@@ -350,7 +350,7 @@ impl<'a> Plan<'a> {
         object.load_sums(db, oid, size.saturating_sub(1), size)
     }
 
-    /// A block as it is now, verified. Its checksum must be loaded.
+    /// The current contents of a block, verified. Its checksum must be loaded.
     fn block(&mut self, oid: &ObjectId, block: u64) -> Result<Vec<u8>> {
         let entry = &self.drafts.get(oid).expect("invariant: drafted before").entry;
         let object = entry.object.as_ref().expect("invariant: created before");
@@ -435,7 +435,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Makes a range zero in the checksums: whole blocks become holes. They must be loaded.
+    /// Updates the checksums for a range that becomes zero. Whole blocks become holes. Checksums must be loaded.
     fn drop_blocks(&mut self, oid: &ObjectId, offset: u64, end: u64) -> Result<()> {
         let behind = self.object(oid).size.next_multiple_of(BLOCK_BYTES);
         let mut at = offset;
@@ -460,7 +460,7 @@ impl<'a> Plan<'a> {
     fn remove(&mut self, oid: &ObjectId) -> Result<()> {
         let draft = match self.draft(oid) {
             Err(error) if error.is_damage() => {
-                // Nobody can tell what belongs to it; a check finds the file.
+                // It is unknown what belongs to the object. A check finds the file.
                 let (entry, before) = (Entry::default(), Some((0, 0)));
                 let draft =
                     Draft { entry, before, changed: true, omap_changed: true, chunks: BTreeSet::new() };
@@ -472,7 +472,7 @@ impl<'a> Plan<'a> {
         let Some(object) = draft.entry.object.take() else { return Ok(()) };
         draft.changed = true;
         draft.entry.pending.clear();
-        // Some that the object had may have gone with this transaction.
+        // Chunks that this transaction has removed may still be in the database.
         let gone = std::mem::take(&mut draft.chunks);
         if object.has_omap {
             draft.omap_changed = true;
@@ -488,7 +488,7 @@ impl<'a> Plan<'a> {
             }));
         }
         for attr in &object.attrs {
-            // One that is with the file may have been too large for it.
+            // The value may be in the database although the attribute is stored with the file, because it did not fit there.
             let key = attr_key(object.number, &attr.name).into();
             self.steps.push(Step::Delete { family: Family::Attrs, key });
         }
@@ -507,7 +507,7 @@ impl<'a> Plan<'a> {
         let xattr = format!("{ATTR_PREFIX}{name}");
         let fits = value.len() <= limits.max_bytes && sys::is_xattr_name(&xattr);
         let inline = fits && (was_inline || inline_now < limits.max_count);
-        // A copy of its own: this may be a slice of a large buffer and is kept.
+        // Copied, because the value is kept and may be a slice of a large buffer.
         let kept = Bytes::copy_from_slice(value);
         let attr = Attr { name: name.into(), crc: crc32c(value), value: Some(kept.clone()), inline };
         match place {
@@ -543,7 +543,7 @@ impl<'a> Plan<'a> {
         self.steps.push(Step::Delete { family: Family::Attrs, key: attr_key(number, name).into() });
     }
 
-    /// The number of an object that has an omap from now on.
+    /// Marks the omap as existing and changed, and returns the object's number. Creates the object if it does not exist.
     fn change_omap(&mut self, oid: &ObjectId) -> Result<u64> {
         let number = self.existing_or_new(oid)?;
         self.object(oid).has_omap = true;
@@ -551,7 +551,7 @@ impl<'a> Plan<'a> {
         Ok(number)
     }
 
-    /// The number of an object that has an omap, to be changed.
+    /// Marks the omap as changed and returns the object's number, or `None` if the object has no omap.
     fn omap_of(&mut self, oid: &ObjectId) -> Result<Option<u64>> {
         let draft = self.draft(oid)?;
         let Some(object) = draft.entry.object.as_ref().filter(|object| object.has_omap) else {
@@ -563,7 +563,7 @@ impl<'a> Plan<'a> {
         Ok(Some(number))
     }
 
-    /// The record of everything, or an error if it can't be journalled.
+    /// Builds the record of the transaction. Fails if it can't be journalled.
     fn record(&mut self) -> Result<Record> {
         let mut usage = UsageChange::default();
         let mut puts = Vec::new();
@@ -627,7 +627,7 @@ impl<'a> Plan<'a> {
         let seq = self.inner.queue.push(queued, self.id.pool, usage)?;
         for (oid, mut draft) in std::mem::take(&mut self.drafts) {
             if !draft.changed && draft.entry.object.is_none() {
-                // Nothing of it is new, and an absent object of which nothing is pending needs no entry.
+                // The draft contains no change, and an absent object without pending changes needs no entry.
                 continue;
             }
             if draft.changed {
@@ -649,7 +649,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Below every object.
+/// A lower bound of all object ids.
 pub(super) fn lowest() -> ObjectId {
     ObjectId::min_at_hash(nacre_types::ids::PoolId(i64::MIN), 0)
 }

@@ -1,7 +1,7 @@
-//! Transactions on their way: applied in memory, then journalled, then in the files.
+//! Transactions in flight: first applied in memory, then journalled, then applied to the files.
 //!
-//! The journal thread takes what waits as one entry, writes and syncs it, and tells the submitters; the applying thread
-//! then carries out the steps ([`super::apply`]). Both queues together are bounded.
+//! The journal thread takes the waiting transactions as one entry, writes and syncs it, and completes them. The applying thread
+//! then executes the steps ([`super::apply`]). The total size of both queues is limited.
 
 use super::Inner;
 use super::collection::Collection;
@@ -17,44 +17,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The most records of one journal entry.
+/// Maximum number of records in one journal entry.
 const MAX_RECORDS: usize = 512;
-/// The most bytes of one journal entry, a single larger record apart.
+/// Maximum size of one journal entry in bytes. A single larger record is allowed.
 const MAX_ENTRY_BYTES: u64 = 8 << 20;
-/// How far the journal's watermark may lag behind.
+/// Minimum time between updates of the journal's watermark.
 const WATERMARK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A transaction, resolved.
+/// A resolved transaction.
 pub(super) struct Queued {
     pub(super) seq: u64,
     pub(super) record: Record,
     pub(super) bytes: u64,
     pub(super) collection: Arc<Mutex<Collection>>,
-    /// Objects whose pending changes it holds.
+    /// Objects whose pending changes it contains.
     pub(super) touched: Vec<ObjectId>,
-    /// Files of clones, to be durable before the record is.
+    /// Files of prepared clones, which must be durable before the record.
     pub(super) clones: Vec<File>,
     pub(super) on_commit: Option<Completion>,
 }
 
-/// How the threads are to end.
+/// How the threads end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Not,
-    /// When everything is in the files.
+    /// After everything is in the files.
     Drained,
-    /// At once, as after a crash.
+    /// Immediately, as after a crash.
     Abandoned,
 }
 
-/// What is on its way.
+/// The transactions in flight.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// The journal thread waits here for work and for room.
+    /// The journal thread waits here for transactions and for room.
     journal: Condvar,
     /// The applying thread waits here for work.
     apply: Condvar,
-    /// Submitters wait here for room, readers and flushers for progress.
+    /// Submitters wait here for room, readers and flushes for progress.
     progress: Condvar,
     applied: AtomicU64,
     limit_bytes: u64,
@@ -76,14 +76,14 @@ struct State {
     failed: Option<StoreError>,
 }
 
-/// What the applying thread is to do.
+/// Work for the applying thread.
 pub(super) enum Work {
     Apply(Vec<Queued>),
-    /// Make everything applied durable and trim the journal.
+    /// Make everything that was applied durable and trim the journal.
     Sync,
-    /// As `Sync`, then end.
+    /// Like `Sync`, then end.
     Finish,
-    /// End at once.
+    /// End immediately.
     Abandon,
 }
 
@@ -118,12 +118,12 @@ impl Queue {
         }
     }
 
-    /// The last transaction that is in the files and the database.
+    /// The last transaction whose changes are in the files and the database.
     pub(super) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Adds a transaction and returns its number. Fails only where the store has stopped.
+    /// Adds a transaction and returns its number. Fails only if the store has stopped.
     pub(super) fn push(&self, mut queued: Queued, pool: PoolId, usage: UsageChange) -> Result<u64> {
         let mut state = self.state.lock();
         if let Some(error) = &state.failed {
@@ -139,7 +139,7 @@ impl Queue {
         Ok(state.last_seq)
     }
 
-    /// Waits until there is room. To be called without a collection's lock.
+    /// Waits until there is room. Must be called without a collection's lock.
     pub(super) fn wait_for_room(&self, inner: &Inner) -> Result<()> {
         let mut state = self.state.lock();
         while state.bytes > self.limit_bytes || state.ops > self.limit_ops {
@@ -160,7 +160,7 @@ impl Queue {
         inner.check()
     }
 
-    /// Waits until a transaction is in the files and the database. To be called without a collection's lock.
+    /// Waits until a transaction is in the files and the database. Must be called without a collection's lock.
     pub(super) fn wait_applied(&self, inner: &Inner, seq: u64) -> Result<()> {
         let mut state = self.state.lock();
         while self.applied() < seq {
@@ -170,24 +170,24 @@ impl Queue {
         Ok(())
     }
 
-    /// Usage with everything queued.
+    /// Usage of the pools, including all queued transactions.
     pub(super) fn usage(&self) -> BTreeMap<PoolId, PoolUsage> {
         let mut usage = self.state.lock().usage.clone();
         usage.retain(|_, pool| *pool != PoolUsage::default());
         usage
     }
 
-    /// Bytes allocated in all pools, with everything queued.
+    /// Bytes allocated in all pools, including all queued transactions.
     pub(super) fn allocated(&self) -> u64 {
         self.state.lock().usage.values().map(|pool| pool.allocated_bytes).sum()
     }
 
-    /// Bytes of transactions that are not in the files yet.
+    /// Bytes of transactions that are not yet in the files.
     pub(super) fn pending_bytes(&self) -> u64 {
         self.state.lock().bytes
     }
 
-    /// Lets the threads end.
+    /// Tells the threads to end.
     pub(super) fn end(&self, end: End) {
         let mut state = self.state.lock();
         state.end = end;
@@ -196,14 +196,14 @@ impl Queue {
     }
 
     fn wake_all(&self) {
-        // A thread between its check and its wait holds the lock.
+        // A thread between its check and its wait holds this lock, so it can't miss the notification.
         let _state = self.state.lock();
         self.journal.notify_all();
         self.apply.notify_all();
         self.progress.notify_all();
     }
 
-    /// Takes everything that was not journalled and refuses everything from now on.
+    /// Fails all transactions that are not journalled, and refuses new ones from now on.
     pub(super) fn fail(&self, error: &StoreError) {
         let mut state = self.state.lock();
         state.failed = Some(error.clone());
@@ -215,7 +215,7 @@ impl Queue {
         complete(waiting.into(), Some(error));
     }
 
-    /// Transactions of up to `limit` bytes, or a single larger one.
+    /// Takes waiting transactions of up to `limit` bytes in total, or a single larger one. `None` if the thread must end.
     fn take_for_journal(&self, limit: u64) -> Option<Vec<Queued>> {
         let mut state = self.state.lock();
         loop {
@@ -283,7 +283,7 @@ impl Queue {
                 let count = state.journalled.len().min(64);
                 return Work::Apply(state.journalled.drain(..count).collect());
             }
-            // Only now: what is not carried out keeps its place in the journal.
+            // A sync is only useful now: records that are not applied keep their space in the journal.
             if std::mem::take(&mut state.sync_wanted) {
                 return Work::Sync;
             }
@@ -297,7 +297,7 @@ impl Queue {
         }
     }
 
-    /// These are in the files and the database.
+    /// Records that the transactions up to `seq` are in the files and the database.
     pub(super) fn applied_to(&self, seq: u64, bytes: u64, ops: usize) {
         let mut state = self.state.lock();
         self.applied.store(seq, Ordering::Release);
@@ -306,17 +306,17 @@ impl Queue {
         self.progress.notify_all();
     }
 
-    /// The journal has room again.
+    /// Notifies waiters that the journal has room again.
     pub(super) fn trimmed(&self) {
         self.wake_all();
     }
 }
 
-/// The journal thread: runs until the queue ends or something fails.
+/// The journal thread. Runs until the queue ends or an error occurs.
 pub(super) fn run_journal(inner: &Inner) {
     let mut watermark_at = Instant::now();
     let mut durable = inner.queue.state.lock().durable;
-    // What is larger than the ring would wait for room for ever; no transaction is larger than half of it.
+    // A batch larger than the ring would wait for room forever. No transaction is larger than half of the ring.
     let limit = MAX_ENTRY_BYTES.min(inner.journal.max_entry());
     while let Some(mut batch) = inner.queue.take_for_journal(limit) {
         let due = watermark_at.elapsed() >= WATERMARK_INTERVAL;
@@ -333,7 +333,7 @@ pub(super) fn run_journal(inner: &Inner) {
                 inner.queue.journalled(batch);
                 tell(completions, None);
             }
-            // Given up while it waited for room: the store is being dropped.
+            // Abandoned while it waited for room: the store is being dropped.
             Err(StoreError::NotMounted) => break,
             Err(error) => {
                 let stopped = inner.stop(error);
@@ -372,12 +372,12 @@ fn clone_sync_is_on() -> bool {
     true
 }
 
-/// Tells the sinks of transactions that will not come to be.
+/// Completes transactions, which have failed if `error` is set.
 fn complete(batch: Vec<Queued>, error: Option<&StoreError>) {
     tell(batch.into_iter().map(|queued| queued.on_commit).collect(), error);
 }
 
-/// Tells the sinks, each once, of all their transactions in order.
+/// Notifies each sink once, with all its transactions in order.
 fn tell(completions: Vec<Option<Completion>>, error: Option<&StoreError>) {
     let mut sinks: Vec<(Arc<dyn CommitSink>, Vec<u64>)> = Vec::new();
     for completion in completions.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Reading an object's data: the file, what is pending over it, and checksums over both.
+//! Reading an object's data: the file, the changes pending over it, and verification of the checksums.
 
 use super::Inner;
 use super::collection::{Entry, Pending};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
-/// Reads as much as there is.
+/// Fills `buffer` from `offset`, up to the end of the file.
 pub(super) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -27,7 +27,7 @@ pub(super) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Res
 }
 
 impl Inner {
-    /// Reads `offset..offset + len`, within the object, verified. The caller holds the collection's lock.
+    /// Reads and verifies `offset..offset + len`, which must be within the object. The caller holds the collection's lock.
     pub(super) fn read_object(
         &self,
         coll: PgId,
@@ -49,7 +49,7 @@ impl Inner {
         Ok(Bytes::from(data).slice(from..from + len as usize))
     }
 
-    /// Reads whole blocks, verified; zeros where there is a hole or nothing. Checksums must be loaded.
+    /// Reads and verifies whole blocks. Holes and ranges beyond the file read as zeros. Checksums must be loaded.
     pub(super) fn read_blocks(
         &self,
         coll: PgId,
@@ -60,7 +60,7 @@ impl Inner {
         end: u64,
     ) -> Result<Vec<u8>> {
         let mut data = vec![0; (end - first) as usize];
-        // An object of holes has no need of its file.
+        // An object that consists of holes does not need its file.
         if object.extents(first, end).is_empty() {
             return Ok(data);
         }
@@ -100,7 +100,7 @@ impl Inner {
                     let detail = format!("checksum mismatch in block {number} of its file");
                     return Err(self.damaged(oid, StoreError::corrupt(oid.to_string(), detail)));
                 }
-                // Never written: whatever the file holds there is not the object's.
+                // Never written: the file's contents there are not part of the object.
                 None => block.fill(0),
             }
         }

@@ -1,8 +1,8 @@
-//! What the journal holds: a transaction resolved into steps on files and on the database.
+//! The contents of the journal: transactions resolved into steps on files and on the database.
 //!
-//! Steps on files say what is to be there, never what to do with what is there: any of them may be repeated, over any
-//! later state of the file, as long as all that follow are repeated too. Steps on the database are carried out once,
-//! for the database records with each batch how far it got.
+//! A step on a file states the result and does not depend on the previous contents. It may be repeated over any
+//! later state of the file, if all following steps are repeated too. Steps on the database are executed only once,
+//! because the database records its position with each batch.
 
 use crate::PoolUsage;
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use nacre_types::object::ObjectId;
 use nacre_types::payload::{self, Payload};
 use serde::{Deserialize, Serialize};
 
-/// The database's column families by number: stored in journals, never to be renumbered.
+/// The database's column families by number. The numbers are stored in journals and must never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Family {
     /// Objects' records.
     Objects,
     /// Checksums by number and chunk.
     Sums,
-    /// Attributes that do not fit the file, by number and name.
+    /// Attributes that are not stored with the file, by number and name.
     Attrs,
     /// Omap by number and key.
     Omap,
@@ -31,45 +31,45 @@ pub(super) enum Family {
     Super,
 }
 
-/// A file by its place in [`Record::files`].
+/// A file, as index in [`Record::files`].
 pub(super) type FileIndex = u32;
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Step {
-    /// The collection's directory is there.
+    /// The collection's directory exists.
     MakeCollection,
-    /// It is not, if nothing is in it.
+    /// The collection's directory does not exist, if it is empty.
     RemoveCollection,
-    /// The file is there.
+    /// The file exists.
     Create(FileIndex),
-    /// The file is the one that was prepared as a clone.
+    /// The file is the prepared clone.
     Adopt(FileIndex),
-    /// The file holds `data` at `offset`.
+    /// The file contains `data` at `offset`.
     Write { file: FileIndex, offset: u64, data: Payload },
     /// The range reads as zeros.
     Zero { file: FileIndex, offset: u64, len: u64 },
-    /// The file is this long.
+    /// The file has this length.
     SetLen { file: FileIndex, size: u64 },
     /// The file has the attribute.
     SetXattr { file: FileIndex, name: String, value: Bytes },
-    /// The file has no such attribute.
+    /// The file does not have the attribute.
     RemoveXattr { file: FileIndex, name: String },
-    /// The file of this number goes by the name of the second entry, of the same number.
+    /// The file has the name of the second entry, which has the same number as the first.
     Rename { from: FileIndex, to: FileIndex },
-    /// The file is gone.
+    /// The file does not exist.
     Unlink(FileIndex),
     /// The entry is in the database.
     Put { family: Family, key: Bytes, value: Bytes },
-    /// The entry is not.
+    /// The entry is not in the database.
     Delete { family: Family, key: Bytes },
-    /// No entry with `first <= key < end` is.
+    /// No entry with `first <= key < end` is in the database.
     DeleteRange { family: Family, first: Bytes, end: Bytes },
-    /// The omap of the first number also belongs to the second.
+    /// The object with the second number has a copy of the omap of the first.
     CopyOmap { from: u64, to: u64 },
 }
 
-/// How a transaction changes its pool's usage.
+/// The change that a transaction makes to its pool's usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UsageChange {
     pub(super) stored: i64,
@@ -86,20 +86,20 @@ impl UsageChange {
     }
 }
 
-/// A transaction as it is journalled.
+/// A transaction in the form in which it is journalled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) coll: PgId,
-    /// Files that steps refer to: object and number of its incarnation.
+    /// Files that steps refer to: the object and the number of its incarnation.
     pub(super) files: Vec<(ObjectId, u64)>,
     pub(super) steps: Vec<Step>,
     pub(super) usage: UsageChange,
-    /// Every number that was given out is below this.
+    /// Every number that was assigned is below this.
     pub(super) next_number: u64,
 }
 
 impl Record {
-    /// About how many bytes the record takes in memory and in the journal.
+    /// Approximate number of bytes that the record takes in memory and in the journal.
     pub(super) fn bytes(&self) -> u64 {
         let step = |step: &Step| match step {
             Step::Write { data, .. } => data.len() + 32,
@@ -121,7 +121,7 @@ pub(super) fn encode(records: &[&Record]) -> payload::Split {
     payload::encode(&records)
 }
 
-/// Decodes a journal entry and checks that all references in it hold.
+/// Decodes a journal entry and checks that all references in it are valid.
 pub(super) fn decode(meta: &[u8], data: Bytes) -> Result<Vec<Record>, DecodeError> {
     const WHAT: &str = "journal entry";
     let records: Vec<Record> = payload::decode(WHAT, meta, data)?;
@@ -184,7 +184,7 @@ mod tests {
         vec![one, two]
     }
 
-    /// Description and data behind the description's length.
+    /// The length of the description, the description and the data.
     fn frame(records: &[Record]) -> Vec<u8> {
         let split = encode(&records.iter().collect::<Vec<_>>());
         let length = split.meta.len() as u32;

@@ -1,6 +1,6 @@
-//! The system calls that the standard library lacks: extended attributes, punching holes, syncing a file system.
+//! System calls that the standard library lacks: extended attributes, hole punching, and syncing a file system.
 //!
-//! All go through the C library, so that the crash suite can record them. None is retried (rule B5).
+//! All calls go through the C library, so that the crash suite can record them. None is retried (rule B5).
 #![allow(unsafe_code)]
 
 use nacre_types::errno::Errno;
@@ -10,11 +10,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// The largest attribute that Linux takes, in bytes.
+/// Maximum size of an extended attribute on Linux, in bytes.
 const MAX_XATTR_BYTES: usize = 64 << 10;
-/// The longest name of an attribute that Linux takes, in bytes, with its namespace.
+/// Maximum length of an extended attribute's name on Linux, in bytes, including its namespace.
 const MAX_XATTR_NAME_BYTES: usize = 255;
-/// Holes shorter than this are written as zeros.
+/// Shorter ranges are zeroed by writing zeros.
 const MIN_HOLE_BYTES: u64 = 64 << 10;
 
 fn c_name(name: &str) -> io::Result<CString> {
@@ -35,7 +35,7 @@ pub(super) fn set_xattr(file: &File, name: &str, value: &[u8]) -> io::Result<()>
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Removes an extended attribute; one that is absent stays so.
+/// Removes an extended attribute. Succeeds if it does not exist.
 pub(super) fn remove_xattr(file: &File, name: &str) -> io::Result<()> {
     let name = c_name(name)?;
     // SAFETY: the name is a C string that outlives the call.
@@ -47,12 +47,12 @@ pub(super) fn remove_xattr(file: &File, name: &str) -> io::Result<()> {
     if error.raw_os_error() == Some(libc::ENODATA) { Ok(()) } else { Err(error) }
 }
 
-/// The value of an extended attribute, `None` where there is none.
+/// The value of an extended attribute, or `None` if it does not exist.
 pub(super) fn get_xattr(file: &File, name: &str) -> io::Result<Option<Vec<u8>>> {
     let name = c_name(name)?;
     let mut value = vec![0_u8; 1024];
     loop {
-        // SAFETY: the buffer is as long as is said and outlives the call.
+        // SAFETY: the buffer has the given length and outlives the call.
         let len = unsafe {
             libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
         };
@@ -69,7 +69,7 @@ pub(super) fn get_xattr(file: &File, name: &str) -> io::Result<Option<Vec<u8>>> 
     }
 }
 
-/// Makes a range read as zeros without changing the file's size, giving its space back where that is worth it.
+/// Makes a range read as zeros without changing the file's size. Frees the space of ranges of at least [`MIN_HOLE_BYTES`].
 pub(super) fn zero(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if len >= MIN_HOLE_BYTES {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -94,14 +94,14 @@ pub(super) fn zero(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes everything durable that was written to the file system which holds `directory`.
+/// Makes everything durable that was written to the file system that contains `directory`.
 pub(super) fn sync_file_system(directory: &File) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor.
     let done = unsafe { libc::syncfs(directory.as_raw_fd()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes `0..len` of a file from the file system, where that can promise space.
+/// Allocates `0..len` of a file, if the file system supports it.
 pub(super) fn provide_space(file: &File, len: u64) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor.
     let done = unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, len as i64) };

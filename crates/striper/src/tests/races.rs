@@ -1,8 +1,8 @@
-//! Clients that die, and clients that get in one another's way: every order of requests that real OSDs may choose.
+//! Clients that die, and clients that conflict: every order of requests that real OSDs may choose.
 
 use super::*;
 
-/// One operation of a client that is going to die.
+/// One operation of a client that will die.
 fn doomed(striper: &Striper, which: usize) -> Pending<()> {
     match which {
         0 => striper.write("o", 3 * UNIT, pattern(7, 4 * UNIT as usize)),
@@ -13,8 +13,8 @@ fn doomed(striper: &Striper, which: usize) -> Pending<()> {
     }
 }
 
-/// Whatever request is a client's last, and whichever of those in flight are carried out after it: nothing stays that a
-/// removal does not find, and what was cut off does not come back.
+/// For every last request of a client, and every choice of requests in flight that are executed after it: a removal finds
+/// everything that is left, and data that was cut off does not reappear.
 #[test]
 fn a_client_may_die_after_any_request() {
     for seed in 0..400 {
@@ -43,7 +43,7 @@ fn a_client_may_die_after_any_request() {
             let mut world = cluster.0.lock();
             world.dead.push(2);
             world.tasks.clear();
-            // Those on their way arrive or do not.
+            // Requests in flight arrive or are lost.
             while let Some(at) = world.eligible().first().copied() {
                 if dice.below(2) == 0 {
                     drop(world.queue.remove(at));
@@ -61,7 +61,7 @@ fn a_client_may_die_after_any_request() {
             if existed && which == 2 {
                 assert!(contents == initial || contents == initial[..UNIT as usize + 9], "{case}");
             }
-            // What is beyond the size reads as zeros once it is part of the object.
+            // A range beyond the size reads as zeros once it is part of the object.
             let grown = 30 * UNIT;
             if which == 2 {
                 cluster.wait(other.write("o", grown, pattern(8, 10))).unwrap();
@@ -71,7 +71,7 @@ fn a_client_may_die_after_any_request() {
             }
             cluster.wait(other.remove("o")).unwrap();
         } else if !cluster.names().is_empty() {
-            // Half removed: it is made anew, or removed for good.
+            // Partly removed: the object is created again, or its removal is completed.
             if dice.below(2) == 0 {
                 cluster.wait(other.append("o", pattern(9, 3 * UNIT as usize))).unwrap();
                 assert_eq!(cluster.wait(other.read("o", 0, 1 << 30)).unwrap(), pattern(9, 3 * UNIT as usize));
@@ -109,13 +109,13 @@ fn appends_of_many_clients_lie_side_by_side() {
             assert_eq!(seen.insert(run[0], run.len()), None, "seed {seed}: an append is torn");
         }
         assert_eq!(seen, wanted, "seed {seed}");
-        // Those of one client in their order.
+        // A removal finds every piece.
         cluster.wait(clients[3].remove("o")).unwrap();
         assert!(cluster.names().is_empty());
     }
 }
 
-/// Clients that write, truncate and remove at once, each request carried out whenever it may be.
+/// Clients that write, truncate and remove concurrently. Requests are executed in any allowed order.
 #[test]
 fn acknowledged_writes_survive_truncations_and_removals_before_them() {
     for seed in 0..200 {
@@ -124,7 +124,7 @@ fn acknowledged_writes_survive_truncations_and_removals_before_them() {
         cluster.0.lock().held = true;
         let clients: Vec<_> = (0..3).map(|id| cluster.striper(id)).collect();
         for round in 0..6 {
-            // One disturbs, the others write; what is written when nothing disturbs any more must be there.
+            // One client disturbs, the others write. Data written after the disturbance has ended must be there.
             let disturbance = match dice.below(3) {
                 0 => clients[0].remove("o"),
                 1 => clients[0].truncate("o", dice.below(6) as u64 * UNIT / 2),
@@ -151,7 +151,7 @@ fn acknowledged_writes_survive_truncations_and_removals_before_them() {
     }
 }
 
-/// What the clock of the client that makes "o" is ahead of others', in microseconds: its epoch is.
+/// Creates "o" as a client whose clock is `ahead` microseconds ahead would: its epoch is ahead by that much.
 fn make_ahead(cluster: &Cluster, client: &Striper, ahead: u64, data: Bytes) {
     cluster.wait(client.write("o", 0, data)).unwrap();
     let mut world = cluster.0.lock();
@@ -180,7 +180,7 @@ fn a_removal_that_was_held_up_takes_nothing_of_the_next_object() {
         cluster.run_tasks();
         let held_up: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
         assert!(held_up.len() > 1, "its requests for the pieces");
-        // The next one begins in an earlier epoch, where its maker's clock is right.
+        // The next object starts in an earlier epoch if its client's clock is right.
         cluster.wait(cluster.striper(3).remove("o")).unwrap();
         cluster.wait(other.write("o", 0, pattern(2, 6 * UNIT as usize))).unwrap();
         cluster.0.lock().queue = held_up;
@@ -191,8 +191,8 @@ fn a_removal_that_was_held_up_takes_nothing_of_the_next_object() {
     }
 }
 
-/// A write to an object whose maker's clock was ahead, which arrives when there is another object by the name, of an earlier
-/// epoch; and one that arrives when there is none yet.
+/// A write to an object whose creator's clock was ahead, which arrives when another object of the name exists, with an earlier
+/// epoch; and one that arrives when none exists yet.
 #[test]
 fn a_late_write_does_nothing_to_an_object_of_an_earlier_epoch() {
     for made_before in [true, false] {
@@ -221,7 +221,7 @@ fn a_late_write_does_nothing_to_an_object_of_an_earlier_epoch() {
         cluster.wait(write).unwrap();
         let mut wanted = pattern(2, 6 * UNIT as usize).to_vec();
         wanted[UNIT as usize..][..10].copy_from_slice(&pattern(3, 10));
-        // The late write is made again, in the object that there is.
+        // The late write is repeated on the current object.
         let read = cluster.wait(other.read("o", 0, 1 << 30)).unwrap();
         assert!(read == wanted, "made before: {made_before}");
         cluster.wait(other.remove("o")).unwrap();
@@ -237,7 +237,7 @@ fn a_write_that_relied_on_what_is_gone_takes_its_piece_back() {
     cluster.wait(other.remove("o")).unwrap();
     cluster.wait(other.write("o", 0, "small")).unwrap();
     cluster.0.lock().held = true;
-    // Relies on an object with many pieces; the one that there is has one, and keeps its contents.
+    // Relies on an object with many pieces. The current object has one piece and keeps its contents.
     let write = writer.write("o", 31 * UNIT, pattern(2, 10));
     cluster.drive(write, |n| n - 1).unwrap();
     assert_eq!(cluster.wait(other.read("o", 0, 5)).unwrap(), "small");
@@ -246,7 +246,7 @@ fn a_write_that_relied_on_what_is_gone_takes_its_piece_back() {
     assert!(cluster.names().is_empty());
 }
 
-/// The pieces of `name` that are there.
+/// The existing pieces of `name`.
 fn pieces(cluster: &Cluster, name: &str) -> Vec<u64> {
     let number = |piece: &String| {
         let number = piece.strip_prefix(name)?.strip_prefix('.')?;
@@ -262,7 +262,7 @@ fn a_piece_of_a_former_object_is_no_data_of_the_next_one() {
     cluster.wait(writer.write("o", 0, pattern(1, 30 * UNIT as usize))).unwrap();
     cluster.wait(writer.write("o", 32 * UNIT, "more pieces are announced")).unwrap();
     cluster.wait(other.remove("o")).unwrap();
-    // The next one has few pieces, but as many announced as will be written in vain.
+    // The next object has few pieces, but announces as many as the failing write will use.
     cluster.wait(other.write("o", 0, "begin")).unwrap();
     cluster.wait(other.write("o", 90 * UNIT, "end")).unwrap();
     assert_eq!(pieces(&cluster, "o").len(), 2);
@@ -273,7 +273,7 @@ fn a_piece_of_a_former_object_is_no_data_of_the_next_one() {
     let data = cluster.0.lock().queue.iter().position(|queued| !first(queued)).unwrap();
     cluster.0.lock().carry_out(data);
     assert_eq!(pieces(&cluster, "o").len(), 3);
-    // The writer looks at the object, takes its piece back, and only then writes anew.
+    // The writer loads the object, takes its piece back, and only then writes again.
     while pieces(&cluster, "o").len() == 3 {
         assert!(!cluster.0.lock().queue.is_empty(), "a piece of the object before is left");
         cluster.0.lock().carry_out(0);
@@ -298,7 +298,7 @@ fn data_that_arrives_after_a_removal_goes_with_the_next_write() {
         cluster.0.lock().carry_out(at);
         cluster.run_tasks();
     }
-    // The size held, the data is late: all is gone when it comes.
+    // The size held and the data is late: the object is removed before it arrives.
     let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
     assert_eq!(late.len(), 1);
     cluster.wait(other.remove("o")).unwrap();
@@ -309,7 +309,7 @@ fn data_that_arrives_after_a_removal_goes_with_the_next_write() {
     assert_eq!(pieces(&cluster, "o"), [0]);
 }
 
-/// Data that arrives in a piece that a removal or truncation has taken away, and whose writer never comes back.
+/// Data that arrives in a piece that a removal or truncation has removed, and whose writer never returns.
 #[test]
 fn data_that_arrives_late_is_no_part_of_what_is_written_there_later() {
     for truncated in [false, true] {
@@ -328,7 +328,7 @@ fn data_that_arrives_late_is_no_part_of_what_is_written_there_later() {
         cluster.0.lock().queue = late;
         cluster.wait(write).unwrap();
         assert!(pieces(&cluster, "o").contains(&2));
-        // Into the same piece, behind what came late; then a truncation that cuts the piece.
+        // A write to the same piece, behind the late data; then a truncation that cuts the piece.
         cluster.wait(other.write("o", 6 * UNIT + 1, "x")).unwrap();
         let hole = cluster.wait(other.read("o", 4 * UNIT, UNIT)).unwrap();
         assert_eq!(hole.iter().position(|byte| *byte != 0), None, "truncated: {truncated}");
@@ -338,7 +338,7 @@ fn data_that_arrives_late_is_no_part_of_what_is_written_there_later() {
     }
 }
 
-/// A truncation that goes through a piece with data that came late.
+/// A truncation that cuts a piece with late data.
 #[test]
 fn a_truncation_takes_no_data_that_arrived_late_into_the_object() {
     let cluster = Cluster::default();
@@ -358,7 +358,7 @@ fn a_truncation_takes_no_data_that_arrived_late_into_the_object() {
     assert_eq!(hole.iter().position(|byte| *byte != 0), None);
 }
 
-/// Requests time out: the writer fails, but remembers what it may have made.
+/// Requests time out. The writer fails, but remembers the pieces that it may have created.
 #[test]
 fn a_write_that_failed_leaves_no_piece_behind() {
     let cluster = Cluster::default();
@@ -370,12 +370,12 @@ fn a_write_that_failed_leaves_no_piece_behind() {
     let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
     let size = sent.remove(sent.iter().position(first).unwrap());
     size.time_out();
-    // The data comes when all is gone.
+    // The data arrives when the object is removed.
     cluster.wait(other.remove("o")).unwrap();
     cluster.0.lock().queue = sent;
     assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
     assert_eq!(pieces(&cluster, "o"), [2]);
-    // The piece is taken back by the next write; that request times out too.
+    // The next write takes the piece back; that request times out too.
     cluster.0.lock().held = true;
     let write = writer.write("o", 0, "x");
     let stray = |queued: &Queued| queued.request.object.name() == "o.0000000000000002";
@@ -405,7 +405,7 @@ fn a_request_that_was_given_up_leaves_no_piece_behind() {
     let at = cluster.0.lock().queue.iter().position(data).unwrap();
     let late = cluster.0.lock().queue.remove(at).give_up();
     assert_eq!(cluster.wait(write).unwrap_err().errno(), Errno::ETIMEDOUT);
-    // The epoch still holds, which says nothing of the request on its way.
+    // The epoch still holds, which says nothing about the request in flight.
     cluster.wait(writer.write("o", 0, "x")).unwrap();
     cluster.wait(other.remove("o")).unwrap();
     cluster.0.lock().queue.push(late);
@@ -424,7 +424,7 @@ fn a_piece_made_behind_a_removal_under_way_is_taken_back() {
     let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
     let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
     assert_eq!(late.len(), 2, "data and size");
-    // All pieces are gone but the first, which is about to be removed.
+    // All pieces are removed except the first, which is about to be removed.
     let removal = remover.remove("o");
     while pieces(&cluster, "o").len() > 1 {
         cluster.0.lock().carry_out(0);
@@ -436,7 +436,7 @@ fn a_piece_made_behind_a_removal_under_way_is_taken_back() {
     while pieces(&cluster, "o").len() == 1 {
         cluster.0.lock().carry_out(0);
     }
-    // The writer learns that the epoch has passed while the removal stands still: its piece goes with its next request.
+    // The writer learns that the epoch has passed while the removal makes no progress. Its next request removes its piece.
     while pieces(&cluster, "o").len() > 1 {
         assert!(!cluster.0.lock().queue.is_empty(), "nobody would find the piece");
         cluster.0.lock().carry_out(0);
@@ -459,7 +459,7 @@ fn a_read_never_takes_what_a_removal_left_for_a_hole() {
     cluster.0.lock().held = true;
     let read = reader.read("o", 0, 4 * UNIT);
     let mut late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
-    // The first piece answers, then all of them go.
+    // The first piece answers, then all pieces are removed.
     cluster.0.lock().queue.push(late.remove(0));
     cluster.0.lock().carry_out(0);
     cluster.wait(remover.remove("o")).unwrap();
@@ -468,10 +468,10 @@ fn a_read_never_takes_what_a_removal_left_for_a_hole() {
     assert_eq!(cluster.wait(read).unwrap_err().errno(), Errno::ENOENT);
 }
 
-/// An append that has its range and whose data is late, while another client cuts the object.
+/// An append that has claimed its range and whose data is late, while another client truncates the object.
 #[test]
 fn a_late_append_puts_nothing_behind_a_cut() {
-    // Into a piece that is there already, and into one of its own, which the cut takes away or goes through.
+    // Into a piece that exists already, and into a new one, which the truncation removes or cuts.
     let into_last_unit = 3 * UNIT + 3 * UNIT / 4;
     for (units, cut) in [(7, 3 * UNIT + 10), (7, into_last_unit), (8, 3 * UNIT + 10), (8, 4 * UNIT + 10)] {
         let cluster = Cluster::default();
@@ -488,7 +488,7 @@ fn a_late_append_puts_nothing_behind_a_cut() {
         let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
         cluster.wait(other.truncate("o", cut)).unwrap();
         cluster.0.lock().queue = late;
-        // The cut left a part of its range, or took it away as it would have taken the data.
+        // The truncation left a part of the range, or removed it as it would have removed the data.
         let wanted = if cut > size { Err(Errno::ECANCELED) } else { Ok(()) };
         assert_eq!(cluster.wait(append).map_err(|error| error.errno()), wanted, "{units}, cut at {cut}");
         cluster.wait(other.write("o", 8 * UNIT, "end")).unwrap();
@@ -499,7 +499,7 @@ fn a_late_append_puts_nothing_behind_a_cut() {
     }
 }
 
-/// A client that begins to cut an object, and whose cuts of the pieces arrive when others have ended the truncation.
+/// A client begins to truncate an object, and its cuts of the pieces arrive after others have completed the truncation.
 #[test]
 fn a_cut_that_was_held_up_leaves_no_piece_of_an_object_that_is_gone() {
     for remade in [false, true] {
@@ -543,7 +543,7 @@ fn what_is_no_first_piece_is_refused_at_once() {
     assert!(cluster.0.lock().executed - before < 20);
 }
 
-/// Data in a range by which a truncation had grown the object goes with the next truncation.
+/// Data in a range by which a truncation had extended the object is removed by the next truncation.
 #[test]
 fn data_in_what_a_truncation_grew_does_not_come_back() {
     let cluster = Cluster::default();

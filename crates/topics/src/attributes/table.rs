@@ -1,13 +1,13 @@
 //! The list of all attributes.
 
-/// What is known of an attribute.
+/// Properties of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeInfo {
     /// Its name in requests.
     pub name: &'static str,
-    /// Its default, as a request would write it; empty for none.
+    /// Its default, as written in a request; empty if it has none.
     pub default: &'static str,
-    /// Whether Ceph has it too.
+    /// Whether Ceph has this attribute.
     pub is_ceph: bool,
 }
 
@@ -19,7 +19,7 @@ const fn nacre(name: &'static str, default: &'static str) -> AttributeInfo {
     AttributeInfo { name, default, is_ceph: false }
 }
 
-/// All attributes. docs/notifications.md has a row for each, which a test compares.
+/// All attributes. docs/notifications.md has a row for each; a test compares them.
 pub const TABLE: &[AttributeInfo] = &[
     ceph("push-endpoint", ""),
     ceph("persistent", "false"),

@@ -38,7 +38,7 @@ fn every_attribute_can_be_set_alone_and_reset() {
         assert_ne!(attributes, Attributes::default(), "{}", info.name);
         attributes.set(info.name, "").unwrap();
         assert_eq!(attributes, Attributes::default(), "{}", info.name);
-        // The default is a value that it takes.
+        // The default is an accepted value.
         attributes.set(info.name, info.default).unwrap();
     }
 }

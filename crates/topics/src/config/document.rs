@@ -13,7 +13,7 @@ use nacre_types::hash::ceph_str_hash_rjenkins;
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 const ROOT: &str = "NotificationConfiguration";
-/// Destinations of S3 that are not topics.
+/// S3's destinations other than topics.
 const OTHER_DESTINATIONS: [&str; 5] = [
     "QueueConfiguration",
     "CloudFunctionConfiguration",
@@ -23,10 +23,10 @@ const OTHER_DESTINATIONS: [&str; 5] = [
 ];
 
 impl NotificationConfig {
-    /// Reads the document of `PUT ?notification`. It replaces all configurations; an empty one removes them.
+    /// Parses the document of `PUT ?notification`. It replaces all configurations; an empty one removes them.
     ///
-    /// A configuration without patterns of event types has [`EventPattern::DEFAULT`], one without an id has an id that
-    /// depends on what it says. What is not understood is refused, so that no filter is ignored.
+    /// A configuration without patterns of event types has [`EventPattern::DEFAULT`]. A configuration without an id gets
+    /// one that is derived from its content. Unknown elements are refused, so that no filter is ignored.
     pub fn from_xml(document: &[u8]) -> Result<NotificationConfig> {
         let root = xml::parse(document)?;
         if root.name != ROOT {
@@ -52,7 +52,7 @@ impl NotificationConfig {
         Ok(config)
     }
 
-    /// The document of `GET ?notification`, with all configurations or the one with that id.
+    /// The document of `GET ?notification`, with all configurations or only the one with the id `id`.
     pub fn to_xml(&self, id: Option<&str>) -> String {
         let shown =
             self.configurations.iter().filter(|configuration| id.is_none_or(|id| configuration.id == id));
@@ -102,7 +102,7 @@ fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<Conf
     for child in &element.children {
         match child.name.as_str() {
             "Id" => once(&mut id, child, child.value()?.trim())?,
-            // Topic is S3's name of it; SDKs call it TopicArn.
+            // S3's XML calls it Topic; SDKs call it TopicArn.
             "Topic" | "TopicArn" => once(&mut topic, child, child.value()?.trim())?,
             "Event" => {
                 let event: EventPattern = child.value()?.trim().parse()?;
@@ -134,7 +134,7 @@ fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<Conf
     Ok(made)
 }
 
-/// Sets what may be there once only.
+/// Sets `slot` from an element that may occur only once.
 fn once<T>(slot: &mut Option<T>, child: &Element, value: T) -> Result<()> {
     if slot.replace(value).is_some() {
         return Err(Error::xml(format!("{} is there twice", child.name)));
@@ -142,8 +142,8 @@ fn once<T>(slot: &mut Option<T>, child: &Element, value: T) -> Result<()> {
     Ok(())
 }
 
-/// The id of a configuration that came without one: a hash of what it says, so that setting the same document again
-/// changes nothing, and a number where another one has that id.
+/// The id of a configuration that has none in the request: a hash of its content, so that setting the same document again
+/// changes nothing. A number is appended if another configuration has that id.
 fn assigned_id(made: &Configuration, earlier: &NotificationConfig) -> String {
     let mut text = Writer::new();
     write(&mut text, made);
@@ -178,7 +178,7 @@ fn filters(element: &Element) -> Result<(KeyFilter, AttributeFilter)> {
     Ok((key.unwrap_or_default(), attributes))
 }
 
-/// The name and the value of a rule.
+/// The name and the value of a filter rule.
 fn rule<'a>(filter: &Element, element: &'a Element) -> Result<(&'a str, &'a str)> {
     if element.name != "FilterRule" {
         return Err(filter.unexpected(element));
@@ -225,7 +225,7 @@ fn key_filter(element: &Element) -> Result<KeyFilter> {
     Ok(filter)
 }
 
-/// Rules that name pairs; `name_of` is what a rule's name stands for.
+/// Parses rules that are pairs; `name_of` converts a rule's name.
 fn pairs(element: &Element, name_of: impl Fn(&str) -> Result<String>) -> Result<Vec<(String, String)>> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for child in &element.children {

@@ -7,7 +7,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 /// The largest program of a regular expression, in bytes: bounds the memory of a filter and the time of a match.
 const MAX_PROGRAM_BYTES: usize = 64 << 10;
-/// Groups within groups of a regular expression.
+/// The most levels of nested groups in a regular expression.
 const MAX_NESTING: u32 = 32;
 
 /// The configurations of a bucket with their regular expressions compiled. Immutable and cheap to share.
@@ -16,25 +16,25 @@ pub struct Matcher {
     configurations: Vec<(Configuration, Option<Regex>)>,
 }
 
-/// A regular expression is what its configuration says.
+/// Compares the configurations: they determine the regular expressions.
 impl PartialEq for Matcher {
     fn eq(&self, other: &Matcher) -> bool {
         self.configurations().eq(other.configurations())
     }
 }
 
-/// A configuration that applies to a change, as far as type and key tell.
+/// A configuration that applies to a change according to type and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// The configuration. Its [`AttributeFilter`](super::AttributeFilter) remains to be asked.
+    /// The configuration. Its [`AttributeFilter`](super::AttributeFilter) is not yet evaluated.
     pub configuration: &'a Configuration,
-    /// The type that the event has for it.
+    /// The event's type for this configuration.
     pub event: EventType,
 }
 
 impl Matcher {
-    /// Compiles the regular expressions of configurations. Fails if a stored one is not what [`NotificationConfig::from_xml`]
-    /// takes.
+    /// Compiles the regular expressions of configurations. Fails if [`NotificationConfig::from_xml`] would not accept a
+    /// stored expression.
     pub fn new(config: NotificationConfig) -> Result<Matcher> {
         let compiled = config.configurations.into_iter().map(|configuration| {
             let regex = compile(&configuration.key)?;
@@ -79,7 +79,7 @@ fn key_matches(filter: &KeyFilter, regex: Option<&Regex>, key: &str) -> bool {
         && regex.is_none_or(|regex| regex.is_match(key.as_bytes()))
 }
 
-/// The expression that matches whole keys; `None` where there is no rule. It was checked when it was set ([`check_regex`]).
+/// The expression that matches whole keys; `None` if there is no rule. It was checked when it was set ([`check_regex`]).
 fn compile(filter: &KeyFilter) -> Result<Option<Regex>> {
     let pattern = &filter.regex;
     if pattern.is_empty() {
@@ -91,7 +91,8 @@ fn compile(filter: &KeyFilter) -> Result<Option<Regex>> {
     build(&format!(r"\A(?:{pattern})\z")).map(Some)
 }
 
-/// Bytes, not characters: `\w`, `\d` and `.` mean ASCII and one byte as in Ceph, and programs stay small.
+/// Compiles an expression for bytes, not characters: `\w`, `\d` and `.` match ASCII and single bytes as in Ceph, and
+/// programs stay small.
 fn build(pattern: &str) -> Result<Regex> {
     let mut builder = RegexBuilder::new(pattern);
     builder
@@ -106,17 +107,17 @@ fn build(pattern: &str) -> Result<Regex> {
         ),
         error => {
             let text = error.to_string();
-            // What comes before quotes the expression.
+            // The lines before the last one quote the expression.
             let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
             Error::invalid("regex", format!("not a regular expression: {reason}"))
         }
     })
 }
 
-/// Refuses what is no regular expression or needs too much memory.
+/// Refuses invalid regular expressions and those that need too much memory.
 pub(super) fn check_regex(filter: &KeyFilter) -> Result<()> {
     if filter.regex.len() <= MAX_KEY_RULE_BYTES {
-        // By itself first: `a)(b` would be one within the group.
+        // The expression is first compiled alone: `a)(b` would be valid within the group.
         build(&filter.regex)?;
     }
     compile(filter).map(drop)

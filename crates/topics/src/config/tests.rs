@@ -14,7 +14,7 @@ fn read(inner: &str) -> Result<NotificationConfig> {
     )
 }
 
-/// A configuration with a topic and what else is given.
+/// A configuration with a topic and the elements in `inner`.
 fn one(inner: &str) -> Result<Configuration> {
     let config = read(&format!(
         "<TopicConfiguration><Topic>arn:aws:sns:default::t</Topic>{inner}</TopicConfiguration>"
@@ -60,7 +60,7 @@ fn the_document_is_printed_with_the_default_events_and_read_again() {
     assert_eq!(encoding::decode::<NotificationConfig>(&encoding::encode(&config)).unwrap(), config);
 }
 
-/// With the filters of Ceph's examples.
+/// Uses the filters of Ceph's examples.
 #[test]
 fn all_filters_are_read_and_printed() {
     let text = "<TopicConfiguration><Id>a &amp; b</Id><Topic>arn:aws:sns:default:acme:t</Topic><Filter>\

@@ -1,23 +1,23 @@
-//! What an endpoint may name: secrets in the clear, addresses of the cluster itself, files.
+//! Restrictions on endpoints: secrets in cleartext, addresses of the cluster itself, and files.
 //!
-//! Whoever can create a topic makes the gateway connect somewhere and read a file. Without limits that reaches services
-//! that trust the gateway's own network position: metadata services at link-local addresses, the cluster's daemons, and
-//! programs on the gateway's host that listen on loopback only.
+//! A user who can create a topic makes the gateway connect to a server and read a file. Without restrictions this reaches
+//! services that trust the gateway's network position: metadata services at link-local addresses, the cluster's daemons,
+//! and programs on the gateway's host that listen on loopback only.
 
 use super::Endpoint;
 use crate::error::{Error, Result, quoted};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Component, Path, PathBuf};
 
-/// The option that allows credentials over connections without TLS. Ceph's.
+/// The option that allows credentials over connections without TLS. It is Ceph's option.
 pub const CLEARTEXT_OPTION: &str = "rgw_allow_notification_secrets_in_cleartext";
 /// The option that allows endpoints at link-local addresses, the cluster's own, and loopback.
 pub const LOCAL_OPTION: &str = "rgw_allow_notification_local_endpoints";
 /// The option that names the folder of CA files.
 pub const CA_FOLDER_OPTION: &str = "rgw_notification_ca_folder";
 
-/// Where clouds tell their hosts credentials, beside link-local addresses: Amazon's and Google's by IPv6, Alibaba's, Azure's and
-/// Oracle's.
+/// Addresses at which clouds provide credentials to their hosts, in addition to link-local addresses: those of Amazon and
+/// Google for IPv6, and those of Alibaba, Azure and Oracle.
 const METADATA: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254)),
@@ -26,7 +26,7 @@ const METADATA: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
 ];
 
-/// What the gateway's options and its place in the network say of endpoints.
+/// The gateway's options and network position, as far as they restrict endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointPolicy {
     /// [`CLEARTEXT_OPTION`].
@@ -35,7 +35,7 @@ pub struct EndpointPolicy {
     pub allow_local: bool,
     /// Addresses of the cluster's daemons and gateways.
     pub own_addresses: Vec<IpAddr>,
-    /// Whether a gateway of the cluster listens on other addresses than loopback: then whoever is elsewhere could reach
+    /// Whether a gateway of the cluster listens on addresses other than loopback. If so, users on other hosts could reach
     /// services on the gateway's loopback through a topic.
     pub listens_beyond_loopback: bool,
     /// [`CA_FOLDER_OPTION`]: `ca-location` must be a file in it. `None` allows no `ca-location`.
@@ -43,8 +43,8 @@ pub struct EndpointPolicy {
 }
 
 impl EndpointPolicy {
-    /// Refuses an endpoint that sends or came with credentials in the clear, or names a CA file elsewhere than in the
-    /// folder. `came_by_tls` tells whether the request came over TLS, or names no credentials itself
+    /// Refuses an endpoint whose credentials are sent or were received in cleartext, or whose CA file is not in the folder.
+    /// `came_by_tls` tells whether the request came over TLS or contains no credentials itself
     /// ([`Request::names_secret`](crate::sns::Request::names_secret)).
     pub fn check(&self, endpoint: &Endpoint, came_by_tls: bool) -> Result<()> {
         if endpoint.secret_credentials().is_some() && !self.allow_cleartext_secrets {
@@ -60,8 +60,8 @@ impl EndpointPolicy {
         endpoint.ca_location().map_or(Ok(()), |path| self.check_ca_location(Path::new(path)))
     }
 
-    /// Refuses a CA file outside of the folder. This judges the path as it is written: whoever opens the file resolves its
-    /// links first and asks again with the path that results.
+    /// Refuses a CA file outside of the folder. This checks the path as written. The caller that opens the file resolves
+    /// its symbolic links first, and checks the resulting path again.
     pub fn check_ca_location(&self, path: &Path) -> Result<()> {
         let is_plain =
             path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -78,8 +78,8 @@ impl EndpointPolicy {
         })
     }
 
-    /// Refuses an address that an endpoint's host resolved to. To be asked of each address at each connection: what a name
-    /// resolves to may change.
+    /// Refuses an address that an endpoint's host resolved to. Must be called for each address at each connection, because
+    /// the resolution of a name may change.
     pub fn check_address(&self, address: IpAddr) -> Result<()> {
         let address = embedded(address);
         if !is_host(address) {
@@ -115,9 +115,9 @@ impl EndpointPolicy {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for, if it is mapped (`::ffff:0:0/96`), compatible (`::/96`), translated
-/// (`::ffff:0:0:0/96`), NAT64's (`64:ff9b::/96`, and `64:ff9b:1::/48` with prefixes of 96 bits) or 6to4's (`2002::/16`); else the
-/// address itself.
+/// The IPv4 address in an IPv6 address that is mapped (`::ffff:0:0/96`), compatible (`::/96`), translated
+/// (`::ffff:0:0:0/96`), from NAT64 (`64:ff9b::/96`, and `64:ff9b:1::/48` with prefixes of 96 bits) or from 6to4
+/// (`2002::/16`); otherwise the address itself.
 fn embedded(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if v6 == Ipv6Addr::LOCALHOST || v6.is_unspecified() {
@@ -135,7 +135,7 @@ fn embedded(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether a single host can have the address.
+/// Whether the address can belong to a single host.
 fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.octets()[0] != 0 && !v4.is_multicast() && !v4.is_broadcast(),

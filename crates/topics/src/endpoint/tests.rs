@@ -31,7 +31,7 @@ fn amqp(uri: &str) -> Result<AmqpEndpoint> {
     }
 }
 
-/// `"push-endpoint": "kafka://", "persistent": "true"`, as the document about sharded queues has it.
+/// `"push-endpoint": "kafka://", "persistent": "true"`, as in the document about sharded queues.
 #[test]
 fn kafka_without_a_host_is_the_broker_on_this_host() {
     let endpoint = kafka(&[("push-endpoint", "kafka://"), ("persistent", "true")]);
@@ -196,7 +196,7 @@ fn secrets_do_not_show() {
         assert!(!format!("{stored:?}").contains("hunter2"), "{stored:?}");
         assert_eq!(stored.reveal(), uri);
     }
-    // What answers show keeps all but the password.
+    // Replies show everything except the password.
     let shown = PushEndpoint::parse("https://bob:hunter2@sink/path?a=b").unwrap();
     assert_eq!(
         (shown.to_string().as_str(), shown.has_credentials()),

@@ -1,6 +1,6 @@
 //! URIs of push endpoints: `SCHEME://[USER:PASSWORD@]HOST[:PORT][PATH][?QUERY]`.
 //!
-//! Kafka's may have several hosts with commas between them, or none.
+//! A Kafka URI may have several hosts separated by commas, or none.
 
 use super::Credentials;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use std::net::Ipv6Addr;
 
 /// The longest URI, in bytes.
 const MAX_URI_BYTES: usize = 2048;
-/// The longest host name, in bytes: DNS's limit.
+/// The longest host name, in bytes: the limit of DNS.
 const MAX_HOST_BYTES: usize = 253;
 /// The most hosts of one URI.
 const MAX_HOSTS: usize = 32;
@@ -20,14 +20,14 @@ const SCHEMES: [&str; 5] = ["http", "https", "kafka", "amqp", "amqps"];
 /// A server: a host name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HostPort {
-    /// The host's name, or its address; an IPv6 address without brackets.
+    /// The host's name or address; an IPv6 address has no brackets.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
 impl HostPort {
-    /// Reads `HOST` or `HOST:PORT`, IPv6 addresses in brackets; `None` for what is neither.
+    /// Parses `HOST` or `HOST:PORT`, with IPv6 addresses in brackets; `None` if the text is malformed.
     pub(crate) fn parse(text: &str, default_port: u16) -> Option<HostPort> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -62,12 +62,12 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// The URI of an endpoint as its owner wrote it, with its credentials. `Debug` and `Display` mask the password;
-/// `Display` is what answers show.
+/// The URI of an endpoint as its owner wrote it, with its credentials. `Debug` and `Display` mask the password; replies
+/// show the text of `Display`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushEndpoint(String);
 
-/// A URI in parts.
+/// A URI, split into parts.
 #[derive(Debug)]
 pub(super) struct Uri<'a> {
     /// One of [`SCHEMES`].
@@ -81,7 +81,7 @@ pub(super) struct Uri<'a> {
 }
 
 impl PushEndpoint {
-    /// Reads a URI. Errors do not quote it, because it may hold a password.
+    /// Parses a URI. Errors do not quote it, because it may contain a password.
     pub fn parse(text: &str) -> Result<PushEndpoint> {
         if text.len() > MAX_URI_BYTES {
             return Err(wrong(&format!("longer than {MAX_URI_BYTES} bytes")));
@@ -94,7 +94,7 @@ impl PushEndpoint {
         Ok(endpoint)
     }
 
-    /// The URI with its credentials, for whoever stores it.
+    /// The URI with its credentials, for storing it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -104,7 +104,7 @@ impl PushEndpoint {
         self.split().is_some_and(|(_, userinfo, _)| userinfo.is_some())
     }
 
-    /// The URI in three: up to `://`, what is before `@`, and the rest.
+    /// Splits the URI into three parts: up to `://`, the user information before `@`, and the rest.
     fn split(&self) -> Option<(&str, Option<&str>, &str)> {
         let at = self.0.find("://")? + 3;
         let (scheme, rest) = self.0.split_at(at);
@@ -137,13 +137,13 @@ impl fmt::Display for PushEndpoint {
                 write!(f, "{scheme}{user}:{MASK}@{rest}")
             }
             Some((_, None, _)) => f.write_str(&self.0),
-            // Not what `parse` makes.
+            // `parse` does not accept such a URI.
             None => f.write_str(MASK),
         }
     }
 }
 
-/// Without path and query, which may hold a token.
+/// Omits path and query, which may contain a token.
 impl fmt::Debug for PushEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.to_string();
@@ -158,7 +158,7 @@ impl Uri<'_> {
         if self.credentials.as_ref().is_some_and(|known| known.password.reveal() == MASK) {
             return Err(wrong("the password is the mask that answers show in its place"));
         }
-        // Which port is the default makes no difference here.
+        // The default port is irrelevant here.
         let servers = self.servers(1)?;
         if self.scheme != "kafka" && servers.len() != 1 {
             return Err(wrong("names no host, or more than one"));
@@ -166,7 +166,7 @@ impl Uri<'_> {
         Ok(())
     }
 
-    /// All servers that the URI names.
+    /// All servers in the URI.
     pub(super) fn servers(&self, default_port: u16) -> Result<Vec<HostPort>> {
         if self.hosts.is_empty() {
             return Ok(Vec::new());
@@ -179,7 +179,7 @@ impl Uri<'_> {
         servers.ok_or_else(|| wrong("the host or the port is malformed"))
     }
 
-    /// The only server that the URI names.
+    /// The only server in the URI.
     pub(super) fn single_server(&self, default_port: u16) -> Result<HostPort> {
         let mut servers = self.servers(default_port)?;
         match (servers.pop(), servers.is_empty()) {
@@ -199,7 +199,7 @@ fn credentials(userinfo: &str) -> Result<Credentials> {
     Ok(Credentials { user, password: Secret::new(password) })
 }
 
-/// What a part of a URI stands for; `None` if that is not UTF-8 or has control characters.
+/// Decodes a part of a URI; `None` if the result is not UTF-8 or has control characters.
 pub(super) fn decoded(text: &str) -> Option<String> {
     let decoded = urlencoding::decode(text).ok()?.into_owned();
     decoded.chars().all(|letter| !letter.is_control()).then_some(decoded)

@@ -4,11 +4,11 @@
 use super::{Event, json};
 use std::fmt::Write as _;
 
-/// The headers of a request with that event, `content-type` included. Values are printable ASCII.
+/// The headers of a request with that event, including `content-type`. Values are printable ASCII.
 ///
-/// `ce-id` is Ceph's, the request's id and the gateway's, for the first event of a request. Further events of the same
-/// request have the number of the change and of the event behind it, because CloudEvents takes events of the same source and
-/// id for the same event.
+/// As in Ceph, `ce-id` consists of the ids of the request and of the gateway, for the first event of a request. Other
+/// events of the request append the numbers of the change and of the event, because CloudEvents treats events with the same
+/// source and id as duplicates.
 pub fn headers(event: &Event) -> [(&'static str, String); 7] {
     let (request, bucket) = (&event.request, &event.bucket);
     let mut id = format!("{}.{}", request.id, request.host_id);
@@ -26,7 +26,7 @@ pub fn headers(event: &Event) -> [(&'static str, String); 7] {
     ]
 }
 
-/// A value as the binding has it: what is not printable ASCII, a space, `"` and `%` are percent-encoded.
+/// Encodes a value as the binding requires: spaces, `"`, `%` and all bytes other than printable ASCII are percent-encoded.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -5,7 +5,7 @@ use crate::arn;
 use crate::config::METADATA_PREFIX;
 use serde::ser::{Serialize, SerializeSeq as _, Serializer};
 
-/// The version of S3's format that records follow.
+/// The version of S3's record format.
 const EVENT_VERSION: &str = "2.2";
 pub(super) const EVENT_SOURCE: &str = "ceph:s3";
 const SCHEMA_VERSION: &str = "1.0";
@@ -89,7 +89,7 @@ struct Object<'a> {
     tags: Pairs<'a>,
 }
 
-/// Pairs as Ceph prints a map: a list of `{"key": …, "val": …}`.
+/// Pairs in Ceph's format for maps: a list of `{"key": …, "val": …}`.
 struct Pairs<'a> {
     prefix: &'static str,
     pairs: &'a [(String, String)],

@@ -3,7 +3,7 @@ use nacre_types::encoding;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// What Ceph's documentation has as its example.
+/// The example in Ceph's documentation.
 fn example() -> Event {
     Event {
         event: EventType::ObjectCreatedPut,

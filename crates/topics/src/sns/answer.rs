@@ -1,11 +1,11 @@
-//! Answers of the topic API.
+//! Replies of the topic API.
 
 use crate::topic::Topic;
 use crate::xml::Writer;
 
 const NAMESPACE: &str = "https://sns.amazonaws.com/doc/2010-03-31/";
 
-/// An answer: the element of the action with its result and the request's id.
+/// A reply: the element of the action, with its result and the request's id.
 fn answer(action: &str, request_id: &str, result: impl FnOnce(&mut Writer)) -> String {
     let mut document = Writer::new();
     document.part_in(&format!("{action}Response"), NAMESPACE, |root| {
@@ -15,31 +15,31 @@ fn answer(action: &str, request_id: &str, result: impl FnOnce(&mut Writer)) -> S
     document.finish()
 }
 
-/// The answer of CreateTopic.
+/// The reply to CreateTopic.
 pub fn create_topic(topic: &Topic, request_id: &str) -> String {
     answer("CreateTopic", request_id, |root| {
         root.part("CreateTopicResult", |result| _ = result.text("TopicArn", &topic.arn.to_string()));
     })
 }
 
-/// The answer of DeleteTopic.
+/// The reply to DeleteTopic.
 pub fn delete_topic(request_id: &str) -> String {
     answer("DeleteTopic", request_id, |_| ())
 }
 
-/// The answer of SetTopicAttributes.
+/// The reply to SetTopicAttributes.
 pub fn set_topic_attributes(request_id: &str) -> String {
     answer("SetTopicAttributes", request_id, |_| ())
 }
 
-/// The answer of GetTopic.
+/// The reply to GetTopic.
 pub fn get_topic(topic: &Topic, request_id: &str) -> String {
     answer("GetTopic", request_id, |root| {
         root.part("GetTopicResult", |result| _ = result.part("Topic", |part| topic.write(part)));
     })
 }
 
-/// The answer of GetTopicAttributes.
+/// The reply to GetTopicAttributes.
 pub fn get_topic_attributes(topic: &Topic, request_id: &str) -> String {
     answer("GetTopicAttributes", request_id, |root| {
         root.part("GetTopicAttributesResult", |result| {
@@ -52,8 +52,8 @@ pub fn get_topic_attributes(topic: &Topic, request_id: &str) -> String {
     })
 }
 
-/// The answer of ListTopics: a page of topics in the order of their names. `has_more` tells whether more topics follow; the
-/// token that asks for them is the name of the page's last topic.
+/// The reply to ListTopics: a page of topics in the order of their names. `has_more` tells whether more topics follow; the
+/// token for the next page is the name of this page's last topic.
 pub fn list_topics(topics: &[Topic], has_more: bool, request_id: &str) -> String {
     answer("ListTopics", request_id, |root| {
         root.part("ListTopicsResult", |result| {
@@ -69,8 +69,8 @@ pub fn list_topics(topics: &[Topic], has_more: bool, request_id: &str) -> String
     })
 }
 
-/// The answer to a request that failed, with the codes that SNS has: `NotFound`, `AuthorizationError`, and those of
-/// [`Error::sns_code`](crate::Error::sns_code). `status` is that of the HTTP answer.
+/// The reply to a failed request, with SNS's codes: `NotFound`, `AuthorizationError`, and those of
+/// [`Error::sns_code`](crate::Error::sns_code). `status` is the HTTP status of the reply.
 pub fn error(status: u16, code: &str, message: &str, request_id: &str) -> String {
     let kind = if status >= 500 { "Receiver" } else { "Sender" };
     let mut document = Writer::new();

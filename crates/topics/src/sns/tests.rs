@@ -24,8 +24,8 @@ fn topic(name: &str, list: &[(&str, &str)]) -> Topic {
     .unwrap()
 }
 
-/// `aws sns create-topic --name=fishtopic0 --attributes='{"push-endpoint": "kafka://", "persistent": "true"}'`, as awscli
-/// encodes it.
+/// The request of `aws sns create-topic --name=fishtopic0 --attributes='{"push-endpoint": "kafka://", "persistent":
+/// "true"}'`, as awscli encodes it.
 const CREATE: &str = "Action=CreateTopic&Version=2010-03-31&Name=fishtopic0&Attributes.entry.1.key=push-endpoint\
     &Attributes.entry.1.value=kafka%3A%2F%2F&Attributes.entry.2.key=persistent&Attributes.entry.2.value=true";
 
@@ -155,7 +155,7 @@ fn requests_tell_whether_they_carry_secrets_and_do_not_print_them() {
     }
 }
 
-/// The text of the element that the path names.
+/// The text of the element at `path`.
 fn at<'a>(root: &'a Element, path: &[&str]) -> &'a str {
     let found =
         path.iter().try_fold(root, |element, name| element.children.iter().find(|child| child.name == *name));

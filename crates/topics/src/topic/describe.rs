@@ -1,4 +1,4 @@
-//! A topic as answers and commands show it, in Ceph's formats. Passwords are masked everywhere.
+//! The description of a topic in replies and commands, in Ceph's formats. Passwords are masked everywhere.
 
 use super::Topic;
 use crate::attributes::{Attributes, DEFAULT_NUMBER};
@@ -47,7 +47,7 @@ impl Topic {
     /// The elements of a topic in GetTopic and ListTopics.
     pub(crate) fn write(&self, xml: &mut Writer) {
         let attributes = &self.attributes;
-        // Ceph's way to write truth values in XML.
+        // Ceph's format for booleans in XML.
         let boolean = |value| if value { "True" } else { "False" };
         xml.text("User", &self.owner).text("Name", &self.arn.name);
         xml.part("EndPoint", |part| {
@@ -65,7 +65,7 @@ impl Topic {
             .text("Policy", &attributes.policy);
     }
 
-    /// What `radosgw-admin topic get` prints, with Nacre's own fields behind Ceph's: `id`, `shards`.
+    /// The output of `radosgw-admin topic get`, with Nacre's own fields `id` and `shards` after Ceph's.
     pub fn describe(&self) -> Value {
         let attributes = &self.attributes;
         let queue = if attributes.is_queued() {

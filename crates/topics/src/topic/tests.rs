@@ -74,7 +74,7 @@ fn creating_an_existing_topic_replaces_attributes_and_keeps_the_rest() {
     assert_eq!(topic.replace(attributes.clone()), Ok(()));
     assert_eq!(topic, Topic { attributes: attributes.clone(), version: before.version + 1, ..before });
     assert_eq!(topic.attributes.opaque_data, "", "what is not named has its default");
-    // The same again is no change.
+    // Setting the same attributes again is not a change.
     let before = topic.clone();
     assert_eq!(topic.replace(attributes), Ok(()));
     assert_eq!(topic, before);

@@ -14,17 +14,17 @@ use tokio::sync::{Barrier, Semaphore};
 
 /// `objecter_inflight_op_bytes`, in permits of 1 KiB.
 const BOUND_KIB: usize = 100 << 10;
-/// A test that waits for longer has failed.
+/// A test that waits longer than this has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A cluster with one head, which bounds the bytes in flight as the client does.
+/// A cluster with one head. It limits the bytes in flight as the client does.
 struct OneHead {
-    /// Each read finds the next size; the last one stays.
+    /// The size that each read finds; the last one is repeated.
     sizes: Mutex<VecDeque<usize>>,
     /// The bytes that reads asked for.
     asked: Mutex<Vec<u64>>,
     bound: Arc<Semaphore>,
-    /// Reads are answered when so many are in flight.
+    /// Reads are answered once this many are in flight.
     together: Arc<Barrier>,
 }
 
@@ -38,7 +38,7 @@ impl OneHead {
         })
     }
 
-    /// What reads asked for since this was called last.
+    /// What reads have asked for since the last call.
     fn asked(&self) -> Vec<u64> {
         std::mem::take(&mut *self.asked.lock())
     }
@@ -127,7 +127,7 @@ async fn a_large_head_is_read_twice_once_and_reserves_what_it_holds() {
         assert_eq!(reader.inline.len(), 3 << 20);
         assert_eq!(engine.asked(), expected);
     }
-    // A range reserves no more than itself.
+    // A read of a range reserves no more bytes than the range has.
     let range = (1 << 20)..(1 << 20) + 100;
     let reader = gateway.open_range(&bucket(), "large", range.clone()).await.unwrap();
     assert_eq!(engine.asked(), [100]);
@@ -170,7 +170,7 @@ fn a_second_read_asks_for_what_the_first_did_not_bring() {
     assert_eq!(inline(asked).longer_read(asked, asked), None);
     assert_eq!(inline(asked + 1).longer_read(asked, asked), Some(asked + 1));
     assert_eq!(encrypted(asked).longer_read(asked, asked), Some(asked + tag));
-    // Damage: the size is another one than that of the data, or none that data in a head can have.
+    // Damage: the size differs from that of the data, or is more than a head can hold.
     assert_eq!(inline(asked + 1).longer_read(100, asked), None);
     assert_eq!(inline(u64::MAX).longer_read(asked, asked), Some(HEAD_BYTES));
     assert_eq!(encrypted(u64::MAX).longer_read(HEAD_BYTES, HEAD_BYTES), None);

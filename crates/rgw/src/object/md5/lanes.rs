@@ -1,18 +1,18 @@
-//! The arithmetic of MD5 (RFC 1321) for one stream and for many beside one another: the compiler makes vector instructions of
-//! the loop over lanes, of those that the processor turns out to have.
+//! The arithmetic of MD5 (RFC 1321), for one stream and for many at a time. The compiler vectorizes the loop over lanes, for the
+//! vector instructions that the processor is found to have at run time.
 
-/// Streams worked on together.
+/// The most streams that are digested together.
 pub(super) const LANES: usize = 16;
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 64;
 
-/// What is known of a stream: A, B, C and D of RFC 1321.
+/// The state of a stream: A, B, C and D of RFC 1321.
 pub(super) type State = [u32; 4];
 
 /// The state of an empty stream.
 pub(super) const START: State = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
-/// 2^32 times the absolute sines of 1 to 64.
+/// The absolute sines of 1 to 64 (radians) times 2^32, rounded down.
 #[rustfmt::skip]
 const SINES: [u32; 64] = [
     0xd76a_a478, 0xe8c7_b756, 0x2420_70db, 0xc1bd_ceee, 0xf57c_0faf, 0x4787_c62a, 0xa830_4613, 0xfd46_9501,
@@ -25,7 +25,7 @@ const SINES: [u32; 64] = [
     0x6fa8_7e4f, 0xfe2c_e6e0, 0xa301_4314, 0x4e08_11a1, 0xf753_7e82, 0xbd3a_f235, 0x2ad7_d2bb, 0xeb86_d391,
 ];
 
-/// A round: sixteen steps with these shifts, on the words `at` names.
+/// A round of sixteen steps with these shifts. `word(i)` is the word of the block that step `i` adds.
 #[inline(always)]
 fn round<const S0: u32, const S1: u32, const S2: u32, const S3: u32>(
     [mut a, mut b, mut c, mut d]: State,
@@ -47,7 +47,7 @@ fn round<const S0: u32, const S1: u32, const S2: u32, const S3: u32>(
     [a, b, c, d]
 }
 
-/// Takes a block into a state.
+/// Returns `state` after a block, whose words are given by `word`.
 #[inline(always)]
 fn block(state: State, word: impl Fn(usize) -> u32) -> State {
     let (sines, _) = SINES.as_chunks::<16>();
@@ -59,7 +59,7 @@ fn block(state: State, word: impl Fn(usize) -> u32) -> State {
     std::array::from_fn(|i| state[i].wrapping_add(next[i]))
 }
 
-/// Takes so many blocks of each lane's data into its state.
+/// Digests `blocks` blocks of each lane's data into its state.
 #[inline(always)]
 fn compress<const N: usize>(states: &mut [[u32; N]; 4], data: &[&[u8]; N], blocks: usize) {
     for at in 0..blocks {
@@ -78,13 +78,13 @@ fn compress<const N: usize>(states: &mut [[u32; N]; 4], data: &[&[u8]; N], block
     }
 }
 
-/// Takes so many blocks of all lanes at once. As many lanes as a vector has words take hardly longer than one.
+/// Digests `blocks` blocks of all lanes at once. As many lanes as a vector has words take hardly longer than one lane.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512bw", "x86_64+avx2"))]
 pub(super) fn compress_lanes<const N: usize>(states: &mut [[u32; N]; 4], data: &[&[u8]; N], blocks: usize) {
     compress(states, data, blocks);
 }
 
-/// Takes all of `data`, which is whole blocks.
+/// Digests all of `data`, which consists of whole blocks.
 pub(super) fn compress_one(state: &mut State, data: &[u8]) {
     let mut states = state.map(|word| [word]);
     compress(&mut states, &[data], data.len() / BLOCK);

@@ -1,19 +1,19 @@
-//! The set of used blocks as words of 64 bits, one bit per block, changed only as records say.
+//! The set of used blocks as a bitmap of 64-bit words, which is changed only as records state.
 
 use super::head::{PAGE_WORDS, pages_of};
 use crate::blue::onode::Run;
 
-/// Words for so many blocks, whole pages.
+/// Number of words for `device_blocks` blocks, in whole pages.
 pub(in crate::blue) fn words_of(device_blocks: u64) -> usize {
     pages_of(device_blocks) * PAGE_WORDS
 }
 
-/// Words of a set without members.
+/// An empty bitmap.
 pub(in crate::blue) fn none(device_blocks: u64) -> Vec<u64> {
     vec![0; words_of(device_blocks)]
 }
 
-/// The words that a run touches, and its bits in each.
+/// The words that contain a run, with the mask of its bits in each.
 pub(in crate::blue) fn masks(run: Run) -> impl Iterator<Item = (usize, u64)> {
     let (mut at, end) = (run.start, run.start + run.blocks);
     std::iter::from_fn(move || {
@@ -27,8 +27,8 @@ pub(in crate::blue) fn masks(run: Run) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Adds or removes a run; `false`, with nothing changed in the word concerned, where part of it was there already or was
-/// not there, or where it lies outside.
+/// Sets or clears a run. Returns false if a part of it was set or cleared already, in which case the word concerned is not
+/// changed, or if the run lies outside.
 #[must_use]
 pub(in crate::blue) fn change(words: &mut [u64], run: Run, used: bool) -> bool {
     if run.start.checked_add(run.blocks).is_none_or(|end| end > words.len() as u64 * 64) {
@@ -44,12 +44,12 @@ pub(in crate::blue) fn change(words: &mut [u64], run: Run, used: bool) -> bool {
     })
 }
 
-/// Number of members.
+/// Number of set bits.
 pub(in crate::blue) fn count(words: &[u64]) -> u64 {
     words.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-/// Removes everything below `first` and from `end` on: what no record can own.
+/// Clears all bits below `first` and from `end` on, which no record can own.
 pub(in crate::blue) fn clip(words: &mut [u64], first: u64, end: u64) {
     let keep = |at: usize| {
         let start = at as u64 * 64;

@@ -1,9 +1,9 @@
-//! Checkpoints: the bitmap of used blocks in pages on disk, with totals, as of a delta's position.
+//! Checkpoints: the bitmap of used blocks in pages on disk, with totals, as of the position of a delta.
 //!
-//! A checkpoint is the previous one plus deltas that are committed, never the live allocator (rule B2). Only pages that
-//! changed are written, each to a place that the current head does not use; then the pages are flushed, then the head is
-//! written to the slot that does not hold the current one, and flushed. So one whole checkpoint is there at any instant.
-//! Pages that are all free or all used take no place.
+//! A checkpoint is derived from the previous one and committed deltas, never from the live allocator (rule B2). Only changed
+//! pages are written, each to a place that the current head does not use. Then the pages are flushed, and the head is written
+//! to the slot that does not contain the current head, and flushed. So one complete checkpoint exists at any time. Pages with
+//! only free or only used blocks take no place.
 
 use super::bits;
 use super::delta::{Change, Delta, key, position_of};
@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use uuid::Uuid;
 
-/// Pages read or written with one call.
+/// Number of pages read or written with one call.
 const CHUNK_PAGES: usize = 512;
-/// Threads that read pages.
+/// Number of threads that read pages.
 const READERS: usize = 4;
-/// By how many pages the file of pages grows.
+/// Number of pages by which the file of pages grows.
 const GROW_PAGES: u32 = 256;
 
 /// The store's current checkpoint.
@@ -40,17 +40,17 @@ pub(in crate::blue) struct Checkpoint {
     head: Head,
 }
 
-/// What ended [`Checkpoint::advance`] early.
+/// The outcome of [`Checkpoint::advance`].
 #[derive(Debug)]
 pub(in crate::blue) enum Advance {
     /// The new checkpoint is durable.
     Done,
-    /// It was told to stop; the old checkpoint is untouched.
+    /// It was cancelled. The old checkpoint is unchanged.
     Cancelled,
 }
 
 impl Checkpoint {
-    /// The newest checkpoint of that kind in `directory` whose position `is_known` to the database; the text says why
+    /// The newest checkpoint of the given kind in `directory` whose position `is_known` to the database. The text says why
     /// there is none.
     pub(in crate::blue) fn open(
         directory: &Path,
@@ -100,7 +100,7 @@ impl Checkpoint {
         Ok(newest)
     }
 
-    /// Makes the files of a store's first checkpoint, or those of a store that has lost them.
+    /// Creates the files for a store's first checkpoint, or missing files of a store.
     fn create(directory: &Path) -> Result<Device> {
         let failed =
             |error: &std::io::Error| StoreError::io(format!("create {}", directory.display()), error);
@@ -116,9 +116,9 @@ impl Checkpoint {
         Device::open(&path)
     }
 
-    /// Writes a whole checkpoint of what was found by other means, in place of whatever is there. Durable on return; it
-    /// counts once `position` is in the database. `current` is the checkpoint that counts until then; where there is none,
-    /// the database's last delta must be void, so that no start goes on from what the other slot holds.
+    /// Writes a complete checkpoint of a state that was determined by other means, replacing existing ones. Durable on return. It
+    /// becomes valid once `position` is in the database. `current` is the valid checkpoint until then. Without one,
+    /// the database's last delta must be void, so that no start continues from the contents of the other slot.
     pub(in crate::blue) fn replace(
         directory: &Path,
         current: Option<&Checkpoint>,
@@ -126,7 +126,8 @@ impl Checkpoint {
         words: &[u64],
     ) -> Result<Checkpoint> {
         let pages = Checkpoint::create(directory)?;
-        // Above whatever is there, readable or not, so that this is the newest; and no page of it is overwritten.
+        // The sequence number is above those of all decodable heads, whether their checkpoints are usable or not, so this is
+        // the newest one. No page of `current` is overwritten.
         let mut newest = 0;
         for name in HEAD_SLOTS {
             if let Some(bytes) = read_if_present(&directory.join(name))?
@@ -155,7 +156,7 @@ impl Checkpoint {
         fail::fail_point!("store::checkpoint_replaced", |_| Err(StoreError::Interrupted));
         let other = directory.join(HEAD_SLOTS[slot(checkpoint.head.sequence + 1)]);
         if current.is_none() && other.exists() {
-            // Of another history: positions may come to its own again.
+            // It is of another history: its position could become valid again.
             std::fs::remove_file(&other)
                 .map_err(|e| StoreError::io(format!("remove {}", other.display()), &e))?;
             sync_directory(directory)?;
@@ -167,7 +168,7 @@ impl Checkpoint {
         &self.head
     }
 
-    /// Reads the bitmap; the text says what is damaged.
+    /// Reads the bitmap. The text describes what is damaged.
     pub(in crate::blue) fn load(&self, words: &mut [u64]) -> Result<std::result::Result<(), String>> {
         let stored = stored_pages(&self.head, words);
         let read =
@@ -175,8 +176,8 @@ impl Checkpoint {
         load_pages(&stored, &self.head, words, read)
     }
 
-    /// Moves the checkpoint on to `position` with the deltas in the database. The text of an error of kind
-    /// [`StoreError::Corrupt`] says which delta or page does not fit.
+    /// Advances the checkpoint to `position` with the deltas in the database. The text of a
+    /// [`StoreError::Corrupt`] error says which delta or page is inconsistent.
     pub(in crate::blue) fn advance(
         &mut self,
         db: &Db,
@@ -185,7 +186,7 @@ impl Checkpoint {
         cancel: &AtomicBool,
     ) -> Result<Advance> {
         let mut next = self.head.clone();
-        // By page: (first block in the page, blocks, used), in order.
+        // By page: (first block in the page, number of blocks, used), in order.
         let mut dirty: BTreeMap<u32, Vec<(u16, u16, bool)>> = BTreeMap::new();
         let has_pages = self.head.kind == Kind::Checkpoint;
         each_delta(db, self.head.position, position, |delta| {
@@ -255,13 +256,13 @@ fn slot(sequence: u64) -> usize {
     (sequence % 2) as usize
 }
 
-/// Writes a head to its slot and makes it durable.
+/// Writes a head to its slot. Durable on return.
 fn write_head(directory: &Path, head: &Head) -> Result<()> {
     let path = directory.join(HEAD_SLOTS[slot(head.sequence)]);
     let failed = |error: &std::io::Error| StoreError::io(format!("write {}", path.display()), error);
     let is_new = !path.exists();
     let bytes = head.encode();
-    // In place: a torn write spoils this slot alone, and the other one counts.
+    // Written in place: a torn write damages only this slot, and the other one remains valid.
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
     file.and_then(|file| {
@@ -273,7 +274,7 @@ fn write_head(directory: &Path, head: &Head) -> Result<()> {
     if is_new { sync_directory(directory) } else { Ok(()) }
 }
 
-/// Calls `f` with each delta after `from` up to `to`; fails where one is missing or can't be decoded.
+/// Calls `f` with each delta after `from` up to `to`, and returns their size. Fails if one is missing or can't be decoded.
 pub(super) fn each_delta(db: &Db, from: u64, to: u64, mut f: impl FnMut(Delta) -> Result<()>) -> Result<u64> {
     let mut range = db.range(Family::AllocDelta, &key(from + 1), Some(key(to + 1).to_vec()));
     let (mut expected, mut bytes) = (from + 1, 0);
@@ -304,13 +305,13 @@ pub(super) fn apply_totals(
     }
 }
 
-/// Cuts a change at the borders of pages.
+/// Splits a change at page boundaries.
 fn split(change: Change, dirty: &mut BTreeMap<u32, Vec<(u16, u16, bool)>>) {
     let (mut at, end) = (change.run.start, change.run.start + change.run.blocks);
     while at < end {
         let page = at / PAGE_BLOCKS;
         let upto = end.min((page + 1) * PAGE_BLOCKS);
-        // A page has 2^15 blocks: both numbers fit.
+        // A page has 2^15 blocks, so both numbers fit.
         let part = ((at % PAGE_BLOCKS) as u16, (upto - at) as u16, change.used);
         dirty.entry(page as u32).or_default().push(part);
         at = upto;
@@ -323,7 +324,7 @@ fn copy_words(bytes: &[u8], words: &mut [u64]) {
     }
 }
 
-/// Fills in the pages that take no place; returns (place, page) of the others, by place.
+/// Fills in the pages that take no place. Returns (place, page) of the others, sorted by place.
 pub(super) fn stored_pages(head: &Head, words: &mut [u64]) -> Vec<(u32, u32)> {
     let mut stored = Vec::new();
     for ((at, page), words) in (0..).zip(&head.pages).zip(words.as_chunks_mut::<PAGE_WORDS>().0) {
@@ -337,18 +338,18 @@ pub(super) fn stored_pages(head: &Head, words: &mut [u64]) -> Vec<(u32, u32)> {
     stored
 }
 
-/// Places that are read with one call: (place, page) each, and how many bytes they span.
+/// Places that are read with one call: (place, page) of each, and the number of bytes that they span.
 struct Chunk<'a> {
     pages: &'a [(u32, u32)],
     span: usize,
 }
 
-/// Gathers places that lie close together.
+/// Groups places that are close together.
 fn chunks(stored: &[(u32, u32)]) -> Vec<Chunk<'_>> {
     let mut chunks = Vec::new();
     let mut rest = stored;
     while let Some((first, _)) = rest.first() {
-        // What lies between places that count is read along where it is little.
+        // Small gaps between the needed places are read too.
         let near =
             |pair: &[(u32, u32)]| pair[1].0 - pair[0].0 <= 16 && pair[1].0 - first < CHUNK_PAGES as u32;
         let take = 1 + rest.windows(2).take_while(|pair| near(pair)).count();
@@ -359,8 +360,8 @@ fn chunks(stored: &[(u32, u32)]) -> Vec<Chunk<'_>> {
     chunks
 }
 
-/// Reads and checks the stored pages, many at a time and with several threads, so that the disk always has something to
-/// do. `words` were zeros but for full pages.
+/// Reads and verifies the stored pages in large reads and with several threads, to keep the disk busy.
+/// `words` must be zero except for full pages.
 pub(super) fn load_pages(
     stored: &[(u32, u32)],
     head: &Head,
@@ -417,12 +418,12 @@ pub(super) fn load_pages(
     }
 }
 
-/// A bitmap that is read ahead, while the database is being opened.
+/// A bitmap that is read in advance, while the database is being opened.
 #[derive(Debug)]
 pub(in crate::blue) struct Ahead(JoinHandle<Option<(u64, Vec<u64>)>>);
 
 impl Ahead {
-    /// Begins to read what looks like the newest checkpoint. Whether it counts is found out later.
+    /// Starts reading the checkpoint that seems to be the newest. Whether it is valid is determined later.
     pub(in crate::blue) fn begin(directory: &Path, uuid: Uuid, device_blocks: u64) -> Option<Ahead> {
         let directory = directory.to_owned();
         let read = move || {
@@ -437,14 +438,14 @@ impl Ahead {
         std::thread::Builder::new().name("bstore_ahead".into()).spawn(read).ok().map(Ahead)
     }
 
-    /// The bitmap, if it is that of the checkpoint which counts.
+    /// The bitmap, if it belongs to `checkpoint`.
     pub(super) fn take(self, checkpoint: &Checkpoint) -> Option<Vec<u64>> {
         let (sequence, words) = self.0.join().ok()??;
         (sequence == checkpoint.head.sequence).then_some(words)
     }
 }
 
-/// Places of the file of pages that no page of the current head has, lowest first.
+/// The places in the file of pages that the current head does not use, lowest first.
 struct Places {
     taken: Vec<bool>,
     next: u32,
@@ -472,7 +473,7 @@ impl Places {
     }
 }
 
-/// Writes pages, those that lie one behind the other with one call.
+/// Writes pages. Contiguous pages are written with one call.
 struct Writer<'a> {
     device: &'a Device,
     size_pages: u32,
@@ -486,7 +487,7 @@ impl<'a> Writer<'a> {
         Ok(Writer { device, size_pages, first: 0, gathered: Vec::new() })
     }
 
-    /// Writes a page where it needs a place.
+    /// Writes a page, if it needs a place.
     fn put(&mut self, words: &[u64; PAGE_WORDS], places: &mut Places) -> Result<Page> {
         if words.iter().all(|word| *word == 0) {
             return Ok(Page::FREE);
@@ -523,7 +524,7 @@ impl<'a> Writer<'a> {
 }
 
 impl SpaceAccounting {
-    /// The head of an image of these accounting.
+    /// The head of an image of this accounting.
     pub(in crate::blue) fn head(
         &self,
         kind: Kind,

@@ -1,8 +1,8 @@
-//! Deltas: what one group commit changed of allocation, usage and object counts, as a small record in the same write
+//! Deltas: the changes of one group commit to allocation, usage and object counts, as a small record in the same write
 //! batch (docs/format/bluestore.md).
 //!
-//! Deltas are numbered without gaps by their *position*. The last one always stays in the database: it tells how far the
-//! database got.
+//! Deltas are numbered by their *position*, without gaps. The last one always stays in the database and records the database's
+//! position.
 
 use crate::PoolUsage;
 use crate::blue::onode::Run;
@@ -11,18 +11,18 @@ use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 
 const VERSION: u8 = 2;
-/// No deltas follow this one until a new checkpoint was made.
+/// No deltas follow this one until a new checkpoint has been made.
 const FLAG_VOID: u8 = 1;
 
-/// A delta's key.
+/// The key of a delta.
 pub(in crate::blue) fn key(position: u64) -> [u8; 8] {
     position.to_be_bytes()
 }
 
-/// Above every key.
+/// An exclusive upper bound of all keys.
 pub(in crate::blue) const END: [u8; 9] = [0xff; 9];
 
-/// The position of a delta's key.
+/// The position in the key of a delta.
 pub(in crate::blue) fn position_of(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
@@ -31,22 +31,22 @@ pub(in crate::blue) fn position_of(key: &[u8]) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::blue) struct Change {
     pub(in crate::blue) run: Run,
-    /// Taken if set, else freed.
+    /// True if the run was allocated, false if it was freed.
     pub(in crate::blue) used: bool,
 }
 
-/// A decoded delta. Numbers of pools and collections are totals, not differences.
+/// A decoded delta. The numbers for pools and collections are totals, not differences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::blue) struct Delta {
-    /// In the order in which they happened.
+    /// In order of occurrence.
     pub(in crate::blue) changes: Vec<Change>,
     pub(in crate::blue) pools: Vec<(PoolId, PoolUsage)>,
-    /// Objects of each collection, `None` where it was removed.
+    /// The number of objects of each collection, or `None` if it was removed.
     pub(in crate::blue) collections: Vec<(PgId, Option<u64>)>,
     pub(in crate::blue) void: bool,
 }
 
-/// Puts a delta together.
+/// Builds a delta.
 #[derive(Debug, Default)]
 pub(in crate::blue) struct DeltaWriter {
     out: Vec<u8>,
@@ -54,7 +54,7 @@ pub(in crate::blue) struct DeltaWriter {
 }
 
 impl DeltaWriter {
-    /// Begins a delta.
+    /// Starts a new delta.
     pub(in crate::blue) fn begin(&mut self, void: bool) {
         self.out.clear();
         self.out.extend_from_slice(&[VERSION, if void { FLAG_VOID } else { 0 }]);
@@ -68,14 +68,14 @@ impl DeltaWriter {
         self.last_end = run.start + run.blocks;
     }
 
-    /// Ends the changes, adds totals and the checksum, and returns the record.
+    /// Completes the changes, adds totals and the checksum, and returns the record.
     pub(in crate::blue) fn finish<'a>(
         &mut self,
         pools: impl ExactSizeIterator<Item = (PoolId, PoolUsage)>,
         collections: impl ExactSizeIterator<Item = (&'a PgId, &'a Option<u64>)>,
     ) -> &[u8] {
         let out = &mut self.out;
-        // No run has zero blocks.
+        // Ends the list of changes, because no run has zero blocks.
         varint::put(out, 0);
         varint::put(out, pools.len() as u64);
         for (pool, usage) in pools {
@@ -99,7 +99,7 @@ pub(in crate::blue) fn empty(void: bool) -> Vec<u8> {
 }
 
 impl Delta {
-    /// Decodes a record; `None` where it is damaged or of an unknown format.
+    /// Decodes a record. `None` if it is damaged or of an unknown format.
     pub(in crate::blue) fn decode(value: &[u8]) -> Option<Delta> {
         let (body, crc) = value.split_last_chunk::<4>()?;
         if crc32c(body) != u32::from_le_bytes(*crc) {
@@ -129,7 +129,7 @@ impl Delta {
     }
 }
 
-/// Appends a pool's usage.
+/// Appends the usage of a pool.
 pub(super) fn put_usage(out: &mut Vec<u8>, pool: PoolId, usage: PoolUsage) {
     varint::put_signed(out, pool.0);
     for number in [

@@ -1,9 +1,9 @@
-//! The allocation file: the allocator's state at a clean shutdown, whole in one file
+//! The allocation file: the complete state of the allocator at a clean shutdown
 //! (docs/format/bluestore.md).
 //!
-//! It is written to a temporary, synced, renamed and read back. A start that takes it removes it before the first
-//! allocation. It counts only if its position is that of the database's last delta and the store was closed cleanly; so a
-//! file that outlived its removal is never believed.
+//! It is written to a temporary file, synced, renamed and read back. A start that uses it removes it before the first
+//! allocation. It is valid only if its position is that of the database's last delta and the store was closed cleanly, so a
+//! file that outlived its removal is never used.
 
 use super::checkpoint::{load_pages, stored_pages};
 use super::head::{Head, Kind, PAGE_BYTES, PAGE_WORDS, Page};
@@ -16,7 +16,7 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
 use uuid::Uuid;
 
-/// What the head says must be so; else the file is another store's or another time's.
+/// Values that the head must have. Otherwise the file is of another store or of another time.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::blue) struct Expected {
     pub(in crate::blue) uuid: Uuid,
@@ -74,7 +74,7 @@ fn encode(words: &[u64; PAGE_WORDS], bytes: &mut Vec<u8>) {
     bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
-/// Reads the file into accounting of its own and verifies it; the text says why it does not count.
+/// Reads and verifies the file. The text says why it is not valid.
 pub(in crate::blue) fn read(
     directory: &Path,
     expected: Expected,
@@ -115,7 +115,7 @@ pub(in crate::blue) fn read(
     Ok(Ok(accounting))
 }
 
-/// The head and where the pages begin, in bytes.
+/// The head, and the offset of the pages in bytes.
 fn read_head(file: &Device) -> std::result::Result<(Head, u64), String> {
     let size = file.size().map_err(|error| error.to_string())?;
     let mut len = PAGE_BYTES as u64;
@@ -125,7 +125,7 @@ fn read_head(file: &Device) -> std::result::Result<(Head, u64), String> {
         }
         let mut buffer = super::super::aligned::AlignedBuffer::zeroed(len as usize);
         file.read(0, &mut buffer).map_err(|error| error.to_string())?;
-        // The head tells its length at once; what else is wrong shows when all of it is there.
+        // The head contains its length. Other errors are detected when all of it has been read.
         let told = buffer[40..44].try_into().map(u32::from_le_bytes).unwrap_or_default();
         let whole = (u64::from(told) + 4).next_multiple_of(PAGE_BYTES as u64);
         if whole <= len {
@@ -135,7 +135,7 @@ fn read_head(file: &Device) -> std::result::Result<(Head, u64), String> {
     }
 }
 
-/// Removes the file, durably: from now on allocations may change what it says.
+/// Removes the file durably, because allocations make it outdated from now on.
 pub(in crate::blue) fn invalidate(directory: &Path) -> Result<()> {
     let path = directory.join(FILE);
     match std::fs::remove_file(&path) {

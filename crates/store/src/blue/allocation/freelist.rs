@@ -1,6 +1,6 @@
-//! Allocation records in the database: Ceph's older way, kept for comparison (`bluestore_allocation_from_file=false`).
+//! Allocation records in the database: Ceph's former scheme, kept for comparison (`bluestore_allocation_from_file=false`).
 //!
-//! A key stands for 128 blocks, its value for one bit each; every change of a run is a merge by exclusive or. A start
+//! A key stands for 128 blocks, and its value has one bit for each of them. A change of a run is a merge by exclusive or. A start
 //! reads all keys.
 
 use super::bits;
@@ -8,14 +8,14 @@ use crate::blue::db::{Db, Family, FamilyIds, RawBatch};
 use crate::blue::onode::Run;
 use crate::error::Result;
 
-/// Blocks of a key, as Ceph's `bluestore_freelist_blocks_per_key`.
+/// Number of blocks per key, as Ceph's `bluestore_freelist_blocks_per_key`.
 const KEY_BLOCKS: u64 = 128;
 const VALUE_BYTES: usize = (KEY_BLOCKS / 8) as usize;
 const KEY_WORDS: usize = VALUE_BYTES / 8;
-/// Bytes of a write batch while all records are written anew.
+/// Size of the write batches in which all records are rewritten, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Adds the merges that take or free a run.
+/// Adds the merges that allocate or free a run.
 pub(in crate::blue) fn merge(ids: FamilyIds, batch: &mut RawBatch, run: Run) {
     let (mut at, end) = (run.start, run.start + run.blocks);
     while at < end {
@@ -37,7 +37,7 @@ fn encode(words: &[u64]) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// Merges two records. Of another length than they must have nothing can be made: the load will say so.
+/// Merges records by exclusive or. The result is empty if a length is wrong, which the load reports.
 pub(in crate::blue) fn merge_values<'a>(
     existing: Option<&[u8]>,
     operands: impl Iterator<Item = &'a [u8]>,
@@ -52,7 +52,7 @@ pub(in crate::blue) fn merge_values<'a>(
     value
 }
 
-/// Reads all records into a set of blocks that has no members yet; the text says what is damaged.
+/// Reads all records into an empty bitmap. The text describes what is damaged.
 pub(in crate::blue) fn load(db: &Db, words: &mut [u64]) -> Result<std::result::Result<(), String>> {
     for entry in db.scan(Family::FreeList) {
         let (key, value) = entry?;
@@ -67,7 +67,7 @@ pub(in crate::blue) fn load(db: &Db, words: &mut [u64]) -> Result<std::result::R
     Ok(Ok(()))
 }
 
-/// Writes all records anew. Until [`super`] says in the database that they count, they don't.
+/// Rewrites all records. They are not valid until [`super`] marks them as valid in the database.
 pub(in crate::blue) fn rewrite(db: &Db, words: &[u64]) -> Result<()> {
     let (ids, mut batch) = (db.ids(), RawBatch::default());
     batch.delete_range(ids, Family::FreeList, &[], &u64::MAX.to_be_bytes());
@@ -85,7 +85,7 @@ pub(in crate::blue) fn rewrite(db: &Db, words: &[u64]) -> Result<()> {
     if batch.is_empty() { Ok(()) } else { db.write(&batch) }
 }
 
-/// Removes all records with a batch that is about to be written.
+/// Adds the removal of all records to a batch that is about to be written.
 pub(in crate::blue) fn clear(ids: FamilyIds, batch: &mut RawBatch) {
     batch.delete_range(ids, Family::FreeList, &[], &u64::MAX.to_be_bytes());
 }

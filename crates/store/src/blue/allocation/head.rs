@@ -1,5 +1,5 @@
-//! The head of an image of all allocation state: what it belongs to, totals, and where the pages of its bitmap are
-//! (docs/format/bluestore.md). Checkpoints and the allocation file share it.
+//! The head of an image of the complete allocation state: what it belongs to, totals, and the places of its bitmap's pages
+//! (docs/format/bluestore.md). Checkpoints and the allocation file use it.
 
 use super::delta::{put_collection, put_usage, take_collection, take_usage};
 use crate::PoolUsage;
@@ -10,29 +10,29 @@ use nacre_types::ids::{PgId, PoolId};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Bytes of a page of the bitmap: also what is read and written of it.
+/// Size of a page of the bitmap in bytes. Whole pages are read and written.
 pub(in crate::blue) const PAGE_BYTES: usize = 4096;
-/// 64-bit words of a page.
+/// Number of 64-bit words in a page.
 pub(in crate::blue) const PAGE_WORDS: usize = PAGE_BYTES / 8;
-/// Blocks that a page tells of.
+/// Number of blocks that a page covers.
 pub(in crate::blue) const PAGE_BLOCKS: u64 = PAGE_BYTES as u64 * 8;
 
 const VERSION: u32 = 2;
 const FIXED_BYTES: usize = 84;
 
-/// Number of pages for so many blocks.
+/// Number of pages for `device_blocks` blocks.
 pub(in crate::blue) fn pages_of(device_blocks: u64) -> usize {
     device_blocks.div_ceil(PAGE_BLOCKS) as usize
 }
 
-/// What an image is for.
+/// The purpose of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::blue) enum Kind {
     /// The state at a position; its pages are in the file `pages`.
     Checkpoint,
     /// The state at a clean shutdown; its pages follow the head.
     File,
-    /// Totals alone: the used blocks are in the database.
+    /// Only totals: the used blocks are in the database.
     Totals,
 }
 
@@ -46,12 +46,12 @@ impl Kind {
     }
 }
 
-/// Where a page of the bitmap is.
+/// The place of a page of the bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::blue) struct Page {
     /// [`Page::FREE`], [`Page::FULL`], or one more than its index among the stored pages.
     pub(in crate::blue) place: u32,
-    /// crc32c of its contents where it is stored.
+    /// crc32c of its contents, if it is stored.
     pub(in crate::blue) crc: u32,
 }
 
@@ -71,19 +71,19 @@ impl Page {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::blue) struct Head {
     pub(in crate::blue) kind: Kind,
-    /// Of the store.
+    /// The store's uuid.
     pub(in crate::blue) uuid: Uuid,
-    /// Counts images: the newest counts.
+    /// Sequence number of the image: the newest one is used.
     pub(in crate::blue) sequence: u64,
-    /// The last delta that is part of it.
+    /// Position of the last delta that is included.
     pub(in crate::blue) position: u64,
-    /// Every used block is below.
+    /// Every used block is below this block.
     pub(in crate::blue) frontier: u64,
     pub(in crate::blue) device_blocks: u64,
     /// Number of used blocks.
     pub(in crate::blue) used: u64,
     pub(in crate::blue) usage: BTreeMap<PoolId, PoolUsage>,
-    /// Objects of every collection.
+    /// Number of objects in each collection.
     pub(in crate::blue) objects: BTreeMap<PgId, u64>,
     /// Empty for [`Kind::Totals`].
     pub(in crate::blue) pages: Vec<Page>,
@@ -96,7 +96,7 @@ impl Head {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
         out.extend_from_slice(self.uuid.as_bytes());
-        // Where the checksum lies, known when all is encoded.
+        // The position of the checksum, filled in when everything is encoded.
         out.extend_from_slice(&[0; 4]);
         for number in [self.sequence, self.position, self.frontier, self.device_blocks, self.used] {
             out.extend_from_slice(&number.to_le_bytes());
@@ -116,7 +116,7 @@ impl Head {
         out
     }
 
-    /// Decodes a head of that kind at the start of `bytes`; says what is wrong with it otherwise.
+    /// Decodes a head of one of `kinds` at the start of `bytes`. The error says what is wrong.
     pub(in crate::blue) fn decode(bytes: &[u8], kinds: &[Kind]) -> Result<Head, &'static str> {
         let magic = bytes.first_chunk::<16>().ok_or("cut short")?;
         let kind = *kinds.iter().find(|kind| kind.magic() == magic).ok_or("no such head")?;

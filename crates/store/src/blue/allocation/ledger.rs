@@ -1,5 +1,5 @@
-//! The commit thread's part: writes each group commit's delta (or allocation records) into its batch, and asks for
-//! checkpoints so that the deltas stay few.
+//! The commit thread's part: adds the delta (or the allocation records) of each group commit to its batch, and requests
+//! checkpoints to limit the number of deltas.
 
 use super::delta::{self, DeltaWriter};
 use super::freelist;
@@ -10,19 +10,19 @@ use crate::blue::db::{Family, FamilyIds, RawBatch};
 use nacre_types::ids::{PgId, PoolId};
 use std::collections::BTreeMap;
 
-/// What a delta costs in the database beyond its value, in bytes.
+/// Bytes that a delta takes in the database in addition to its value.
 const DELTA_OVERHEAD: u64 = 24;
-/// With this many times the deltas of a checkpoint, commits wait for the one that is under way.
+/// At this multiple of the limit for deltas, commits wait for the checkpoint in progress.
 const PATIENCE: u64 = 4;
 
-/// How allocation is recorded while a store is mounted.
+/// How a mounted store records its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::blue) enum Scheme {
-    /// Deltas and checkpoints.
+    /// With deltas and checkpoints.
     Deltas,
-    /// Records in the database for the blocks, deltas and checkpoints for totals.
+    /// With records in the database for the blocks, and with deltas and checkpoints for totals.
     Records,
-    /// Not at all: after a crash a scan is needed.
+    /// Not at all: a scan is needed after a crash.
     Off,
 }
 
@@ -30,14 +30,14 @@ pub(in crate::blue) enum Scheme {
 #[derive(Debug)]
 pub(in crate::blue) struct Ledger {
     scheme: Scheme,
-    /// Of the last delta.
+    /// Position of the last delta.
     position: u64,
     /// Usage as of the last delta.
     usage: BTreeMap<PoolId, PoolUsage>,
     writer: DeltaWriter,
     pools: Vec<PoolId>,
     collections: BTreeMap<PgId, Option<u64>>,
-    /// Bytes of deltas since the checkpoint, and how many of them the one under way covers.
+    /// Bytes of deltas since the checkpoint, and how many of them the checkpoint in progress covers.
     bytes: u64,
     covered: u64,
     requested: u64,
@@ -46,7 +46,7 @@ pub(in crate::blue) struct Ledger {
 }
 
 impl Ledger {
-    /// Goes on after `position`, with `bytes` of deltas about.
+    /// Continues after `position`, with `bytes` of existing deltas.
     pub(in crate::blue) fn new(
         scheme: Scheme,
         position: u64,
@@ -69,7 +69,7 @@ impl Ledger {
         }
     }
 
-    /// Adds to the batch what these transactions change.
+    /// Adds the changes of these transactions to the batch.
     pub(in crate::blue) fn record(
         &mut self,
         queued: &[Queued],
@@ -127,7 +127,7 @@ impl Ledger {
         self.bytes += value.len() as u64 + DELTA_OVERHEAD;
     }
 
-    /// The batch is durable; every block that its deltas name is below `frontier`.
+    /// Must be called when the batch is durable. Every block in its deltas is below `frontier`.
     pub(in crate::blue) fn committed(&mut self, worker: &Worker, frontier: u64) {
         if self.bytes < self.limit_bytes || self.scheme == Scheme::Off {
             return;
@@ -139,7 +139,7 @@ impl Ledger {
         }
     }
 
-    /// Gives up: from here on only a scan tells what is allocated.
+    /// Stops recording: from now on only a scan can determine what is allocated.
     fn end(&mut self, ids: FamilyIds, batch: &mut RawBatch) {
         self.scheme = Scheme::Off;
         self.position += 1;

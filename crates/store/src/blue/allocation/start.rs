@@ -1,4 +1,4 @@
-//! The start of a store: finds out what is allocated, by the cheapest source that is sound, and begins recording.
+//! The start of a store: determines what is allocated from the cheapest sound source, and begins recording.
 
 use super::checkpoint::{Ahead, Checkpoint, apply_totals, each_delta};
 use super::delta::{self, Delta, position_of};
@@ -18,30 +18,30 @@ use crate::blue::state;
 use crate::error::{Result, StoreError};
 use std::path::{Path, PathBuf};
 
-/// Deltas are checkpointed at this many bytes where the scheme is needed although the option turns it off.
+/// Limit for deltas before a checkpoint, in bytes, if the scheme is needed although the option turns deltas off.
 const FALLBACK_LIMIT_BYTES: u64 = 8 << 20;
-/// What a delta is taken to have where nobody counted, in bytes.
+/// Assumed size of a delta, in bytes, if deltas were not counted.
 const TYPICAL_DELTA_BYTES: u64 = 64;
 
-/// What a start knows of allocation.
+/// The allocation state that a start has determined.
 pub(in crate::blue) struct Known {
     pub(in crate::blue) accounting: SpaceAccounting,
     pub(in crate::blue) source: AllocationSource,
-    /// What a scan found wrong.
+    /// The findings of a scan.
     pub(in crate::blue) findings: Findings,
-    /// What the database has of these, or more where a scan found more.
+    /// The database's limits, or higher ones if a scan found higher values in use.
     pub(in crate::blue) id_max: u64,
     pub(in crate::blue) frontier: u64,
     checkpoint: Option<Checkpoint>,
     /// Bytes of deltas since the checkpoint.
     delta_bytes: u64,
-    /// The last delta's position.
+    /// Position of the last delta.
     last: u64,
     /// Whether the last delta is void.
     void: bool,
 }
 
-/// How a mounted store records allocation.
+/// The way in which a mounted store records its allocation.
 pub(in crate::blue) struct Recording {
     pub(in crate::blue) scheme: Scheme,
     pub(in crate::blue) position: u64,
@@ -50,23 +50,23 @@ pub(in crate::blue) struct Recording {
     pub(in crate::blue) limit_bytes: u64,
 }
 
-/// Begins to read what a start after a crash needs.
+/// Starts reading the bitmap that a start after a crash needs.
 pub(in crate::blue) fn read_ahead(store: &Path, uuid: uuid::Uuid, device_blocks: u64) -> Option<Ahead> {
     let folder = folder(store);
     if folder.join(FILE).exists() { None } else { Ahead::begin(&folder, uuid, device_blocks) }
 }
 
-/// The folder of the allocation file and the checkpoints.
+/// The directory of the allocation file and the checkpoints.
 pub(in crate::blue) fn folder(store: &Path) -> PathBuf {
     store.join(DIRECTORY)
 }
 
-/// The last delta: its position, and what it says if it can be decoded.
+/// The last delta: its position, and its contents if it can be decoded.
 pub(in crate::blue) fn last_delta(db: &Db) -> Result<Option<(u64, Option<Delta>)>> {
     db.last(Family::AllocDelta, |key, value| Some((position_of(key)?, Delta::decode(value))))
 }
 
-/// Makes the first checkpoint of a store without objects; adds what belongs to it to the batch that makes the store.
+/// Creates the first checkpoint of a store without objects. Adds its delta to the batch that creates the store.
 pub(in crate::blue) fn make(
     store: &Path,
     uuid: uuid::Uuid,
@@ -81,8 +81,8 @@ pub(in crate::blue) fn make(
     Ok(())
 }
 
-/// Tells whether the database lost deltas that a checkpoint includes. A checkpoint includes only durable deltas, except for the first
-/// one, which is written just before the delta of its position.
+/// Checks whether the database lost deltas that a checkpoint includes. A checkpoint includes only durable deltas, except for the
+/// first checkpoint, which is written just before the delta of its position.
 pub(in crate::blue) fn lost_deltas(store: &Path, db: &Db, uuid: uuid::Uuid) -> Result<Option<String>> {
     let Some((last, _)) = last_delta(db)? else { return Ok(None) };
     let newest = Checkpoint::newest_position(&folder(store), uuid)?;
@@ -91,7 +91,7 @@ pub(in crate::blue) fn lost_deltas(store: &Path, db: &Db, uuid: uuid::Uuid) -> R
     }))
 }
 
-/// What the store's own notes say, without a scan; the text says why they say nothing.
+/// The allocation state according to the store's notes, without a scan. The text says why the notes are not valid.
 pub(in crate::blue) fn noted(opened: &Opened) -> Result<std::result::Result<Known, String>> {
     if opened.loss.is_some() {
         return Ok(Err("the database has lost what was durable".into()));
@@ -232,7 +232,7 @@ impl Notes<'_> {
     }
 }
 
-/// What is allocated, by the store's own notes or else by a scan.
+/// Determines what is allocated from the store's notes, or otherwise by a scan.
 pub(in crate::blue) fn know(
     opened: &Opened,
     config: &BlueStoreConfig,
@@ -258,7 +258,7 @@ pub(in crate::blue) fn know(
     })
 }
 
-/// The highest position of a delta or a checkpoint, and whether the last delta is void. New notes take positions above it.
+/// The highest position of a delta or checkpoint, and whether the last delta is void. New notes get positions above it.
 fn last_position(opened: &Opened) -> Result<(u64, bool)> {
     let newest = Checkpoint::newest_position(&folder(&opened.directory), opened.label.uuid)?;
     let (last, void) = match last_delta(&opened.db)? {
@@ -268,7 +268,7 @@ fn last_position(opened: &Opened) -> Result<(u64, bool)> {
     Ok((last.max(newest.unwrap_or_default()), void))
 }
 
-/// Makes the store's notes such that recording can begin, and adds what belongs to that to the batch that marks it
+/// Prepares the notes so that recording can begin, and adds the related changes to the batch that marks the store as
 /// mounted. Nothing may be allocated before that batch is durable.
 pub(in crate::blue) fn begin(
     opened: &Opened,
@@ -305,9 +305,9 @@ pub(in crate::blue) fn begin(
     let is_ahead = known.last > last_delta(db)?.map_or(0, |(last, _)| last);
     let replaces = opened.state.records || (scheme != Scheme::Off && checkpoint.is_none());
     if is_ahead || (replaces && !known.void) {
-        // Until the new notes are complete, a start must neither use records that are being rewritten, nor take the checkpoint,
-        // which is written first, for one that is newer than the database, nor go on from an older one that could not be read
-        // now: deltas of its own would get the new checkpoint's position.
+        // Until the new notes are complete, a start must not use records that are being rewritten. It must not take the
+        // checkpoint, which is written first, for one that is newer than the database. And it must not continue from an older
+        // checkpoint that could not be read now, because its own deltas would get the new checkpoint's position.
         known.last += 1;
         let mut void = RawBatch::default();
         void.put(ids, Family::AllocDelta, &delta::key(known.last), &delta::empty(true));
@@ -332,7 +332,7 @@ pub(in crate::blue) fn begin(
     Ok(Recording { scheme, position, delta_bytes: 0, checkpoint: made, limit_bytes })
 }
 
-/// Notes what is allocated in a store that was filled by other means and is not mounted, with the batch that makes it so.
+/// Records the allocation of an unmounted store that was filled by other means, with the batch that fills it.
 pub(in crate::blue) fn note(
     opened: &Opened,
     config: &BlueStoreConfig,
@@ -355,7 +355,7 @@ pub(in crate::blue) fn note(
     begin(opened, config, frontier, &mut known, batch).map(drop)
 }
 
-/// Has the next start of a store that is being closed scan: its notes say less than what is free.
+/// Makes the next start of a store that is being closed scan, because its notes do not contain all free blocks.
 pub(in crate::blue) fn void(db: &Db, batch: &mut RawBatch) -> Result<()> {
     let position = last_delta(db)?.map_or(0, |(position, _)| position + 1);
     batch.put(db.ids(), Family::AllocDelta, &delta::key(position), &delta::empty(true));

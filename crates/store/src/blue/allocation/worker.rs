@@ -1,4 +1,4 @@
-//! The thread that moves the checkpoint on while the store is mounted. It only reads the database.
+//! The thread that advances the checkpoint while the store is mounted. It only reads the database.
 
 use super::checkpoint::{Advance, Checkpoint};
 use crate::blue::Inner;
@@ -7,7 +7,7 @@ use nacre_types::errno::Errno;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the commit thread and the checkpoint thread tell each other.
+/// State shared by the commit thread and the checkpoint thread.
 #[derive(Debug, Default)]
 pub(in crate::blue) struct Worker {
     state: Mutex<State>,
@@ -17,20 +17,20 @@ pub(in crate::blue) struct Worker {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Position and frontier of a checkpoint to be made or under way.
+    /// Position and frontier of a checkpoint that is requested or in progress.
     wanted: Option<(u64, u64)>,
-    /// The position of the last one that was made.
+    /// Position of the last completed checkpoint.
     done: u64,
     checkpoints: u64,
-    /// Why the last one failed.
+    /// Why the last checkpoint failed.
     problem: Option<String>,
-    /// Deltas and checkpoint contradict each other.
+    /// Whether deltas and checkpoint contradict each other.
     broken: bool,
     end: bool,
 }
 
 impl Worker {
-    /// Asks for a checkpoint, unless one is under way or none can be made.
+    /// Requests a checkpoint. Returns false if one is in progress or none can be made.
     pub(super) fn request(&self, position: u64, frontier: u64) -> bool {
         let mut state = self.state.lock();
         if state.wanted.is_some() || state.broken || state.end {
@@ -41,7 +41,7 @@ impl Worker {
         true
     }
 
-    /// Waits until the checkpoint under way is made or has failed.
+    /// Waits until the checkpoint in progress is complete or has failed.
     pub(super) fn wait(&self, position: u64) {
         let mut state = self.state.lock();
         while state.wanted.is_some_and(|(wanted, _)| wanted <= position) && !state.end {
@@ -57,7 +57,7 @@ impl Worker {
         self.state.lock().broken
     }
 
-    /// Checkpoints made since the store was mounted.
+    /// Number of checkpoints made since the store was mounted.
     pub(in crate::blue) fn checkpoints(&self) -> u64 {
         self.state.lock().checkpoints
     }
@@ -67,14 +67,14 @@ impl Worker {
         self.state.lock().problem.clone()
     }
 
-    /// Lets the thread end soon; what it is making is given up.
+    /// Tells the thread to end soon. A checkpoint in progress is abandoned.
     pub(in crate::blue) fn end(&self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.state.lock().end = true;
         self.changed.notify_all();
     }
 
-    /// The thread.
+    /// The checkpoint thread.
     pub(in crate::blue) fn run(&self, inner: &Inner, mut checkpoint: Checkpoint) {
         loop {
             let (position, frontier) = {
@@ -102,7 +102,7 @@ impl Worker {
                     state.problem = Some(error.to_string());
                     match &error {
                         StoreError::Corrupt { .. } => state.broken = true,
-                        // Room may come back; the deltas are kept until then.
+                        // Space may become available again. The deltas are kept until then.
                         StoreError::Io { code, .. } if *code == Errno::ENOSPC.0 => {}
                         _ => {
                             drop(state);

@@ -1,4 +1,4 @@
-//! Scans of a store that is not mounted, for tools that compare them.
+//! Scans of an unmounted store, for tools that compare them.
 
 use super::{Findings, ScanStats, scan};
 use crate::blue::allocation::start;
@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What one way of finding out what is allocated gave.
+/// The allocation state as determined in one way.
 #[derive(Debug)]
 pub struct Recovery {
-    /// What was counted; all 0 where no scan was made.
+    /// The counts of the scan. All 0 if there was none.
     pub stats: ScanStats,
     /// Usage of each pool that has any.
     pub pools: BTreeMap<PoolId, PoolUsage>,
-    /// How long it took.
+    /// Duration of the determination.
     pub took: Duration,
-    /// How it was found out.
+    /// Source of the state.
     pub source: AllocationSource,
-    /// What is wrong with the store, for people: health codes and texts.
+    /// What is wrong with the store, for display: health codes and texts.
     pub health: Vec<(String, String)>,
     used: Vec<u64>,
     findings: Findings,
@@ -33,26 +33,26 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Whether both find the same usage.
+    /// Whether both have the same usage.
     pub fn same_usage(&self, other: &Recovery) -> bool {
         self.pools == other.pools
     }
 
-    /// Whether both give the same allocator: the same free blocks, and the same withheld for the same reason.
+    /// Whether both result in the same allocator: the same free blocks, and the same blocks withheld for the same reason.
     pub fn same_allocator(&self, other: &Recovery) -> bool {
         self.used == other.used
             && self.findings.disputed == other.findings.disputed
             && (self.findings.undecodable == 0) == (other.findings.undecodable == 0)
     }
 
-    /// Blocks that this finds used and the other free, and the other way round.
+    /// Number of blocks that are used here and free in `other`, and vice versa.
     pub fn differences(&self, other: &Recovery) -> (u64, u64) {
         self.used.iter().zip(&other.used).fold((0, 0), |(more, less), (own, their)| {
             (more + u64::from((own & !their).count_ones()), less + u64::from((their & !own).count_ones()))
         })
     }
 
-    /// Blocks in use.
+    /// Number of used blocks.
     pub fn used_blocks(&self) -> u64 {
         crate::blue::allocation::bits::count(&self.used)
     }
@@ -75,7 +75,7 @@ impl Recovery {
 }
 
 impl BlueStore {
-    /// Scans all objects of a store that is not mounted, with so many threads (0: the simple scan). Changes nothing of its
+    /// Scans all objects of an unmounted store with `threads` threads (0: the simple scan). Does not change the store's
     /// notes.
     pub fn scan(
         directory: &Path,
@@ -102,7 +102,7 @@ impl BlueStore {
         })
     }
 
-    /// What the store that is not mounted noted of allocation; `Err` in it says why a start would scan.
+    /// The allocation state noted by an unmounted store. The inner `Err` says why a start would scan.
     pub fn noted_allocation(
         directory: &Path,
         config: &BlueStoreConfig,
@@ -128,14 +128,14 @@ impl BlueStore {
         }))
     }
 
-    /// Makes the kernel forget what it has cached of the store's database, so that a scan reads it from the disk.
+    /// Evicts the store's database from the kernel's page cache, so that a scan reads it from disk.
     pub fn evict(directory: &Path) -> Result<()> {
         let db = directory.join("db");
         let failed = |error: &std::io::Error| StoreError::io(format!("read {}", db.display()), error);
         for entry in std::fs::read_dir(&db).map_err(|e| failed(&e))? {
             let path = entry.map_err(|e| failed(&e))?.path();
             let file = std::fs::File::open(&path).map_err(|e| failed(&e))?;
-            // Only what is clean can be forgotten.
+            // Only clean pages can be evicted.
             file.sync_data().map_err(|e| failed(&e))?;
             rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).map_err(|e| failed(&e.into()))?;
         }

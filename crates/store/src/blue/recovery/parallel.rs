@@ -1,8 +1,8 @@
-//! The parallel scan: threads take ranges of keys of about the same size, decode records in place ([`super::wire`]) and
-//! mark blocks in one shared set.
+//! The parallel scan: threads take key ranges of about the same size, decode records in place ([`super::wire`]) and
+//! mark blocks in one shared bitmap.
 //!
-//! Marking is what a large store's scan waits for: its blocks lie all over a set that is larger than any cache. So runs
-//! are gathered and their words touched first, many misses at a time, before each is marked.
+//! The scan of a large store is limited by marking: its blocks are spread over a bitmap that is larger than any cache. So runs
+//! are collected and their words are read first, with many cache misses at a time, before each run is marked.
 
 use super::wire::{self, Blob};
 use super::{Findings, Highest, Progress, ScanStats, Traversed, bytes_of};
@@ -21,33 +21,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Ranges for each thread, so that all end at about the same time.
+/// Number of ranges per thread, so that all threads end at about the same time.
 const RANGES_PER_THREAD: u64 = 16;
-/// The smallest range worth its own, in bytes.
+/// Minimum size of a range, in bytes.
 const MIN_RANGE_BYTES: u64 = 1 << 20;
-/// Runs gathered before they are marked.
+/// Number of runs that are collected before they are marked.
 const GATHER_RUNS: usize = 512;
-/// Records between looks at whether to go on.
+/// Number of records between checks whether to stop.
 const RECORDS_PER_LOOK: u64 = 1024;
-/// Between two looks at what the threads have done.
+/// Interval between checks of the threads' progress.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The set of used blocks, shared by all threads.
+/// The bitmap of used blocks, shared by all threads.
 struct Bitmap {
     words: Vec<AtomicU64>,
     device_blocks: u64,
 }
 
-/// A shared blob's record, and whether it counts towards a pool already.
+/// A shared blob's record, and whether it is already counted for a pool.
 struct Shared {
     run: Run,
     counted: AtomicBool,
 }
 
-/// The first key, and the first behind it; `None` for the end.
+/// The first key and the exclusive end of a range. `None` means no end.
 type KeyRange = (Vec<u8>, Option<Vec<u8>>);
 
-/// What all threads share.
+/// The state shared by all threads.
 struct Scan<'a> {
     db: &'a Db,
     bitmap: Bitmap,
@@ -58,7 +58,7 @@ struct Scan<'a> {
     stop: AtomicBool,
 }
 
-/// What one thread found.
+/// The result of one thread.
 #[derive(Default)]
 struct Part {
     stats: ScanStats,
@@ -120,7 +120,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) 
     for part in parts.into_inner() {
         whole.add(part?);
     }
-    // Collections without objects count too, and objects without a collection do not.
+    // Collections without objects are counted. Objects without a collection are not.
     let mut objects = BTreeMap::new();
     for entry in db.scan(Family::Collections) {
         let (key, _) = entry?;
@@ -156,7 +156,7 @@ fn scan_shared(db: &Db, bitmap: &Bitmap, part: &mut Part) -> Result<HashMap<u64,
     Ok(shared)
 }
 
-/// Cuts the keys of all objects into ranges of about the same number of bytes.
+/// Splits the keys of all objects into ranges of about the same number of bytes.
 fn split(db: &Db, threads: usize) -> Result<Vec<KeyRange>> {
     let mut borders = Vec::new();
     if threads > 1
@@ -173,19 +173,19 @@ fn split(db: &Db, threads: usize) -> Result<Vec<KeyRange>> {
     Ok(starts.zip(ends).collect())
 }
 
-/// Adds borders between `first` and `end`, which have `size` bytes between them, in order.
+/// Adds borders between `first` and `end`, which contain `size` bytes, in order.
 fn halve(db: &Db, first: &[u8], end: &[u8], size: u64, wanted: u64, borders: &mut Vec<Vec<u8>>) {
     let Some(middle) = middle(first, end).filter(|_| size > wanted + wanted / 2) else { return };
     let below = db.stored_bytes(Family::Onodes, first, &middle).min(size);
     halve(db, first, &middle, below, wanted, borders);
-    // A border with nothing on one side divides nothing.
+    // A border is useless if one side is empty.
     if below > 0 && below < size {
         borders.push(middle.clone());
     }
     halve(db, &middle, end, size - below, wanted, borders);
 }
 
-/// A key about half way between two, as numbers.
+/// A key about half way between two others, compared as numbers.
 fn middle(first: &[u8], end: &[u8]) -> Option<Vec<u8>> {
     let same = first.iter().zip(end).take_while(|(a, b)| a == b).count();
     let number = |key: &[u8]| {
@@ -206,7 +206,7 @@ impl Bitmap {
             && run.start.checked_add(run.blocks).is_some_and(|end| end <= self.device_blocks)
     }
 
-    /// Marks a run that a record owns; what of it is marked already is disputed.
+    /// Marks a run that a record owns. Blocks that are marked already are disputed.
     fn own(&self, run: Run, owner: u64, part: &mut Part) {
         let (word, bit) = ((run.start / 64) as usize, run.start % 64);
         if run.blocks <= 64 - bit && self.holds(run) {
@@ -234,7 +234,7 @@ impl Bitmap {
         }
     }
 
-    /// As [`Bitmap::own`] while no other thread marks anything.
+    /// Like [`Bitmap::own`], if no other thread marks anything.
     fn own_alone(&self, run: Run, owner: u64, part: &mut Part) {
         let (word, bit) = ((run.start / 64) as usize, run.start % 64);
         if run.blocks <= 64 - bit && self.holds(run) {
@@ -249,7 +249,7 @@ impl Bitmap {
         self.own(run, owner, part);
     }
 
-    /// Withholds what of a run lies in the store.
+    /// Withholds the part of a run that lies within the store.
     fn take(&self, run: Run, part: &mut Part) {
         part.findings.dispute(run, self.device_blocks);
         let start = run.start.max(FIRST_DATA_BLOCK);
@@ -294,16 +294,16 @@ impl Part {
     }
 }
 
-/// One thread of the scan.
+/// A thread of the scan.
 struct Thread<'a> {
     scan: &'a Scan<'a>,
     alone: bool,
     part: Part,
-    /// Sums of the collection that is being read.
+    /// Sums for the collection that is being read.
     at: Option<PgId>,
     usage: PoolUsage,
     holders: Vec<u8>,
-    /// Blobs to be marked, not shared.
+    /// Blobs that are not shared and remain to be marked.
     gathered: Vec<Blob>,
 }
 
@@ -382,7 +382,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Takes the shared blobs from the end of what is gathered: their records own the blocks.
+    /// Removes the shared blobs from the end of the collected ones. Their records own the blocks.
     fn shared(&mut self, first: usize, nid: u64) {
         let mut kept = first;
         for at in first..self.gathered.len() {
@@ -411,10 +411,10 @@ impl<'a> Thread<'a> {
         self.gathered.truncate(kept);
     }
 
-    /// Marks what is gathered.
+    /// Marks the collected blobs.
     fn mark(&mut self) {
         let bitmap = &self.scan.bitmap;
-        // These reads wait for nothing, so that they miss together; marking finds the words in the cache.
+        // These reads do not depend on each other, so their cache misses overlap. Marking then finds the words in the cache.
         let touched = self.gathered.iter().fold(0, |sum, blob| {
             let word = bitmap.words.get((blob.run.start / 64) as usize);
             sum ^ word.map_or(0, |word| word.load(Ordering::Relaxed))
@@ -429,7 +429,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Adds the sums of the collection that was read.
+    /// Adds the sums of the collection that was read to the result.
     fn close(&mut self) {
         let sums = std::mem::take(&mut self.usage);
         if let Some(coll) = self.at.take() {

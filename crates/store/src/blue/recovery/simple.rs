@@ -1,5 +1,5 @@
-//! The simple scan: one thread, one record after the other, each decoded as the store itself decodes it. Slow, and made
-//! to be obviously right: it is what the parallel scan is compared with.
+//! The simple scan: one thread reads one record after the other and decodes each with the store's own decoder. It is slow, and
+//! written to be obviously correct, because the parallel scan is compared with it.
 
 use super::{Findings, Highest, Progress, ScanStats, Traversed, bytes_of};
 use crate::PoolUsage;
@@ -12,7 +12,7 @@ use crate::blue::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob};
 use crate::error::Result;
 use std::collections::{HashMap, HashSet};
 
-/// Records between looks at the clock.
+/// Number of records between progress checks.
 const RECORDS_PER_LOOK: u64 = 1024;
 
 struct Simple {
@@ -22,7 +22,7 @@ struct Simple {
     highest: Highest,
     device_blocks: u64,
     shared: HashMap<u64, Run>,
-    /// Shared blobs that count towards a pool already.
+    /// Shared blobs that are already counted for a pool.
     counted: HashSet<u64>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Traver
                 scan.own(blob.run, id);
                 scan.shared.insert(id, blob.run);
             }
-            // Its blocks are disputed by the onodes that name it.
+            // The onodes that refer to it dispute its blocks.
             _ => scan.findings.unreadable.push(key.to_vec()),
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Traver
     Ok(Traversed { accounting, findings, stats, highest })
 }
 
-/// What a blob takes of the device.
+/// The space that a blob takes on the device.
 fn usage_of(blob: &Blob) -> PoolUsage {
     let allocated_bytes = bytes_of(blob.run.blocks);
     match blob.kind.packed {
@@ -152,7 +152,7 @@ impl Simple {
         self.accounting.used[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
-    /// Marks what of a run lies in the store.
+    /// Marks the part of a run that lies within the store.
     fn take(&mut self, run: Run) {
         let end = run.start.saturating_add(run.blocks).min(self.device_blocks);
         for block in run.start.max(FIRST_DATA_BLOCK)..end {

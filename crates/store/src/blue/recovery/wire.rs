@@ -1,55 +1,55 @@
-//! Decodes objects' records in place, for the parallel scan: no allocation, nothing but what the scan needs. It knows the
-//! formats of docs/format/bluestore.md by itself; that it agrees with the store's own decoder is tested.
+//! Decodes objects' records in place for the parallel scan: without allocating memory, and only the parts that the scan needs. It
+//! implements the formats of docs/format/bluestore.md independently. Tests verify that it agrees with the store's own decoder.
 
 use crate::blue::onode::Run;
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 
-/// Longest blob in blocks, as the format has it.
+/// Maximum length of a blob in blocks, according to the format.
 const LONGEST_BLOB: u64 = 64;
 const BLOCK: u64 = 4096;
 
-/// A blob of a record.
+/// A blob in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blob {
     pub(super) id: u64,
     pub(super) run: Run,
-    /// Bytes of data, and how many they are compressed: 0 where they are not.
+    /// Bytes of data, and their compressed size, or 0 if they are not compressed.
     pub(super) content: u32,
     pub(super) packed: u32,
     pub(super) shared: bool,
     inline: bool,
 }
 
-/// What of a record is not a blob.
+/// The contents of a record except blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) nid: u64,
     pub(super) omap: u64,
     pub(super) stored_bytes: u64,
-    /// Blocks of blobs that are not shared.
+    /// Number of blocks in blobs that are not shared.
     pub(super) blocks: u64,
     pub(super) shared_blobs: u64,
     pub(super) extents: u64,
-    /// Blobs whose checksums are elsewhere.
+    /// Number of blobs whose checksums are in separate records.
     pub(super) keyed_sums: u64,
-    /// Blobs that several extents map.
+    /// Number of blobs that several extents map.
     pub(super) spanning: u64,
-    /// Compressed blobs.
+    /// Number of compressed blobs.
     pub(super) packed_blobs: u64,
-    /// Of those that are not shared: blocks, and bytes of compressed data.
+    /// Of compressed blobs that are not shared: blocks, and bytes of compressed data.
     pub(super) packed_blocks: u64,
     pub(super) packed_bytes: u64,
-    /// Bytes stored in compressed blobs.
+    /// Bytes of data stored in compressed blobs.
     pub(super) packed_stored_bytes: u64,
 }
 
-/// Reads numbers off a slice.
+/// Reads numbers from the start of a slice.
 struct Cursor<'a> {
     rest: &'a [u8],
 }
 
-/// Eight bytes that hold the numbers which are taken of it.
+/// Eight bytes that contain the next numbers.
 struct Word(u64);
 
 impl Word {
@@ -60,7 +60,7 @@ impl Word {
             self.0 >>= 8;
             return value;
         }
-        // The bytes up to and with the first one without its highest bit, seven bits of each.
+        // The bytes up to and including the first one without its highest bit, with seven bits of each.
         let before = (!self.0 & STOPS).trailing_zeros();
         let kept = self.0 & (u64::MAX >> (63 - before));
         self.0 = self.0 >> before >> 1;
@@ -75,10 +75,10 @@ impl Word {
     }
 }
 
-/// The bits that the last byte of a number has not.
+/// The bits that are not set in the last byte of a number.
 const STOPS: u64 = 0x8080_8080_8080_8080;
 
-/// A number of two, three and five bytes at the beginning of a word.
+/// Decodes a number of two, three or five bytes at the start of a word.
 #[inline(always)]
 fn of_two(word: u64) -> u64 {
     (word & 0x7f) | (word >> 1 & 0x7f << 7)
@@ -94,7 +94,7 @@ fn of_five(word: u64) -> u64 {
     of_three(word) | (word >> 3 & 0x7f << 21) | (word >> 4 & 0x7f << 28)
 }
 
-/// The number that a zigzag code stands for.
+/// Decodes a number in zigzag encoding.
 #[inline(always)]
 fn unfold(raw: u64) -> u64 {
     (raw >> 1) ^ (raw & 1).wrapping_neg()
@@ -126,8 +126,8 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// The next `NUMBERS` numbers, where eight bytes hold them; goes on behind them. Where they end is found before what
-    /// they are, so that the next word need not wait for that.
+    /// The next `NUMBERS` numbers, if eight bytes contain them; advances beyond them. Their end is found before their values,
+    /// so that the next word does not depend on decoding them.
     #[inline(always)]
     fn word<const NUMBERS: u32>(&mut self) -> Option<Word> {
         let (eight, _) = self.rest.split_first_chunk::<8>()?;
@@ -143,7 +143,8 @@ impl<'a> Cursor<'a> {
         Some(Word(word))
     }
 
-    /// The next word where of its first `bytes` bytes just those marked in `continued` go on; goes on behind them.
+    /// The next word, if exactly the bytes marked in `continued` of its first `bytes` bytes have the continuation bit;
+    /// advances beyond them.
     #[inline(always)]
     fn widths(&mut self, bytes: u32, continued: u64) -> Option<u64> {
         let (eight, _) = self.rest.split_first_chunk::<8>()?;
@@ -155,10 +156,10 @@ impl<'a> Cursor<'a> {
         Some(word)
     }
 
-    /// The three numbers of a blob: differences of id and start, and kind.
+    /// The three numbers of a blob: the differences of id and start, and its length with flags.
     #[inline(always)]
     fn blob(&mut self) -> Option<(u64, u64, u64)> {
-        // Of a few blocks, far from those before in a store of some terabytes: one byte, one, five.
+        // Common case: few blocks, far from the previous blob in a store of some terabytes: one byte, one, five.
         if let Some(word) = self.widths(7, 0x8080_8080_0000) {
             return Some((unfold(word & 0x7f), word >> 8 & 0x7f, unfold(of_five(word >> 16))));
         }
@@ -168,10 +169,10 @@ impl<'a> Cursor<'a> {
         Some((self.difference()?, self.number()?, self.difference()?))
     }
 
-    /// A blob's kind: fills in what it says of the data and returns the bytes of checksums in the record.
+    /// Decodes a blob's kind: updates the blob, and returns the number of bytes of its checksums in the record.
     fn kind(&mut self, blob: &mut Blob, totals: &mut Totals) -> Option<u64> {
         let kind = self.number()?;
-        // Bytes of a checksum by its type, in the order of their numbers.
+        // Bytes per checksum, by number of the type.
         let width = *[4, 2, 1, 4, 8, 0].get((kind & 7) as usize)?;
         let order = kind >> 3 & 7;
         if order > 6 || kind >> 6 > 3 {
@@ -196,7 +197,7 @@ impl<'a> Cursor<'a> {
     /// The four numbers of an extent: gap, length, blob, offset.
     #[inline(always)]
     fn extent(&mut self) -> Option<(u64, u64, u64, u64)> {
-        // A few blocks, far from the extent before or right behind it: three bytes or one, two, one, one.
+        // Common case: few blocks, far from the previous extent or adjacent to it: three bytes or one, two, one, one.
         if let Some(word) = self.widths(7, 0x8000_8080) {
             return Some((of_three(word), of_two(word >> 24), word >> 40 & 0x7f, word >> 48 & 0x7f));
         }
@@ -210,8 +211,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads a record and adds its blobs to `blobs`; what was added where it can't be decoded means nothing. `holders` is
-/// room to work in.
+/// Decodes a record and adds its blobs to `blobs`. If it returns `None`, the added blobs are meaningless. `holders` is
+/// working memory.
 pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) -> Option<Totals> {
     let (body, crc) = value.split_last_chunk::<4>()?;
     if crc32c(body) != u32::from_le_bytes(*crc) {
@@ -303,7 +304,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
     (cursor.rest.len() as u64 == sums).then_some(totals)
 }
 
-/// The collection of an object's key, if the key is sound.
+/// The collection in an object's key, if the key is valid.
 pub(super) fn collection(key: &[u8]) -> Option<PgId> {
     let (pool, rest) = key.split_first_chunk::<8>()?;
     let (seed, rest) = rest.split_first_chunk::<4>()?;
@@ -313,7 +314,7 @@ pub(super) fn collection(key: &[u8]) -> Option<PgId> {
         0x40 | 0xc0 => rest.get(8..)?,
         _ => return None,
     };
-    // The hash, then namespace and key, then the name where it differs from the key, then the snapshot.
+    // The hash, then namespace and key, then the name if it differs from the key, then the snapshot.
     let rest = text(text(rest.get(4..)?)?)?;
     let (&relation, rest) = rest.split_first()?;
     let rest = match relation {
@@ -325,7 +326,7 @@ pub(super) fn collection(key: &[u8]) -> Option<PgId> {
     (rest.len() == 8).then(|| PgId::new(pool, u32::from_be_bytes(*seed)))
 }
 
-/// Skips a string that ends with a zero; in it a one is followed by a one or a two.
+/// Skips a string that ends with a zero byte. Within it, a byte of 1 must be followed by 1 or 2.
 fn text(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let (text, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -365,7 +366,7 @@ mod tests {
                     let mut cursor = Cursor { rest: &bytes };
                     assert_eq!((cursor.number(), cursor.difference()), (Some(value), Some(value)));
                     assert_eq!(cursor.rest.len(), padding);
-                    // A blob and an extent, from one word where they fit into it.
+                    // A blob and an extent, decoded from one word if they fit into it.
                     let mut bytes = Vec::new();
                     varint::put_signed(&mut bytes, 1);
                     varint::put(&mut bytes, value);
@@ -419,7 +420,7 @@ mod tests {
         bytes
     }
 
-    /// Both decoders take the same records and read the same from them.
+    /// Checks that both decoders accept the same records and read the same values.
     fn agrees(value: &[u8]) -> Option<Vec<u8>> {
         let (mut blobs, mut holders) = (Vec::new(), Vec::new());
         let seen = onode(value, &mut blobs, &mut holders);
@@ -438,7 +439,7 @@ mod tests {
             assert_eq!((totals.nid, totals.omap, stored), (own.nid, own.omap, own.stored_bytes()));
             assert_eq!(totals.extents, own.extents.len() as u64);
         }
-        // What the scan takes, the store may still refuse for an attribute's name; never the other way round.
+        // Because of an attribute's name, the store may refuse a record that the scan accepts, but not vice versa.
         assert!(seen.is_some() || own.is_err(), "refused: {own:?}");
         own.is_ok().then(|| value.to_vec())
     }

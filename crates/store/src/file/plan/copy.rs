@@ -1,7 +1,7 @@
 //! Clones, copied ranges and renames.
 //!
-//! What a copy holds must not depend on what its source holds when a record is carried out again. Small copies go through the
-//! journal; larger ones are written to a file of their own, which is durable before the record is and becomes the object's.
+//! The contents of a copy must not depend on the contents of its source when a record is replayed. Small copies go through the
+//! journal. Larger ones are written to a separate file, which is durable before the record and becomes the object's file.
 
 use super::Plan;
 use crate::error::{Result, StoreError};
@@ -12,9 +12,9 @@ use bytes::Bytes;
 use nacre_types::object::ObjectId;
 use std::os::unix::fs::FileExt;
 
-/// Copies of up to this many bytes go through the journal; larger ones are made before.
+/// Copies of up to this many bytes go through the journal. Larger copies are prepared in advance.
 const SMALL_COPY_BYTES: u64 = 64 << 10;
-/// How much is copied at a time, in bytes.
+/// Number of bytes copied at a time.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl Plan<'_> {
@@ -43,7 +43,7 @@ impl Plan<'_> {
         let mut pending = vec![(UNNUMBERED, if small { Pending::Fresh } else { Pending::Adopted })];
         self.steps.push(if small { Step::Create(file) } else { Step::Adopt(file) });
         if !small {
-            // Listed first: removed again if anything fails.
+            // Added to the list first, so that it is removed if anything fails.
             self.clones.push((number, self.inner.backend.create_clone(number)?));
         }
         let failed = |error: std::io::Error| StoreError::io(format!("clone {from}"), &error);
