@@ -1,64 +1,65 @@
-//! Access control lists: who, besides the owner, may do what with a bucket or an object.
+//! Access control lists: which users besides the owner may do what with a bucket or an object.
 
 use serde::{Deserialize, Serialize};
 
-/// A list. The owner may always read and write the list itself.
+/// An access control list. The owner may always read and write the list itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acl {
-    /// What is granted, the owner's own grant included.
+    /// The grants, including the owner's own.
     pub grants: Vec<Grant>,
 }
 
 /// One grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Who has it.
+    /// The user or group that has the permission.
     pub grantee: Grantee,
-    /// What.
+    /// The permission.
     pub permission: Permission,
 }
 
-/// Who is granted something.
+/// The user or group that a grant applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grantee {
     /// A user, by its id.
     User(String),
-    /// Everybody, known or not.
+    /// Everybody, including anonymous clients.
     Everybody,
-    /// Every user.
+    /// Every authenticated user.
     AnyUser,
 }
 
 impl Grantee {
-    /// Whether that is more than one user.
+    /// Whether the grantee is a group, not a single user.
     pub(crate) fn is_group(&self) -> bool {
         !matches!(self, Grantee::User(_))
     }
 }
 
-/// What is granted.
+/// A permission that a grant gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Permission {
     /// List a bucket; read an object.
     Read,
     /// Write and remove a bucket's objects.
     Write,
-    /// Read the list.
+    /// Read the access control list.
     ReadAcl,
-    /// Change the list.
+    /// Change the access control list.
     WriteAcl,
-    /// All of it.
+    /// All permissions.
     Full,
 }
 
 impl Acl {
-    /// What only the owner may use.
+    /// Returns a list that grants everything to the owner and nothing to others.
     pub fn private(owner: &str) -> Acl {
         let grantee = Grantee::User(owner.to_owned());
         Acl { grants: vec![Grant { grantee, permission: Permission::Full }] }
     }
 
-    /// The list of that name in S3, for a thing of `owner` in a bucket of `bucket_owner`; `None` where there is no such.
+    /// Returns S3's canned ACL `name` for a resource of `owner` in a bucket of `bucket_owner`, or `None` if there is no
+    /// canned ACL of that name.
     pub fn canned(name: &str, owner: &str, bucket_owner: &str) -> Option<Acl> {
         use Permission::{Full, Read, Write};
         let user = |id: &str| Grantee::User(id.to_owned());
@@ -77,7 +78,7 @@ impl Acl {
         Some(acl)
     }
 
-    /// Gives what was granted to one user to another.
+    /// Transfers the grants of user `from` to user `to`.
     pub(crate) fn hand_over(&mut self, from: &str, to: &str) {
         for grant in &mut self.grants {
             if matches!(&grant.grantee, Grantee::User(id) if id == from) {
@@ -86,7 +87,7 @@ impl Acl {
         }
     }
 
-    /// Whether no one but `owner` is granted anything.
+    /// Whether the list grants nothing to anyone but `owner`.
     pub fn is_private(&self, owner: &str) -> bool {
         self.grants.iter().all(|grant| matches!(&grant.grantee, Grantee::User(id) if id == owner))
     }
@@ -96,12 +97,12 @@ impl Acl {
         self.grants.iter().any(|grant| grant.grantee.is_group())
     }
 
-    /// Whether a user (`None`: an anonymous one) is granted `wanted`.
+    /// Whether the list grants `wanted` to `user`; `None` is an anonymous client.
     pub fn grants(&self, user: Option<&str>, wanted: Permission) -> bool {
         self.grants_counting(user, wanted, true)
     }
 
-    /// As [`Acl::grants`]; what is granted to groups counts only where `groups` says so.
+    /// Like [`Acl::grants`], but ignores grants to groups unless `groups` is set.
     pub(crate) fn grants_counting(&self, user: Option<&str>, wanted: Permission, groups: bool) -> bool {
         let is = |grantee: &Grantee| match grantee {
             Grantee::User(id) => user == Some(id),
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn canned_lists_grant_what_they_say() {
         let cases: [(&str, Permission, [bool; 4]); 8] = [
-            // The writer, the bucket's owner, another user, an anonymous one.
+            // The writer, the bucket's owner, another user, an anonymous client.
             ("private", Permission::Read, [true, false, false, false]),
             ("public-read", Permission::Read, [true, true, true, true]),
             ("public-read", Permission::Write, [true, false, false, false]),

@@ -1,5 +1,5 @@
-//! What administrators see and change beside users and quotas, in radosgw-admin's JSON: buckets, objects, metadata. The
-//! command line and the admin API show the same.
+//! Administrative operations on users, buckets, objects and metadata, with results in radosgw-admin's JSON. The command line
+//! and the admin API return the same results.
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
 use crate::bucket::{Bucket, OwnBucket, QUOTA, Versioning, list_of};
@@ -20,20 +20,20 @@ fn at(ns: u64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(ns)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// A time as radosgw-admin prints it: `2026-01-31T12:00:00.000000Z`.
+/// Formats a time as radosgw-admin does: `2026-01-31T12:00:00.000000Z`.
 pub(crate) fn time(ns: u64) -> String {
     let at = at(ns);
     let (date, time) = (at.date(), at.time());
     format!("{date}T{:02}:{:02}:{:02}.{:06}Z", time.hour(), time.minute(), time.second(), time.microsecond())
 }
 
-/// A time as the usage log has it, of seconds since 1970: `2026-01-31 12:00:00.000000Z`.
+/// Formats a time, in seconds since 1970, as in the usage log: `2026-01-31 12:00:00.000000Z`.
 pub(crate) fn spaced_time(epoch: u64) -> String {
     time(epoch.saturating_mul(1_000_000_000)).replace('T', " ")
 }
 
-/// Seconds since 1970 of a date as administrators write it: `2026-01-31`, `2026-01-31 12:00:00`, with `T` between
-/// and `Z` behind, or the number itself. `None` for anything else.
+/// Parses a date as administrators write it; returns seconds since 1970. Accepts `2026-01-31`, `2026-01-31 12:00:00`, `T`
+/// instead of the space, a final `Z`, and the number itself. Returns `None` for anything else.
 pub fn epoch_of(text: &str) -> Option<u64> {
     let text = text.trim();
     if let Ok(epoch) = text.parse() {
@@ -49,7 +49,7 @@ pub fn epoch_of(text: &str) -> Option<u64> {
     u64::try_from(OffsetDateTime::parse(&whole, &Rfc3339).ok()?.unix_timestamp()).ok()
 }
 
-/// Objects and bytes in radosgw's fields. What data takes on disk beside its bytes is not known here.
+/// Formats objects and bytes in radosgw's fields. The space that data occupies on disk is not known here.
 fn describe_usage(used: QuotaUsage) -> Value {
     let kb = used.bytes.div_ceil(1024);
     json!({
@@ -58,7 +58,7 @@ fn describe_usage(used: QuotaUsage) -> Value {
     })
 }
 
-/// What all of a user's buckets hold.
+/// The usage of all buckets of a user.
 #[derive(Clone, Copy, Debug)]
 pub struct UserStats {
     used: QuotaUsage,
@@ -66,7 +66,7 @@ pub struct UserStats {
 }
 
 impl UserStats {
-    /// What `radosgw-admin user stats` prints.
+    /// Returns the output of `radosgw-admin user stats`.
     pub fn describe(&self) -> Value {
         json!({
             "stats": describe_usage(self.used),
@@ -75,13 +75,13 @@ impl UserStats {
         })
     }
 
-    /// As `GET /admin/user?stats` has it among the user's own fields.
+    /// Returns the usage as `GET /admin/user?stats` includes it among the user's fields.
     pub(crate) fn bare(&self) -> Value {
         describe_usage(self.used)
     }
 }
 
-/// What `radosgw-admin bucket stats` prints.
+/// Returns the output of `radosgw-admin bucket stats`.
 pub(crate) fn describe_bucket(bucket: &Bucket, used: QuotaUsage) -> Value {
     let versioning = match bucket.versioning {
         Versioning::Off => "off",
@@ -108,7 +108,7 @@ pub(crate) fn describe_bucket(bucket: &Bucket, used: QuotaUsage) -> Value {
     })
 }
 
-/// A list in radosgw's JSON, with its flags.
+/// Formats an access control list in radosgw's JSON, with radosgw's permission flags.
 pub(crate) fn describe_acl(acl: &Acl, owner: &str) -> Value {
     let flags = |permission| match permission {
         Permission::Read => 1,
@@ -141,20 +141,20 @@ pub(crate) fn describe_acl(acl: &Acl, owner: &str) -> Value {
 }
 
 impl Gateway {
-    /// What `radosgw-admin bucket stats` prints of a bucket.
+    /// Returns the output of `radosgw-admin bucket stats` for a bucket.
     pub async fn bucket_stats(&self, name: &str) -> Result<Value> {
         let bucket = self.bucket(name).await?;
         let (objects, bytes) = self.bucket_usage(&bucket).await?;
         Ok(describe_bucket(&bucket, QuotaUsage { objects, bytes }))
     }
 
-    /// What all of a user's buckets hold, read now.
+    /// Reads the usage of all buckets of a user.
     pub async fn user_stats(&self, id: &str) -> Result<UserStats> {
         self.user(id).await?;
         Ok(UserStats { used: self.user_usage(id).await?, at_ns: crate::gateway::now_ns() })
     }
 
-    /// Changes the quota of a user, or with `bucket` the one that each of its buckets has that has none of its own.
+    /// Changes the quota of a user. With `bucket`, changes the quota for each of its buckets that has none of its own.
     pub async fn set_user_quota(&self, id: &str, bucket: bool, change: QuotaChange) -> Result<User> {
         self.modify_user(id, |user| {
             let quota = if bucket { &mut user.bucket_quota } else { &mut user.user_quota };
@@ -180,13 +180,14 @@ impl Gateway {
         self.bucket(name).await
     }
 
-    /// Gives a bucket to another user. Its objects stay whose they are.
+    /// Transfers a bucket to another user. The owners of its objects do not change.
     pub async fn link_bucket(&self, name: &str, user: &str) -> Result<()> {
         self.user(user).await?;
         let bucket = self.bucket(name).await?;
         let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let key = Bytes::from(name.to_owned());
-        // Listed first: an entry of another one's bucket does less harm than a bucket that no list has.
+        // The list entry is written first: an entry for a bucket of another user does less harm than a bucket that is in no
+        // list.
         self.pools.users.omap_set(&list_of(user), vec![(key.clone(), record::encode(&own))]).await?;
         let mut before = String::new();
         self.modify_bucket(name, |bucket| {
@@ -201,7 +202,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes a bucket off its owner's list. It is its owner's still, who is shown it no longer.
+    /// Removes a bucket from its owner's list. The user remains its owner, but the list no longer shows the bucket.
     pub async fn unlink_bucket(&self, name: &str, user: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         if bucket.owner != user {
@@ -220,7 +221,7 @@ impl Gateway {
         }
     }
 
-    /// Removes a user with all buckets that it has, and what is in them.
+    /// Removes a user with all its buckets and their contents.
     pub async fn purge_user(self: &Arc<Gateway>, id: &str) -> Result<()> {
         self.user(id).await?;
         for (name, _) in self.buckets_of(id, "", u64::MAX).await? {
@@ -238,7 +239,7 @@ impl Gateway {
         self.remove_user(id).await
     }
 
-    /// What `radosgw-admin object stat` prints.
+    /// Returns the output of `radosgw-admin object stat`.
     pub async fn object_stat(&self, bucket: &str, key: &str) -> Result<Value> {
         let bucket = self.bucket(bucket).await?;
         let reader = self.open_object(&bucket, key).await?;
@@ -274,12 +275,12 @@ impl Gateway {
         }))
     }
 
-    /// The kinds of metadata that [`Gateway::metadata_keys`] and [`Gateway::metadata`] know.
+    /// Returns the metadata sections that [`Gateway::metadata_keys`] and [`Gateway::metadata`] support.
     pub fn metadata_sections() -> [&'static str; 3] {
         ["bucket", "bucket.instance", "user"]
     }
 
-    /// The keys of a kind of metadata.
+    /// Returns the keys of a metadata section.
     pub async fn metadata_keys(&self, section: &str) -> Result<Vec<String>> {
         match section {
             "user" => self.users().await,
@@ -298,7 +299,7 @@ impl Gateway {
         }
     }
 
-    /// What `radosgw-admin metadata get SECTION:KEY` prints.
+    /// Returns the output of `radosgw-admin metadata get SECTION:KEY`.
     pub async fn metadata(&self, section: &str, key: &str) -> Result<Value> {
         let shown = |version: u64, mtime_ns: u64, data: Value| {
             json!({

@@ -1,7 +1,7 @@
-//! The admin API: users, buckets, usage and metadata by HTTP, on the port that serves S3 (Ceph's "Admin Operations").
+//! The admin API: users, buckets, usage and metadata over HTTP, on the port that serves S3 (Ceph's "Admin Operations").
 //!
-//! Requests are signed as S3's are. Who sends one needs the capability that the operation asks for, and nothing else gives
-//! it: neither owning a bucket nor a policy. Parameters, answers and errors are radosgw's, in JSON.
+//! Requests are signed as S3's are. The sender needs the capability for the operation; neither the ownership of a bucket nor
+//! a policy replaces it. Parameters, responses and errors are radosgw's, in JSON.
 
 mod buckets;
 mod users;
@@ -19,18 +19,18 @@ use s3s::{Body, S3Request, S3Response, S3Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The longest body of a request.
+/// The maximum length of a request's body.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// What takes requests whose path begins with the entry (`rgw_admin_entry`).
+/// Handles requests whose path begins with the admin entry (`rgw_admin_entry`).
 pub(crate) struct AdminApi {
     pub(crate) gateway: Arc<Gateway>,
 }
 
-/// An answer: nothing, or JSON.
+/// A response: no body, or JSON.
 type Answer = Result<Option<Value>, Failure>;
 
-/// Why a request was refused: status and radosgw's code.
+/// Why a request was refused: HTTP status and radosgw's error code.
 #[derive(Debug)]
 struct Failure {
     status: StatusCode,
@@ -82,7 +82,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The parameters of a request, in their order. Names are as they were sent.
+/// The query parameters of a request, in order, with their names as they were sent.
 struct Params(Vec<(String, String)>);
 
 impl Params {
@@ -102,7 +102,7 @@ impl Params {
         self.0.iter().any(|(known, _)| known == name)
     }
 
-    /// What is not there, and what is empty, is `None`.
+    /// Returns the value of a parameter, or `None` if it is absent or empty.
     fn text(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
@@ -112,7 +112,7 @@ impl Params {
         self.text(name).ok_or_else(|| Failure::invalid(format!("{name} is needed")))
     }
 
-    /// A switch: one that is there without a value is on.
+    /// Returns a boolean parameter. A parameter without a value is true.
     fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
         match self.text(name).map(str::to_ascii_lowercase).as_deref() {
             None => Ok(self.has(name).then_some(true)),
@@ -134,7 +134,8 @@ impl Params {
     }
 }
 
-/// A page of names behind `marker`, as `max-entries` asks for it; without that all of them, bare.
+/// Returns the page of names after `marker` that `max-entries` requests. Without `max-entries`, returns all names as a plain
+/// array.
 fn page(params: &Params, names: Vec<String>) -> Answer {
     let Some(max) = params.number::<usize>("max-entries")? else { return Ok(Some(json!(names))) };
     let marker = params.text("marker").unwrap_or_default();
@@ -150,7 +151,7 @@ fn page(params: &Params, names: Vec<String>) -> Answer {
     Ok(Some(shown))
 }
 
-/// Who asks, and what for.
+/// A request, and the capabilities of its sender.
 struct Asked<'a> {
     gateway: &'a Arc<Gateway>,
     caps: &'a caps::Caps,
@@ -230,8 +231,7 @@ impl Asked<'_> {
 }
 
 impl AdminApi {
-    /// What of a path is behind the entry.
-    /// Whether a path is one of this API, whose paths begin with `entry`.
+    /// Whether a path belongs to this API, whose paths begin with `entry`.
     pub(crate) fn is_at(entry: &str, path: &str) -> bool {
         AdminApi::resource_at(entry, path).is_some()
     }
@@ -240,6 +240,7 @@ impl AdminApi {
         AdminApi::resource_at(&self.gateway.config.admin_entry, path)
     }
 
+    /// Returns the part of a path after `entry`, or `None` if the path does not belong to this API.
     fn resource_at<'a>(entry: &str, path: &'a str) -> Option<&'a str> {
         if entry.is_empty() {
             return None;
@@ -293,7 +294,7 @@ impl S3Route for AdminApi {
         marks.get::<ByHost>().is_none() && self.resource(uri.path()).is_some()
     }
 
-    /// Refusals have this API's form too: [`AdminApi::call`] makes them.
+    /// [`AdminApi::call`] checks access instead, because refusals have this API's format too.
     async fn check_access(&self, _: &mut S3Request<Body>) -> S3Result<()> {
         Ok(())
     }

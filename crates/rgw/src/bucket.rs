@@ -1,7 +1,7 @@
 //! Buckets: records in `default.rgw.meta`, and the lists of users' buckets (docs/format/rgw.md).
 //!
-//! A bucket exists from the moment its record is made to the moment it is removed. Before that its index is made, after
-//! that it is removed; what an interrupted attempt leaves is taken up by the next one of that name.
+//! A bucket exists while its record exists. Its index is created before the record and removed after it. If its owner
+//! creates a bucket of the same name again, this replaces a list entry that an interrupted attempt left.
 
 use crate::acl::Acl;
 use crate::error::{Error, Result};
@@ -28,25 +28,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Objects or uploads looked at at a time.
+/// Objects or uploads per page.
 const PAGE: usize = 1000;
-/// How long the removal of a bucket waits for pending changes and their events, and how often it looks.
+/// How long the removal of a bucket, or a first change of its versioning, waits for pending changes and their events, and
+/// how often it checks.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_LOOK: Duration = Duration::from_millis(50);
-/// What a bucket has of object lock that is made with it.
+/// The object lock document of a bucket that is created with object lock enabled.
 pub(crate) const LOCKING: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
-/// What the names of users' lists of buckets end with.
+/// The suffix of the names of users' lists of buckets.
 pub(crate) const OF_USER: &str = ".buckets";
 
-/// Whether objects have versions.
+/// The versioning state of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Versioning {
-    /// They never had.
+    /// Versioning was never enabled.
     #[default]
     Off,
-    /// Every write makes a version.
+    /// Every write creates a version.
     Enabled,
-    /// Versions stay; new writes replace the version `null`.
+    /// Existing versions stay; new writes replace the version `null`.
     Suspended,
 }
 
@@ -55,34 +56,35 @@ pub enum Versioning {
 pub struct Bucket {
     /// Its name.
     pub name: String,
-    /// Unique in the cluster, never used again; names of RADOS objects begin with it.
+    /// Unique in the cluster and never reused; names of RADOS objects begin with it.
     pub id: String,
     /// Its owner's id.
     pub owner: String,
-    /// When it was made, in nanoseconds since 1970.
+    /// When it was created, in nanoseconds since 1970.
     pub created_ns: u64,
-    /// Counted up with each resharding.
+    /// The generation of its index. Each resharding increments it.
     pub generation: u32,
-    /// Shards of its index.
+    /// The number of shards of its index.
     pub shards: u32,
-    /// The generation that it is being resharded to, and its shards.
+    /// The generation to which it is being resharded, and the number of shards of that generation.
     pub(crate) resharding: Option<(u32, u32)>,
-    /// The generation before, and its shards, as long as these are not removed; or one that was given up, until another is made.
+    /// The previous generation and its number of shards, until these are removed; or a generation that was abandoned, until
+    /// another one is created.
     pub(crate) left: Option<(u32, u32)>,
-    /// What keeps its index closed.
+    /// The attempt that keeps its index closed.
     pub(crate) closing: Option<Closing>,
-    /// Whether objects have versions.
+    /// Its versioning state.
     pub versioning: Versioning,
-    /// Who besides its owner may list it and write into it.
+    /// The users besides its owner that may list it and write into it.
     pub acl: Acl,
     /// Its tags.
     pub tags: Vec<(String, String)>,
-    /// What else was set for it, by the name of the request's parameter: `policy`, `cors`, `object-lock`, `lifecycle`,
-    /// `publicAccessBlock`, …; or of the administrator's command: `ratelimit`. JSON.
+    /// Its other settings, as JSON, by the name of the request's parameter (`policy`, `cors`, `object-lock`, `lifecycle`,
+    /// `publicAccessBlock`, …) or of the administrator's command (`ratelimit`).
     pub documents: BTreeMap<String, String>,
     /// The format of its index.
     pub index_format: IndexFormat,
-    /// What was read of the documents.
+    /// Parsed from the documents, as the following fields are.
     #[serde(skip)]
     pub(crate) policy: Option<Arc<Policy>>,
     #[serde(skip)]
@@ -97,48 +99,49 @@ pub struct Bucket {
     pub(crate) object_lock: Option<Arc<ObjectLockConfiguration>>,
     #[serde(skip)]
     pub(crate) lifecycle: Option<Arc<Rules>>,
-    /// Whether data is encrypted where a request does not say how.
+    /// Whether data is encrypted if a request does not specify encryption.
     #[serde(skip)]
     pub(crate) encrypted: bool,
     #[serde(skip)]
     pub(crate) website: Option<Arc<WebsiteConfiguration>>,
     #[serde(skip)]
     pub(crate) ratelimit: RateLimit,
-    /// Which changes of its objects have events; `None` where none has.
+    /// Selects the notification configurations of a change; `None` if the bucket has none.
     #[serde(skip)]
     pub(crate) notifications: Option<Arc<Matcher>>,
 }
 
 /// The name of the policy among a bucket's documents.
 pub(crate) const POLICY: &str = "policy";
-/// The name of the rules for browsers among a bucket's documents.
+/// The name of the CORS rules among a bucket's documents.
 pub(crate) const CORS: &str = "cors";
 /// The name of the public access block among a bucket's documents.
 pub(crate) const PUBLIC_ACCESS: &str = "publicAccessBlock";
 /// The name of the ownership controls among a bucket's documents.
 pub(crate) const OWNERSHIP: &str = "ownershipControls";
-/// The name of its own quota among a bucket's documents.
+/// The name of the quota among a bucket's documents.
 pub(crate) const QUOTA: &str = "quota";
-/// That of object lock: that versions may be locked, and how new ones are.
+/// The name of the object lock configuration among a bucket's documents.
 pub(crate) const OBJECT_LOCK: &str = "object-lock";
-/// That of the rules of what goes when.
+/// The name of the lifecycle rules among a bucket's documents.
 pub(crate) const LIFECYCLE: &str = "lifecycle";
-/// That of the algorithm that data is encrypted by where a request names none.
+/// The name of the default encryption among a bucket's documents.
 pub(crate) const ENCRYPTION: &str = "encryption";
-/// The name of what it is as a website among a bucket's documents.
+/// The name of the website configuration among a bucket's documents.
 pub(crate) const WEBSITE: &str = "website";
-/// The name of how much may be done in it in a minute among a bucket's documents.
+/// The name of the rate limit among a bucket's documents.
 const RATELIMIT: &str = "ratelimit";
 /// The name of the notification configurations among a bucket's documents.
 pub(crate) const NOTIFICATIONS: &str = "notification";
 
 impl Bucket {
-    /// How much may be done in it in a minute through one gateway.
+    /// Returns its rate limit, per minute and gateway.
     pub fn ratelimit(&self) -> RateLimit {
         self.ratelimit
     }
 
-    /// Reads the documents. One that can't be read fails the bucket's requests: it may be what protects it.
+    /// Parses the documents. A document that can't be parsed fails the bucket's requests, because it may be one that
+    /// protects the bucket.
     fn read_documents(mut self) -> Result<Bucket> {
         let corrupt = |detail: String| Error::Corrupt {
             name: self.name.clone(),
@@ -174,7 +177,7 @@ impl Bucket {
         Ok(self)
     }
 
-    /// One of the documents, for who changes the record; what it is without the document where there is none.
+    /// Parses one of the documents, for changes of the record. Returns the default if the document is absent.
     pub(crate) fn document<T: Default + DeserializeOwned>(&self, name: &str) -> Result<T> {
         let Some(text) = self.documents.get(name) else { return Ok(T::default()) };
         serde_json::from_str(text).map_err(|error| Error::Corrupt {
@@ -184,7 +187,7 @@ impl Bucket {
     }
 }
 
-/// A bucket of format 1, whose index is of format 1, too.
+/// A bucket record of format 1. The bucket's index is of format 1, too.
 #[derive(Deserialize)]
 struct BucketV1 {
     name: String,
@@ -230,12 +233,12 @@ impl Versioned for Bucket {
     }
 }
 
-/// An entry of a user's list.
+/// An entry of a user's list of buckets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnBucket {
     /// The bucket's id.
     pub id: String,
-    /// When it was made, in nanoseconds since 1970.
+    /// When it was created, in nanoseconds since 1970.
     pub created_ns: u64,
 }
 
@@ -243,18 +246,18 @@ impl Versioned for OwnBucket {
     const NAME: &'static str = "a user's bucket";
 }
 
-/// The key of a bucket in the list of its owner's.
+/// Returns the key of a bucket in its owner's list.
 fn list_key(name: &str) -> Bytes {
     Bytes::from(name.to_owned())
 }
 
-/// The RADOS object that lists a user's buckets.
+/// Returns the name of the RADOS object that lists a user's buckets.
 pub(crate) fn list_of(user: &str) -> String {
     format!("{user}{OF_USER}")
 }
 
 impl Gateway {
-    /// The bucket of that name, read now. An index of an older format is converted first.
+    /// Reads the bucket of that name. Converts an index of an older format first.
     pub async fn bucket(&self, name: &str) -> Result<Bucket> {
         let bucket = self.bucket_record(name).await?;
         if bucket.index_format == IndexFormat::V2 {
@@ -263,19 +266,19 @@ impl Gateway {
         self.shared()?.converted(bucket).await
     }
 
-    /// The bucket of that name, read now, whatever the format of its index.
+    /// Reads the bucket of that name, whatever the format of its index.
     pub(crate) async fn bucket_record(&self, name: &str) -> Result<Bucket> {
         self.bucket_without_documents(name).await?.read_documents()
     }
 
-    /// As [`Gateway::bucket_record`], for who asks where its index is only. To read the documents of a bucket may cost much:
-    /// there are regular expressions in them.
+    /// Like [`Gateway::bucket_record`], but does not parse the documents. It is for callers that need only the place of the
+    /// index. Parsing the documents of a bucket may be expensive: they contain regular expressions.
     pub(crate) async fn bucket_without_documents(&self, name: &str) -> Result<Bucket> {
         let found = record::read::<Bucket>(&self.pools.buckets, name).await?;
         found.map(|(bucket, _)| bucket).ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
-    /// Makes a bucket of `owner` with the documents that it begins with.
+    /// Creates a bucket of `owner` with its initial documents.
     pub async fn create_bucket(
         &self,
         name: &str,
@@ -318,7 +321,8 @@ impl Gateway {
             ..Bucket::default()
         };
         index::create(&self.pools.index, &bucket).await?;
-        // Listed first: an entry without a bucket is found and removed, a bucket without an entry would be lost.
+        // The list entry is written first: an entry without a bucket can be removed, but a bucket without an entry would be
+        // lost.
         let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let entry = (list_key(name), record::encode(&own));
         self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
@@ -326,7 +330,7 @@ impl Gateway {
         if self.with_best_effort_invalidation(Change::Bucket(name.to_owned()), creating).await? {
             return bucket.read_documents();
         }
-        // Somebody else was faster.
+        // Another request has created a bucket of this name first.
         index::remove(&self.pools.index, &bucket).await?;
         let winner = self.bucket(name).await?;
         let wanted = (winner.owner == owner)
@@ -338,12 +342,12 @@ impl Gateway {
     /// Removes an empty bucket.
     pub async fn remove_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
-        // From here on nothing is put into it.
+        // From here on, no change is prepared in it.
         let tag = self.tag();
         let bucket = index::close(self, &bucket, Closed::Removal, &tag).await?;
         let empty = async {
             self.check_empty(&bucket).await?;
-            // As long as the bucket is there the entry of that name is its own.
+            // While the bucket exists, the entry of that name belongs to it.
             let listed =
                 self.pools.users.omap_get_vals_by_keys(&list_of(&bucket.owner), vec![list_key(name)]);
             match listed.await {
@@ -358,7 +362,7 @@ impl Gateway {
                 return Err(error);
             }
         };
-        // This bucket, not another one of its name, and only if it is still kept closed for that.
+        // Removes this bucket, not another one of its name, and only if this attempt still keeps it closed.
         let removing = record::remove_if(&self.pools.buckets, name, |bucket: &Bucket| {
             if bucket.is_closed_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
         });
@@ -377,7 +381,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes the entry of a user's list another one, or takes it off, if it is still `known`.
+    /// Replaces the entry of a bucket in a user's list with `wanted`, or removes it, if it still equals `known`.
     async fn relist(&self, user: &str, name: &str, known: Bytes, wanted: Option<Bytes>) -> Result<()> {
         let mut op = WriteOp::new();
         op.omap_cmp(vec![(list_key(name), CmpOp::Eq, known)]);
@@ -391,13 +395,13 @@ impl Gateway {
         }
     }
 
-    /// Makes writes make versions, or replace the version `null`. With the first change every write is one or the other:
-    /// no change is prepared while it is made.
+    /// Enables or suspends versioning. The first change closes the index and waits for pending changes, so that each write
+    /// is made either without versions or with them.
     pub async fn set_versioning(self: &Arc<Gateway>, name: &str, versioning: Versioning) -> Result<()> {
         let bucket = self.bucket(name).await?;
         if bucket.versioning != Versioning::Off {
             let set = |now: &mut Bucket| {
-                // Another one of that name may not be as far.
+                // This may be another bucket of the same name, in which versioning was never enabled.
                 if now.versioning == Versioning::Off {
                     return Err(Error::IndexBusy(name.to_owned()));
                 }
@@ -428,7 +432,7 @@ impl Gateway {
         index::open(&self.pools.index, &bucket, &tag).await
     }
 
-    /// Waits until nothing is pending in a closed bucket.
+    /// Waits until a closed bucket has no pending changes.
     pub(crate) async fn wait_finished(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         self.wait_without(bucket, Kind::Pending, FINISH_TIMEOUT).await
     }
@@ -443,7 +447,7 @@ impl Gateway {
         let started = Instant::now();
         while index::has_any(&self.pools.index, bucket, kind).await? {
             match kind {
-                // Listing has the changes recovered of gateways that are gone.
+                // A listing starts the recovery of changes of dead gateways.
                 Kind::Pending => drop(self.is_empty(bucket).await?),
                 Kind::Tidy => self.tidy_bucket(bucket).await?,
                 _ => {}
@@ -456,13 +460,13 @@ impl Gateway {
         Ok(())
     }
 
-    /// Waits until what is pending in a closed bucket is finished, its events are in their queues and its heads are tidied;
-    /// fails where it has objects then. Its uploads are ended.
+    /// Waits until the pending changes of a closed bucket are finished, its heads are tidied and its events are in their
+    /// queues. Fails if the bucket has objects then; otherwise aborts its uploads.
     async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         if !self.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
-        // What is pending may still become an object.
+        // A pending change may still create an object.
         self.wait_finished(bucket).await?;
         if !self.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
@@ -477,7 +481,7 @@ impl Gateway {
         self.abort_uploads(bucket).await
     }
 
-    /// Ends all uploads of a bucket.
+    /// Aborts all uploads of a bucket.
     async fn abort_uploads(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         loop {
             let (found, _) = self.uploads(bucket, "", None, PAGE).await?;
@@ -486,7 +490,7 @@ impl Gateway {
             }
             for (key, id, _) in &found {
                 match self.abort_upload(bucket, key, id).await {
-                    // Listed, but not there: an attempt to end it was cut short.
+                    // The upload is listed but does not exist: an attempt to abort it was interrupted.
                     Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
                     ended => ended?,
                 }
@@ -494,8 +498,8 @@ impl Gateway {
         }
     }
 
-    /// Removes all objects, in all versions, and uploads of a bucket without writers. What object lock
-    /// protects stays, and fails it.
+    /// Removes all objects of a bucket without writers, in all versions, and all its uploads. Fails if object lock protects
+    /// a version, which stays.
     pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = Arc::new(self.bucket(name).await?);
         let query = index::ListQuery { max: PAGE, markers: true, ..index::ListQuery::default() };
@@ -531,7 +535,7 @@ impl Gateway {
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
-    /// Changes how much may be done in a bucket in a minute through one gateway.
+    /// Changes the rate limit of a bucket, which applies per minute and gateway.
     pub async fn limit_bucket(&self, name: &str, change: impl Fn(&mut RateLimit)) -> Result<RateLimit> {
         let changed = self.modify_bucket(name, |bucket| {
             let mut limit: RateLimit = bucket.document(RATELIMIT)?;
@@ -543,7 +547,7 @@ impl Gateway {
         changed.await?.document(RATELIMIT)
     }
 
-    /// At most `max` buckets of a user behind `after`, by name.
+    /// Returns at most `max` buckets of a user after `after`, by name.
     pub async fn buckets_of(&self, user: &str, after: &str, max: u64) -> Result<Vec<(String, OwnBucket)>> {
         let list = list_of(user);
         let (mut found, mut after) = (Vec::new(), after.to_owned());
@@ -566,7 +570,7 @@ impl Gateway {
         Ok(found)
     }
 
-    /// All buckets' names.
+    /// Returns the names of all buckets.
     pub async fn buckets(&self) -> Result<Vec<String>> {
         let mut lister = self.pools.buckets.list();
         let mut names = Vec::new();

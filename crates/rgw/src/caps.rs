@@ -1,12 +1,12 @@
-//! Users' capabilities for administration: what kind of thing they may read or write by the admin API, in radosgw's
-//! words (`users=read, write;buckets=*`). Pure.
+//! Users' capabilities for administration: which kinds of resources they may read or change with the admin API, in radosgw's
+//! notation (`users=read, write;buckets=*`). This module is pure.
 
 use crate::error::{Error, Result};
 
-/// The capability for notification topics, whosever they are: to read them, and to change them and publish to them.
+/// The capability for the notification topics of all users: to read them, or to change them and publish to them.
 pub(crate) const TOPICS: &str = "topics";
 
-/// What capabilities are for, as radosgw knows them.
+/// The kinds of resources that have capabilities, with radosgw's names.
 const KINDS: [&str; 19] = [
     "user",
     "users",
@@ -26,23 +26,23 @@ const KINDS: [&str; 19] = [
     "ratelimit",
     "accounts",
     "opstate",
-    // Notification topics of all users. Nacre's.
+    // Notification topics of all users; this kind is specific to Nacre.
     TOPICS,
 ];
 
-/// What is done with a kind of thing.
+/// The access to a kind of resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perm {
-    /// It is shown.
+    /// Whether resources may be read.
     pub read: bool,
-    /// It is changed.
+    /// Whether resources may be changed.
     pub write: bool,
 }
 
 impl Perm {
-    /// To show it.
+    /// Read access.
     pub const READ: Perm = Perm { read: true, write: false };
-    /// To change it.
+    /// Write access.
     pub const WRITE: Perm = Perm { read: false, write: true };
 
     fn parse(text: &str) -> Option<Perm> {
@@ -72,10 +72,10 @@ impl Perm {
     }
 }
 
-/// Capabilities as they are written down: kind and permission.
+/// Capabilities as they are stored: kind and permission.
 pub type Caps = Vec<(String, String)>;
 
-/// Reads `users=read, write;buckets=*`.
+/// Parses capabilities, such as `users=read, write;buckets=*`.
 pub fn parse(text: &str) -> Result<Vec<(String, Perm)>> {
     let wrong =
         |part: &str| Error::Invalid(format!("'{part}' is not a capability: KIND=read, write or KIND=*"));
@@ -104,7 +104,7 @@ fn set(caps: &mut Caps, kind: &str, perm: Perm) {
     }
 }
 
-/// Adds capabilities to those that are held.
+/// Adds capabilities to a user's existing ones.
 pub fn add(caps: &mut Caps, more: &[(String, Perm)]) {
     for (kind, perm) in more {
         let old = held(caps, kind);
@@ -112,7 +112,7 @@ pub fn add(caps: &mut Caps, more: &[(String, Perm)]) {
     }
 }
 
-/// Takes capabilities away.
+/// Removes capabilities from a user's existing ones.
 pub fn remove(caps: &mut Caps, gone: &[(String, Perm)]) {
     for (kind, perm) in gone {
         let old = held(caps, kind);
@@ -120,7 +120,7 @@ pub fn remove(caps: &mut Caps, gone: &[(String, Perm)]) {
     }
 }
 
-/// Whether capabilities allow something.
+/// Whether capabilities include the access `wanted` to a kind of resource.
 pub fn allow(caps: &Caps, kind: &str, wanted: Perm) -> bool {
     held(caps, kind).covers(wanted)
 }

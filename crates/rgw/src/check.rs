@@ -1,10 +1,11 @@
-//! Checking a bucket, and mending it: every index entry against its object's head, every head against its entry, shards'
-//! sums, what is pending too long, uploads, and data that nothing names.
+//! Checks and repairs a bucket: every index entry against its object's head, every head against its entry, the sums of
+//! shards, changes that are pending for too long, uploads, and unreferenced data.
 //!
-//! The bucket may be in use meanwhile. What differs is looked at again until nothing is pending of it: only what stays
-//! different while nothing happens is a problem. Data that seems to belong to nothing was listed before all that could
-//! name it is read, in the direction in which names move: uploads, pending changes, entries, garbage. A check ends where the
-//! bucket's index moves meanwhile or the bucket goes: what it reads then says nothing of what is there.
+//! The bucket may be in use meanwhile. A difference is checked again until its key has no pending changes: only a difference
+//! that persists without pending changes is a problem. Data that seems unreferenced is listed before all records that could
+//! reference it are read. These are read in the direction in which references move: uploads, pending changes, entries,
+//! garbage. If the index is moved or the bucket is removed, the check ends, because what it reads then says nothing about
+//! the bucket's state.
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -26,53 +27,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries read at a time.
+/// Entries per page.
 const PAGE: u64 = 1000;
-/// Heads looked at at the same time.
+/// Heads read concurrently.
 const HEADS: usize = 16;
-/// How often something that differs is looked at again, and between that.
+/// How often a difference is checked again, and the interval between the checks.
 const LOOKS: usize = 50;
 const BETWEEN: Duration = Duration::from_millis(100);
-/// Problems that a report names, of each kind; more are counted.
+/// The maximum number of problems that a report names; further ones are only counted.
 const NAMED: usize = 10_000;
 
-/// Something that is not as it must be.
+/// An inconsistency of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Problem {
     /// A shard of the index is absent.
     MissingShard(String),
-    /// A shard takes no changes, though no attempt keeps it closed.
+    /// A shard is closed, but no attempt keeps it closed.
     ClosedShard(String),
-    /// The entry of this key is not what the object's head says, or stands for no object, or the object has none.
+    /// The entry of this key differs from the object's head, or has no object, or is absent although the object exists.
     WrongEntry(String),
     /// The entry of this key can't be decoded.
     CorruptEntry(String),
     /// The head of this key can't be decoded.
     CorruptHead(String),
-    /// A change of this key is pending longer than any change takes, and its gateway is gone or was not heard.
+    /// A change of this key is pending for longer than any change takes.
     StalePending(String),
-    /// A shard's sums are not those of its entries.
+    /// A shard's sums differ from those of its entries.
     WrongSums(String),
-    /// An upload is listed that is not there: key and id.
+    /// An upload is listed but does not exist: key and id.
     MissingUpload(String, String),
-    /// An upload is there that is not listed: key and id.
+    /// An upload exists but is not listed: key and id.
     UnlistedUpload(String, String),
-    /// Data that nothing names: what the names of the RADOS objects begin with, and how many at most.
+    /// Unreferenced data: the prefix of the RADOS objects' names, and the maximum number of these objects.
     Orphan(String, u64),
-    /// A shard changes all the time; its sums could not be compared.
+    /// A shard changes continuously, so its sums could not be compared.
     BusyShard(String),
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Objects and bytes as the index' sums have them.
+    /// Objects and bytes according to the index's sums.
     pub existing: (u64, u64),
-    /// Objects and bytes as its entries have them.
+    /// Objects and bytes according to the index's entries.
     pub calculated: (u64, u64),
-    /// What is wrong; at most 10 000.
+    /// The problems; at most 10 000.
     pub problems: BTreeSet<Problem>,
-    /// How many problems were found.
+    /// The number of problems found.
     pub found: u64,
 }
 
@@ -85,13 +86,13 @@ impl CheckReport {
     }
 }
 
-/// An entry as it lies in its shard, with nothing pending, and the head at that time.
+/// An entry as stored in its shard while the key had no pending changes, and the head at that time.
 struct Compared {
     value: Option<Bytes>,
     head: Head,
 }
 
-/// What a key's head is.
+/// The state of a key's head.
 #[derive(Debug, Default)]
 enum Head {
     #[default]
@@ -105,7 +106,8 @@ enum Head {
 type Runs = BTreeSet<String>;
 
 impl Gateway {
-    /// Checks a bucket, with `fix` mends what is wrong. Garbage is not removed at once: that stays what collecting is for.
+    /// Checks a bucket; with `fix`, repairs what is wrong. Garbage is not removed at once: that is left to garbage
+    /// collection.
     pub async fn check_bucket(self: &Arc<Gateway>, name: &str, fix: bool) -> Result<CheckReport> {
         let bucket = self.bucket(name).await?;
         let mut report = CheckReport::default();
@@ -119,7 +121,7 @@ impl Gateway {
         if !runs.is_empty() {
             self.check_orphans(&bucket, runs, fix, &mut report).await?;
         }
-        // What was mended is in the sums, too.
+        // The sums must include the repairs.
         self.finish().await;
         for shard in 0..bucket.shards.max(1) {
             self.check_sums(&index::shard_name(&bucket, shard), fix, &mut report).await?;
@@ -142,8 +144,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Fails where the bucket's index is another one by now, or gone: before anything that the index does not name is taken for
-    /// wrong.
+    /// Fails if the bucket's index was replaced or removed. To be called before a difference is attributed to an error of
+    /// the index.
     async fn must_stand(&self, bucket: &Bucket) -> Result<()> {
         match self.bucket(&bucket.name).await? {
             now if now.id == bucket.id && now.generation == bucket.generation => Ok(()),
@@ -151,7 +153,7 @@ impl Gateway {
         }
     }
 
-    /// A page of a shard's records of one kind; empty where the shard is absent.
+    /// Reads a page of a shard's records of one kind; returns an empty page if the shard is absent.
     async fn page(&self, shard: &str, kind: Kind, after: Bytes) -> Result<Page> {
         match self.pools.index.omap_get_vals(shard, after, kind.prefix(), PAGE).await {
             Err(error) if error.is_not_found() => Ok(Page::default()),
@@ -191,7 +193,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// A key's head now.
+    /// Reads a key's current head.
     async fn checked_head(&self, bucket: &Bucket, key: &str) -> Result<Head> {
         if let Some(head) = self.head_with_tails(bucket, key).await? {
             return Ok(Head::Object(head));
@@ -200,8 +202,8 @@ impl Gateway {
         Ok(head.filter(|head| head.is_tombstone()).map_or(Head::Absent, |head| Head::Tombstone(head.seq())))
     }
 
-    /// Looks at an entry and its head until nothing is pending of the key, and so nothing was while the head was read;
-    /// `None` where there is always something, or a change that stays pending until it is recovered.
+    /// Reads an entry and its head until the entry is the same before and after the head is read, without pending changes of
+    /// the key. Returns `None` if this does not happen, or if a change stays pending until it is recovered.
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
         let shard = index::shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;
@@ -241,7 +243,7 @@ impl Gateway {
         Ok(None)
     }
 
-    /// Checks one key that seemed to differ, and mends it.
+    /// Checks a key that seemed to differ, and with `fix` repairs it.
     async fn check_key(&self, bucket: &Bucket, key: &str, fix: bool, report: &mut CheckReport) -> Result<()> {
         let compared = match self.compare(bucket, key).await {
             Err(Error::Corrupt { .. }) => {
@@ -255,7 +257,7 @@ impl Gateway {
         let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
         match (&entry, &head) {
             (None, Head::Absent) => return Ok(()),
-            // Its tidying has removed the head and not yet the entry.
+            // Tidying has removed the head but not yet the entry.
             (Some(Ok(Entry { object: None, .. })), Head::Absent) => {
                 return if fix { self.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
             }
@@ -270,7 +272,7 @@ impl Gateway {
         if !fix {
             return Ok(());
         }
-        // Tails that only the wrong entry names are found as orphans.
+        // Tails that only the wrong entry references are found as orphans.
         let (name, tails) = (key::entry(key), key::tails(key));
         let mut op = WriteOp::new();
         op.assert_exists().omap_cmp(vec![(name.clone(), CmpOp::Eq, value.unwrap_or_default())]);
@@ -281,7 +283,7 @@ impl Gateway {
         op.omap_rm_keys(gone);
         match head {
             Head::Absent => {}
-            // Tidying removes both.
+            // Tidying removes both the head and the entry.
             Head::Tombstone(seq) => {
                 let tidy = (key::tidy(key), record::encode(&Tidy { up_to: seq }));
                 op.omap_set(vec![(name, record::encode(&Entry { seq, object: None })), tidy]);
@@ -296,13 +298,13 @@ impl Gateway {
             }
         }
         match self.pools.index.operate(&shard, op).await?.success().map_err(Error::from) {
-            // It changed this moment: then it is not what was wrong any more.
+            // The entry was changed since it was read, so it is no longer the wrong one.
             Err(error) if error.is_canceled() => Ok(()),
             mended => mended.map(drop),
         }
     }
 
-    /// Every entry against its head.
+    /// Checks every entry against its head.
     async fn check_entries(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
             let shard = index::shard_name(bucket, number);
@@ -313,7 +315,7 @@ impl Gateway {
                     .map(|(name, value)| {
                         let shard = &shard;
                         async move {
-                            // What is no key of an entry says nothing of any object.
+                            // A record whose name can't be parsed says nothing about any object.
                             let Some(name) = key::parse(name) else { return Ok(None) };
                             let entry = record::decode::<Entry>(shard, value).ok();
                             let current = match self.current(bucket, &name.key).await {
@@ -324,7 +326,7 @@ impl Gateway {
                                 (Some(entry), Some(current)) => {
                                     says(entry, current.mark.seq(), &current.listed())
                                 }
-                                // Looked at again with its head.
+                                // Checked again, together with the head.
                                 (Some(_) | None, None) | (None, Some(_)) => false,
                             };
                             Ok::<_, Error>((!same).then_some(name.key))
@@ -345,7 +347,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Every head against its entry, and every upload against its; returns the runs of tails that are there.
+    /// Checks every head and every upload against its index record; returns the runs of tails that exist.
     async fn check_data(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -361,7 +363,7 @@ impl Gateway {
                     Some(role @ (Role::Head(_) | Role::Upload(..))) if place.has_heads() => {
                         self.check_role(bucket, role, fix, report).await?;
                     }
-                    // It is not where the gateway would look for it.
+                    // It is not in the pool where the gateway would look for it.
                     Some(_) | None => {}
                 }
             }
@@ -369,7 +371,7 @@ impl Gateway {
         Ok(runs)
     }
 
-    /// Checks a head or an upload that is in the pool of heads.
+    /// Checks a head or an upload in the pool of heads.
     async fn check_role(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -383,7 +385,7 @@ impl Gateway {
                 let shard = index::shard_of(bucket, &key);
                 let name = key::entry(&key);
                 let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
-                // Whether it is the right one is seen when entries are gone through.
+                // The scan of the entries checks whether it is the right one.
                 if !found.is_ok_and(|found| found.contains_key(&name)) {
                     self.check_key(bucket, &key, fix, report).await?;
                 }
@@ -408,7 +410,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Every listed upload is there.
+    /// Checks that every listed upload exists.
     async fn check_uploads(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
             let shard = index::shard_name(bucket, number);
@@ -421,7 +423,7 @@ impl Gateway {
                     let (key, id) = (&upload.key, &upload.suffix);
                     let entry = record::decode::<UploadEntry>(&shard, value)?;
                     let age = now_ns().saturating_sub(entry.begun_ns);
-                    // Listed first, then made.
+                    // An upload is listed before it is created.
                     let young = u128::from(age) < self.config.pending_expiration.as_nanos();
                     if young || self.tails_of_upload(bucket, key, id).await?.is_some() {
                         continue;
@@ -439,7 +441,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Gives those of `runs` that nothing names to the garbage.
+    /// Reports the `runs` that nothing references; with `fix`, passes them to garbage collection.
     async fn check_orphans(
         &self,
         bucket: &Bucket,
@@ -452,7 +454,7 @@ impl Gateway {
                 runs.remove(&tails.name);
             }
         };
-        // In this order; see the module.
+        // The order matters: see the module's documentation.
         for kind in [Kind::Upload, Kind::Pending, Kind::Tails] {
             for number in 0..bucket.shards.max(1) {
                 let shard = index::shard_name(bucket, number);
@@ -474,7 +476,8 @@ impl Gateway {
                                 forget(&mut runs, &pending.parts);
                                 forget(&mut runs, &self.named_tails(bucket, &key).await?);
                             }
-                            // What can't be decoded names nothing; its head, below, does.
+                            // A record that can't be decoded references nothing here; the scan of the heads below finds the
+                            // references of its head.
                             _ => {
                                 let own = record::decode::<EntryTails>(&shard, value).unwrap_or_default();
                                 forget(&mut runs, &own.tails);
@@ -493,8 +496,8 @@ impl Gateway {
         if runs.is_empty() {
             return Ok(());
         }
-        // What the index does not name a head or an upload may, where the index is what is wrong. How many there are of
-        // each run is counted by the way: they may have been collected meanwhile.
+        // If the index is wrong, a head or an upload may reference what the index does not. This scan also counts the tails
+        // of each run, because some may have been collected meanwhile.
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         let mut readable = true;
         for place in self.data_pools().await? {
@@ -527,7 +530,7 @@ impl Gateway {
         self.must_stand(bucket).await?;
         for (name, count) in counts {
             report.add(Problem::Orphan(name.clone(), count));
-            // A head that can't be read may be what names it.
+            // A head that can't be read may reference it.
             if fix && readable {
                 self.discard(&[Tails { name, count }]).await?;
             }
@@ -535,7 +538,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// A shard's sums against its entries, both read while the shard did not change.
+    /// Checks a shard's sums against its entries; both are read while the shard does not change.
     async fn check_sums(&self, shard: &str, fix: bool, report: &mut CheckReport) -> Result<()> {
         for _ in 0..LOOKS {
             let Some((existing, version)) = self.sums(shard).await? else { return Ok(()) };
@@ -579,7 +582,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// A shard's sums, `None` where they can't be decoded or are absent, and its version.
+    /// Reads a shard's version and its sums, which are `None` if they are absent or can't be decoded. Returns `None` if the
+    /// shard is absent.
     async fn sums(&self, shard: &str) -> Result<Option<(Option<Stats>, u64)>> {
         let mut op = ReadOp::new();
         op.omap_get_vals_by_keys(vec![Bytes::from_static(key::STATS)]);
@@ -594,12 +598,13 @@ impl Gateway {
     }
 }
 
-/// Whether an entry says what the head does. Tails are the head's own matter; an entry's are what is to be discarded with it.
+/// Whether an entry agrees with the head. Tails are not compared: those of an entry are what is discarded with it.
 fn agree(entry: &Entry, head: &HeadEntry) -> bool {
     says(entry, head.seq, &head.listed)
 }
 
-/// Whether an entry says that of an object. It need not know that the object has no metadata and tags.
+/// Whether an entry has that sequence and describes that object. It need not know that the object has neither metadata nor
+/// tags.
 fn says(entry: &Entry, seq: Seq, listed: &Listed) -> bool {
     let mut object = entry.object.clone();
     if let Some(object) = &mut object

@@ -1,8 +1,9 @@
-//! Storage classes: in which pool the data of an object is. Heads are always in the pool of STANDARD.
+//! Storage classes: the pool of an object's data. Heads are always in the pool of STANDARD.
 //!
-//! The zone names the pool of each class ([`crate::zone`]). Before a gateway writes into a class it marks the class as used, by
-//! compare-and-swap of the zone's record, and from then on the class keeps its pool. So a gateway may remember the pools of
-//! classes that it saw marked. Names of tails tell their class: what is written down anywhere about data has it, too.
+//! The zone names the pool of each class ([`crate::zone`]). Before a gateway writes into a class, it marks the class as
+//! used, by compare-and-swap of the zone's record. From then on, the class keeps its pool. So a gateway may cache the pools
+//! of classes that it has seen marked. The name of tails contains their class, so every record that references data names
+//! the class, too.
 
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
@@ -15,31 +16,31 @@ use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Pools of classes that are in use, by the classes' names. A zone has a bounded number of them.
+/// The pools of classes that are in use, by the classes' names. A zone has a bounded number of classes.
 #[derive(Clone, Default)]
 pub(crate) struct ClassPools(Arc<RwLock<BTreeMap<String, IoCtx>>>);
 
-/// A pool that has data of objects, and the storage classes whose data is there; the empty one is STANDARD.
+/// A pool that contains objects' data, and the storage classes whose data is there; the empty name is STANDARD.
 pub(crate) struct DataPool {
     pub(crate) pool: IoCtx,
     classes: BTreeSet<String>,
 }
 
 impl DataPool {
-    /// Whether it has the heads.
+    /// Whether it contains the heads.
     pub(crate) fn has_heads(&self) -> bool {
         self.classes.contains("")
     }
 
-    /// Whether it is the place of these tails.
+    /// Whether it is the pool of these tails.
     pub(crate) fn has_tails(&self, run: &str) -> bool {
         self.classes.contains(nacre_index::record::class_of(run))
     }
 }
 
 impl Gateway {
-    /// The pool for new data in a storage class, which is empty for STANDARD. Makes the pool where it is not there, with the
-    /// first data of the class. Fails with [`Error::NoSuchStorageClass`] where the zone has no pool for that class.
+    /// Returns the pool for new data in a storage class, which is empty for STANDARD. Creates a missing pool when the first
+    /// data of the class is written. Fails with [`Error::NoSuchStorageClass`] if the zone has no pool for that class.
     pub(crate) async fn pool_for(&self, class: &str) -> Result<IoCtx> {
         if let Some(pool) = self.known_pool(class) {
             return Ok(pool);
@@ -57,7 +58,7 @@ impl Gateway {
                 found.used = true;
                 Ok(())
             }
-            // It was changed this moment; the next request sees how.
+            // The pool was changed since the zone was read; the next request reads the new one.
             Some(_) => Err(Error::Contended(ZONE.to_owned())),
             None => Err(none()),
         };
@@ -65,7 +66,7 @@ impl Gateway {
         self.remember(class, opened)
     }
 
-    /// Fails with [`Error::NoSuchStorageClass`] where the zone has no pool for a class.
+    /// Fails with [`Error::NoSuchStorageClass`] if the zone has no pool for a class.
     pub(crate) async fn check_class(&self, class: &str) -> Result<()> {
         if self.known_pool(class).is_some() {
             return Ok(());
@@ -75,7 +76,7 @@ impl Gateway {
         if has_pool { Ok(()) } else { Err(Error::NoSuchStorageClass(class.to_owned())) }
     }
 
-    /// The pool that has data in a storage class, which is empty for STANDARD.
+    /// Returns the pool that contains the data in a storage class, which is empty for STANDARD.
     pub(crate) async fn pool_of(&self, class: &str) -> Result<IoCtx> {
         if let Some(pool) = self.known_pool(class) {
             return Ok(pool);
@@ -90,23 +91,23 @@ impl Gateway {
         if used { self.remember(class, pool) } else { Ok(pool) }
     }
 
-    /// The pool that has the data of an object, as far as that is not in its head.
+    /// Returns the pool that contains the data of an object, as far as it is not in the head.
     pub(crate) async fn data_pool(&self, head: &Head) -> Result<IoCtx> {
         match head.data {
-            // It needs none: the zone need not be asked.
+            // There is no such data, so the zone need not be read.
             Data::Inline => Ok(self.pools.data.clone()),
             Data::Tails(_) | Data::Parts(_) => self.pool_of(&head.class).await,
         }
     }
 
-    /// All pools that have data of objects.
+    /// Returns all pools that contain objects' data.
     pub(crate) async fn data_pools(&self) -> Result<Vec<DataPool>> {
         let standard = DataPool { pool: self.pools.data.clone(), classes: [String::new()].into() };
         let mut all = vec![standard];
         let zone = Zone::open(&self.pools.root, false).await?;
         for (class, name) in zone.class_pools() {
             let pool = match self.cluster.open_pool(name).await {
-                // Nothing was written into it.
+                // Nothing was written into the class.
                 Err(error) if error.is_not_found() => continue,
                 pool => pool?,
             };

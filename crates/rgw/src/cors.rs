@@ -1,4 +1,4 @@
-//! Cross-origin requests of browsers: preflights are answered, and answers get the headers that a bucket's rules give them.
+//! Cross-origin requests of browsers: answers preflights, and adds the headers that a bucket's rules specify to responses.
 
 use crate::bucket::Bucket;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -6,13 +6,13 @@ use http::{Method, Response, StatusCode};
 use s3s::Body;
 use s3s::dto::CORSRule;
 
-/// The most rules of a bucket.
+/// The maximum number of rules of a bucket.
 pub(crate) const MAX_RULES: usize = 100;
 
 /// Methods that rules may allow.
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "DELETE", "HEAD"];
 
-/// What is wrong with a rule that is to be set.
+/// Checks a rule that is to be set; the error says what is wrong with it.
 pub(crate) fn check(rule: &CORSRule) -> Result<(), String> {
     if let Some(method) = rule.allowed_methods.iter().find(|method| !METHODS.contains(&method.as_str())) {
         return Err(format!("Found unsupported HTTP method in CORS config. Unsupported method is {method}"));
@@ -28,7 +28,7 @@ pub(crate) fn check(rule: &CORSRule) -> Result<(), String> {
     }
 }
 
-/// Whether `text` is what `pattern` says, with at most one `*` for anything.
+/// Whether `text` matches `pattern`, which has at most one `*` for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         Some((begin, end)) => {
@@ -38,7 +38,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// What a browser asks.
+/// A cross-origin request, or the one that a preflight asks about.
 struct Asked<'a> {
     origin: &'a str,
     method: &'a str,
@@ -87,7 +87,7 @@ fn add(headers: &mut HeaderMap, rule: &CORSRule, asked: &Asked<'_>) {
     }
 }
 
-/// The answer to a preflight about something in `bucket`.
+/// Returns the response to a preflight about a resource in `bucket`.
 pub(crate) fn preflight(bucket: Option<&Bucket>, request: &HeaderMap) -> Response<Body> {
     let method = text(request, &header::ACCESS_CONTROL_REQUEST_METHOD);
     let (Some(origin), Some(method)) = (text(request, &header::ORIGIN), method) else {
@@ -124,7 +124,7 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     crate::server::plain(status, "application/xml", text)
 }
 
-/// Adds the headers that the answer to a browser's request has.
+/// Adds the CORS headers to the response to a browser's request.
 pub(crate) fn grant(bucket: &Bucket, method: &Method, origin: &str, response: &mut Response<Body>) {
     let asked = Asked { origin, method: method.as_str(), headers: Vec::new() };
     if let Some(rule) = rule_for(bucket, &asked) {

@@ -1,4 +1,4 @@
-//! Why a request did not succeed, in the gateway's own terms; [`crate::s3`] gives them S3's codes.
+//! The gateway's errors; [`crate::s3`] maps them to S3's error codes.
 
 use nacre_types::encoding::DecodeError;
 
@@ -8,7 +8,7 @@ pub enum Error {
     /// RADOS refused or could not be reached.
     #[error("rados: {0}")]
     Rados(#[from] nacre_client::Error),
-    /// A record can't be decoded: damaged, or of a newer release.
+    /// A record can't be decoded: it is damaged, or of a newer release.
     #[error("{name}: {source}")]
     Corrupt {
         /// The RADOS object.
@@ -16,10 +16,10 @@ pub enum Error {
         /// What is wrong.
         source: DecodeError,
     },
-    /// The request's body did not arrive as it should.
+    /// The request's body is not what its headers and signature say.
     #[error("{0}")]
     Body(#[from] BodyFault),
-    /// The gateway failed, not the request: a task of it panicked, the system has no random numbers.
+    /// The gateway failed, not the request. For example, a task panicked, or the system has no random numbers.
     #[error("{what}: {detail}")]
     Internal {
         /// What failed.
@@ -42,10 +42,10 @@ pub enum Error {
     /// The role exists already.
     #[error("role {0} exists already")]
     RoleExists(String),
-    /// There are as many of something as may be.
+    /// A limit on the number of something is reached.
     #[error("no more than {0}")]
     LimitExceeded(String),
-    /// The token of temporary credentials is missing, of another key, or not one of ours.
+    /// The token of temporary credentials is missing, belongs to another key, or was not issued by this cluster.
     #[error("the security token is missing or not valid")]
     InvalidToken,
     /// The temporary credentials have expired.
@@ -54,13 +54,13 @@ pub enum Error {
     /// No such notification topic.
     #[error("no such topic: {0}")]
     NoSuchTopic(String),
-    /// A topic, a notification configuration or a request for one is not as it must be.
+    /// A topic, a notification configuration or a request for one is not valid.
     #[error("{0}")]
     Topic(#[from] nacre_topics::Error),
     /// The queue of a topic is full, and the topic refuses further events.
     #[error("the queue of topic {0} is full")]
     QueueFull(String),
-    /// The zone's data pool can't be changed any more.
+    /// The zone's data pool can no longer be changed.
     #[error("the zone is in use: the data of its objects is in pool {0}")]
     ZoneInUse(String),
     /// The pool of a storage class can't be changed.
@@ -70,7 +70,7 @@ pub enum Error {
         class: String,
         /// Its pool.
         pool: String,
-        /// What keeps it from being changed.
+        /// Why it can't be changed.
         why: String,
     },
     /// The zone has no pool for the storage class.
@@ -91,16 +91,16 @@ pub enum Error {
     /// The bucket has objects.
     #[error("bucket {0} is not empty")]
     BucketNotEmpty(String),
-    /// The bucket's index is being moved; the request may be repeated.
+    /// The bucket's index is closed, for example because it is being moved; the request may be retried.
     #[error("the index of bucket {0} is busy")]
     IndexBusy(String),
-    /// The bucket's access control list grants something to others than its owner, and is to be disabled.
+    /// The bucket's access control list can't be disabled, because it grants something to others than the bucket's owner.
     #[error("bucket {0} has an ACL that grants something to others; set it to private first")]
     AclWithOwnership(String),
-    /// Versioning and object lock of a bucket do not go together so.
+    /// The request conflicts with the bucket's versioning or object lock.
     #[error("{0}")]
     BucketState(&'static str),
-    /// The user has as many buckets as it may have.
+    /// The user has the maximum number of buckets.
     #[error("no more than {0} buckets")]
     TooManyBuckets(u32),
     /// No such object.
@@ -112,50 +112,50 @@ pub enum Error {
     /// No such version of an object.
     #[error("The specified version does not exist")]
     NoSuchVersion,
-    /// What was to be read is a delete marker.
+    /// The object or version to be read is a delete marker.
     #[error("there is a delete marker")]
     DeleteMarker {
-        /// Its version's id.
+        /// The id of its version.
         version: String,
-        /// When it was made, in nanoseconds since 1970.
+        /// When it was created, in nanoseconds since 1970.
         mtime_ns: u64,
-        /// Whether it was asked for by that id.
+        /// Whether the request named that version.
         named: bool,
     },
-    /// The version must not be removed or its protection not be lessened.
+    /// Object lock forbids the removal of the version, or a weaker protection of it.
     #[error("Access Denied because object protected by object lock.")]
     Locked,
-    /// The data is encrypted under another key.
+    /// The data is encrypted with another key.
     #[error("the key is not the one that the object is encrypted with")]
     WrongKey,
-    /// Too many change the object at the same time.
+    /// Too many requests change the same object or record concurrently.
     #[error("{0} is being changed by too many at a time")]
     Contended(String),
     /// No such multipart upload.
     #[error("no such upload")]
     NoSuchUpload,
-    /// A part that was named is not there, or has another ETag.
+    /// A part that the request names does not exist, or has another ETag.
     #[error("part {0} is not there or has another ETag")]
     InvalidPart(i32),
-    /// The parts that were named are not in order.
+    /// The parts that the request names are not in order.
     #[error("parts are not in order")]
     InvalidPartOrder,
-    /// A part other than the last one is smaller than it may be.
+    /// A part other than the last one is smaller than the minimum.
     #[error("part {0} is too small")]
     PartTooSmall(i32),
     /// A condition of the request does not hold.
     #[error("a condition does not hold: {0}")]
     Precondition(&'static str),
-    /// The data is not what its digest says.
+    /// The data does not match its digest.
     #[error("the data does not have the digest that was sent: {0}")]
     BadDigest(&'static str),
-    /// The data is longer than an object or part may be.
+    /// The data exceeds the maximum length of an object or part.
     #[error("too large")]
     TooLarge,
     /// A quota of the bucket or of its owner would be exceeded.
     #[error("the quota is exceeded")]
     QuotaExceeded,
-    /// Something that protects a bucket or user forbids it.
+    /// A protection of the bucket or user forbids it.
     #[error("{0}")]
     Denied(&'static str),
     /// An argument is wrong.
@@ -189,17 +189,17 @@ pub enum BodyFault {
     /// The signature of a chunk is wrong.
     #[error("The request signature we calculated does not match the signature you provided.")]
     ChunkSignature,
-    /// It ended early, stalled, or is not in the form that its headers say.
+    /// The body ended early, stalled, or does not have the form that its headers say.
     #[error("You did not provide the number of bytes specified by the Content-Length HTTP header")]
     Incomplete,
 }
 
 impl BodyFault {
-    /// The fault that an error of s3s stands for.
+    /// Returns the fault that an error of s3s represents.
     ///
-    /// s3s's `UploadStreamError` and `AwsChunkedStreamError` are in private modules, so they can't be downcast to: this is the
-    /// one place that compares texts, those of the release in Cargo.lock. `abuse.py: bodies` and `chunks` fail if a later release
-    /// changes them.
+    /// s3s's `UploadStreamError` and `AwsChunkedStreamError` are in private modules, so they can't be downcast to. Therefore
+    /// this function compares texts, which are those of the release in Cargo.lock. No other place does so.
+    /// `abuse.py: bodies` and `chunks` fail if a later release changes the texts.
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> BodyFault {
         match error.to_string().as_str() {
             "UploadStreamError: Sha256Mismatch" => BodyFault::Sha256Mismatch,
@@ -219,22 +219,23 @@ impl From<nacre_index::Error> for Error {
 }
 
 impl Error {
-    /// The error of a request's task that panicked or was cancelled.
+    /// Returns the error for a request's task that panicked or was cancelled.
     pub(crate) fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
         move |error| Error::Internal { what, detail: error.to_string() }
     }
 
-    /// The system gave no random numbers.
+    /// Returns the error for a system that has no random numbers.
     pub(crate) fn no_random_numbers(error: getrandom::Error) -> Error {
         Error::Internal { what: "no random numbers", detail: error.to_string() }
     }
 
-    /// Whether RADOS says that the object is not there.
+    /// Whether RADOS reports that the object does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, Error::Rados(error) if error.is_not_found())
     }
 
-    /// Whether RADOS can't serve the request at present: it is full, does not answer, or the gateway lost it.
+    /// Whether RADOS can't serve the request at present: it is full, does not answer, or the gateway has lost its
+    /// connection.
     pub(crate) fn is_unavailable(&self) -> bool {
         use nacre_types::errno::Errno;
         const PASSING: [Errno; 5] =
@@ -247,14 +248,14 @@ impl Error {
         matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ECANCELED)
     }
 
-    /// Whether an object was there that was to be made.
+    /// Whether an object that was to be created already exists.
     pub(crate) fn is_present(&self) -> bool {
         matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::EEXIST)
     }
 
-    /// Whether the operation may have taken effect nevertheless. So may one of a session that is blocklisted: an OSD refuses it
-    /// when it is sent again, also where it was applied before and only its reply was lost. ESTALE says that an OSD can't
-    /// tell.
+    /// Whether the operation may have taken effect despite the error. This includes operations of a blocklisted session: an
+    /// OSD refuses such an operation when it is resent, even if it was applied before and only its reply was lost. ESTALE
+    /// means that an OSD can't tell.
     pub(crate) fn is_unknown(&self) -> bool {
         use nacre_client::Error as Rados;
         if matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ESTALE) {

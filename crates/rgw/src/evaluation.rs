@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Messages about evaluations that reached their step limit, by bucket.
 static STEP_LIMIT_LOG: LogLimit = LogLimit::new(Duration::from_secs(60));
 
-/// What a policy says of a request.
+/// Returns the decision of a policy on a request.
 pub(crate) fn evaluate(policy: &Policy, asked: &Asked<'_>) -> Decision {
     policy.decide(asked).unwrap_or_else(|StepLimit| {
         let bucket = subject_of(asked.resource);
@@ -25,7 +25,7 @@ pub(crate) fn evaluate(policy: &Policy, asked: &Asked<'_>) -> Decision {
     })
 }
 
-/// The bucket that a resource is in; a resource of another kind itself.
+/// Returns the bucket that contains a resource, or the resource itself if it is of another kind.
 fn subject_of(resource: &str) -> &str {
     match resource.strip_prefix("arn:aws:s3:::") {
         Some(name) => name.split('/').next().unwrap_or(name),

@@ -1,5 +1,5 @@
-//! Forms posted to `/`: the query protocols of IAM and STS ([`crate::iam`]) and of SNS ([`crate::notifications`]). This module
-//! checks who signed a form, and hands it to the API that its `Action` belongs to.
+//! Forms posted to `/`: the query protocols of IAM and STS ([`crate::iam`]) and of SNS ([`crate::notifications`]). This
+//! module checks the signature of a form and passes the form to the API that its `Action` belongs to.
 //!
 //! A form's parameters are all in its body, whose digest every signature covers.
 
@@ -20,10 +20,10 @@ use s3s::Body;
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The longest form.
+/// The maximum length of a form.
 const MAX_BODY_BYTES: usize = nacre_topics::sns::MAX_FORM_BYTES;
 
-/// Why a form was refused: status, AWS's code, and what it says.
+/// Why a form was refused: HTTP status, AWS's error code, and a message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
@@ -99,13 +99,13 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Who signed a form.
+/// The sender of a form.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) assumed: Assumed,
-    /// By temporary credentials.
+    /// Whether the form is signed with temporary credentials.
     pub(crate) temporary: bool,
-    /// What conditions may ask for.
+    /// The values that conditions of policies may ask for.
     pub(crate) context: Context,
 }
 
@@ -115,12 +115,12 @@ impl Caller {
         Who { user: Some(&self.assumed.user.id), role }
     }
 
-    /// What the caller's own policies say.
+    /// Returns the decision of the caller's own policies.
     pub(crate) fn own_decision(&self, action: &str, resource: &str) -> Decision {
         self.decision(None, action, resource)
     }
 
-    /// What the caller's own policies and that of the resource say; what limits a session limits both.
+    /// Returns the decision of the caller's own policies and that of the resource. The policy of a session limits both.
     pub(crate) fn decision(&self, of_resource: Option<&Policy>, action: &str, resource: &str) -> Decision {
         let own = match &self.assumed.role {
             Some((role, _)) => &role.permissions,
@@ -145,37 +145,38 @@ impl Caller {
         policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
     }
 
-    /// Whether the caller is an administrator, which no policy restricts. Roles, and sessions that a policy limits, are none.
+    /// Whether the caller is an administrator, whom no policy restricts. Roles, and sessions with a policy, are not
+    /// administrators.
     pub(crate) fn is_administrator(&self) -> bool {
         let user = &self.assumed.user;
         self.is_bare() && (user.admin || user.system)
     }
 
-    /// Whether the caller has a capability. Capabilities are the user's own: a session has what policies give it.
+    /// Whether the caller has a capability. Roles, and sessions with a policy, do not have the user's capabilities.
     pub(crate) fn is_capable(&self, kind: &str, perm: Perm) -> bool {
         self.is_administrator() || (self.is_bare() && caps::allow(&self.assumed.user.caps, kind, perm))
     }
 
-    /// Whether the caller is that user itself.
+    /// Whether the caller is that user, in no role and in no session with a policy.
     pub(crate) fn is_user(&self, id: &str) -> bool {
         self.is_bare() && self.assumed.user.id == id
     }
 
-    /// Whether the caller is a user, in no role and in no session that a policy limits.
+    /// Whether the caller is a user in no role and in no session with a policy.
     pub(crate) fn is_bare(&self) -> bool {
         self.assumed.role.is_none() && self.assumed.policy.is_none()
     }
 }
 
-/// A form whose signature is right.
+/// A form with a valid signature.
 pub(crate) struct SignedForm {
     pub(crate) body: Bytes,
     pub(crate) caller: Caller,
     /// The service that it was signed for.
     pub(crate) service: Service,
-    /// Whether it came by TLS.
+    /// Whether it was sent over TLS.
     pub(crate) secure: bool,
-    /// What is found out of the request.
+    /// Collects information about the request while it is served.
     pub(crate) info: Arc<RequestInfo>,
 }
 
@@ -185,7 +186,7 @@ pub(crate) enum Service {
     Iam,
     Sts,
     Sns,
-    /// What signs all requests to this endpoint as requests of S3.
+    /// For clients that sign all requests to this endpoint as requests of S3.
     S3,
 }
 
@@ -201,7 +202,7 @@ impl Service {
     }
 }
 
-/// Whether a request is one of these.
+/// Whether a request is a form.
 pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     *method == Method::POST
@@ -217,7 +218,7 @@ pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> R
     let (head, body) = request.into_parts();
     let info = head.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
     let id = info.id().to_owned();
-    // Until the action is known the signature tells whose errors are to be imitated.
+    // Until the action is known, the service in the signature determines the format of errors.
     let signed_for = signature::read(&head.headers).ok().and_then(|signed| Service::named(signed.service));
     let mut is_sns = signed_for == Some(Service::Sns);
     let answered = match authenticate(gateway, &head, body, info).await {
@@ -245,7 +246,8 @@ pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> R
     response
 }
 
-/// The `Action` of a form; empty where it has none. Whose API it is only depends on it; that one reads the form.
+/// Returns the `Action` of a form, or an empty text if it has none. Only the choice of the API depends on it; the API parses
+/// the form itself.
 fn action_of(body: &[u8]) -> String {
     let fields = body.split(|byte| *byte == b'&');
     let action = fields.filter_map(|field| field.strip_prefix(b"Action=")).next().unwrap_or_default();

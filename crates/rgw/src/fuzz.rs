@@ -1,4 +1,4 @@
-//! Damaged inputs for what clients send and what is stored: see `nacre_fuzz`.
+//! Fuzz tests: damaged requests of clients and damaged stored records. See `nacre_fuzz`.
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
 use crate::bucket::{Bucket, OwnBucket};
@@ -101,7 +101,7 @@ fn fuzz_policies() {
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
         let policy = Policy::read(text, "photos").ok()?;
-        // What is taken can be asked of anything.
+        // A policy that is accepted must be able to decide any request.
         let context = |_: &str| vec!["10.1.2.3".to_owned()];
         for user in [None, Some("a")] {
             let (action, resource) = ("s3:GetObject", "arn:aws:s3:::photos/x");
@@ -113,7 +113,7 @@ fn fuzz_policies() {
     });
 }
 
-/// Documents in XML that requests bring, as the protocol's library reads them.
+/// Fuzzes the XML documents of requests, as s3s reads them.
 fn document<T: for<'xml> xml::Deserialize<'xml>>(name: &str, seed: &str) {
     let words = [
         "<!DOCTYPE a [<!ENTITY b \"c\">]>",
@@ -191,7 +191,7 @@ fn fuzz_policies_of_forms() {
     });
 }
 
-/// Fields of forms as lines of name and value: what signs them.
+/// Fuzzes the signatures of forms. The input has the form's fields as lines of name and value.
 #[test]
 fn fuzz_signatures_of_forms() {
     let text = "policy=e30=\nx-amz-algorithm=AWS4-HMAC-SHA256\nx-amz-credential=A/K/20260101/r/s3/aws4_request\n\
@@ -209,7 +209,7 @@ fn fuzz_signatures_of_forms() {
     });
 }
 
-/// Queries and headers of signatures: what is found sound has every header that counts among the signed ones.
+/// Fuzzes queries and headers with signatures: in an accepted request, every header that matters is signed.
 #[test]
 fn fuzz_signed_requests() {
     use crate::server::check_signed as check;

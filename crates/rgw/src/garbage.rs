@@ -1,8 +1,7 @@
-//! Garbage: tails that nothing names any more, kept for those who still read them and then removed
-//! (docs/format/rgw.md).
+//! Garbage: unreferenced tails, which are kept for readers that still use them and are then removed (docs/format/rgw.md).
 //!
-//! Records lie in the omap of [`SHARDS`] objects, in the order of the time at which they may go. Any gateway works on any
-//! of them: removing twice does no harm.
+//! Records are in the omap of [`SHARDS`] objects, in the order of the time from which their tails may be removed. Any
+//! gateway may process any of them: removing the same tails twice does no harm.
 
 use crate::error::Result;
 use crate::gateway::{Gateway, now_ns};
@@ -19,11 +18,11 @@ use std::time::Duration;
 
 /// `rgw_gc_max_objs`.
 const SHARDS: u32 = 32;
-/// Records looked at at a time.
+/// Records per page.
 const PAGE: u64 = 128;
-/// The most tails that anything has: an object or a part of 5 TiB in pieces of 4 MiB has a twelfth of that.
+/// The maximum number of tails of a record. An object or a part of 5 TiB in tails of 4 MiB has a twelfth of that.
 const MAX_TAILS: u64 = 16 << 20;
-/// Tails removed at the same time.
+/// Tails removed concurrently.
 const REMOVALS: usize = 16;
 
 /// A record of garbage.
@@ -36,7 +35,7 @@ struct Garbage {
 impl Versioned for Garbage {
     const NAME: &'static str = "garbage";
     const VERSION: u8 = 2;
-    /// Readers that know no classes would not find the tails, and take them for removed.
+    /// A reader that does not know classes would not find the tails and would consider them removed.
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
@@ -48,21 +47,21 @@ impl Versioned for Garbage {
     }
 }
 
-/// A record as it is listed: shard, key, when it may go, what.
+/// A garbage record, as it is listed.
 pub struct GarbageRecord {
     shard: String,
     key: Bytes,
-    /// When it may be removed, in nanoseconds since 1970.
+    /// When its objects may be removed, in nanoseconds since 1970.
     pub due_ns: u64,
-    /// What the names of the RADOS objects begin with.
+    /// The prefix of the names of the RADOS objects.
     pub name: String,
-    /// How many there are at most.
+    /// The maximum number of these objects.
     pub count: u64,
     /// What is wrong with the record. A damaged record stays, and so do the objects that it names.
     pub damage: Option<String>,
 }
 
-/// What a collection did, in records of garbage.
+/// The result of a collection, in garbage records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Records whose objects it removed.
@@ -92,7 +91,7 @@ impl GarbageRecord {
 }
 
 impl Gateway {
-    /// Notes tails that belong to nothing any more.
+    /// Records unreferenced tails as garbage.
     pub(crate) async fn discard(&self, garbage: &[Tails]) -> Result<()> {
         let due = now_ns() + self.config.gc_wait.as_nanos() as u64;
         for tails in garbage.iter().filter(|tails| tails.count > 0) {
@@ -104,7 +103,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// The records that may go, or with `all` every one.
+    /// Returns the records whose tails may be removed now; with `all`, every record.
     pub async fn garbage(&self, all: bool) -> Result<Vec<GarbageRecord>> {
         let mut found = Vec::new();
         for shard in 0..SHARDS {
@@ -118,7 +117,8 @@ impl Gateway {
         Ok(found)
     }
 
-    /// Records of a shard behind `after` that may go, and where to go on.
+    /// Reads a page of a shard after `after`. Returns its records whose tails may be removed now (with `all`, every record),
+    /// and the position of the next page.
     async fn garbage_page(
         &self,
         shard: u32,
@@ -144,8 +144,8 @@ impl Gateway {
         Ok((records, next))
     }
 
-    /// Removes what may go, or with `all` every piece of garbage. Skips records that can't be decoded and records whose
-    /// objects can't be removed. Fails if the cluster does not answer.
+    /// Removes the tails that may be removed now; with `all`, all garbage. Skips records that can't be decoded and records
+    /// whose objects can't be removed. Fails if the cluster does not answer.
     pub async fn collect_garbage(&self, all: bool) -> Result<Collected> {
         let mut collected = Collected::default();
         for shard in 0..SHARDS {
@@ -197,7 +197,7 @@ impl Gateway {
     }
 }
 
-/// Collects from time to time, as long as the gateway is there.
+/// Collects garbage, tidies buckets and removes leases of ended gateways from time to time, while the gateway exists.
 pub(crate) async fn work(gateway: std::sync::Weak<Gateway>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;

@@ -1,9 +1,10 @@
-//! A gateway's hold on its cluster: pools, what it remembers of users and buckets, tags, and the work that it finishes
-//! after it has answered.
+//! A gateway's connection to its cluster: pools, caches of users and buckets, tags, and the work that continues after a
+//! request is answered.
 //!
-//! What is remembered is valid as long as the gateway's watch on [`CONTROL`] stands: who changes a user or a bucket tells
-//! all gateways and waits until each has answered or has lost its watch, before its own request succeeds. A gateway whose
-//! watch gave no sign of life for [`WATCH_TIMEOUT`] may have lost it and not know: it uses nothing of what it remembers.
+//! Cached records are valid while the gateway's watch on [`CONTROL`] is established. A gateway that changes a user or a
+//! bucket notifies all gateways. Its request succeeds only after each of them has acknowledged or has lost its watch. A
+//! gateway whose watch gave no sign of life for [`WATCH_TIMEOUT`] may have lost it without knowing; it uses no cached
+//! record.
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -39,92 +40,97 @@ use tokio::task::JoinHandle;
 
 /// The object in `default.rgw.control` that all gateways watch.
 pub(crate) const CONTROL: &str = "notify.0";
-/// Where the monitors keep the secret for SSE-S3, in base64: what the names begin with of those that were made.
+/// The monitors' config-key for the secret for SSE-S3, in base64. It is the key that earlier releases used, and the prefix
+/// of the keys of generated secrets.
 const SECRET_KEY: &str = "rgw/crypt/default_encryption_key";
-/// The record in `default.rgw.control` that says which of them counts.
+/// The record in `default.rgw.control` that names the secret in use.
 const SECRET_CHOICE: &str = "sse_secret";
-/// Users and buckets remembered, each.
+/// The maximum number of records in each cache.
 const REMEMBERED: usize = 10_000;
-/// After so long without a sign of life a watch is lost.
+/// A watch is lost after this time without a sign of life.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long who changes something waits for the other gateways: until those that do not answer have lost their watches.
+/// How long a change waits for the other gateways. By then, gateways that do not answer have lost their watches.
 const TELL_TIMEOUT: Duration = Duration::from_secs(15);
 const _: () = assert!(WATCH_TIMEOUT.as_secs() < TELL_TIMEOUT.as_secs());
-/// How long answers of other gateways are waited for.
+/// How long to wait for answers of other gateways.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Attempts to tell the other gateways of a change.
+/// Attempts to notify the other gateways of a change.
 const TELLINGS: u32 = 5;
-/// How long something is remembered, as Ceph's `rgw_cache_expiry_interval`: who changed it may have died before it told.
+/// How long a record is cached, as Ceph's `rgw_cache_expiry_interval`: a gateway may die after it changed a record and
+/// before it notified the others.
 const KEPT_FOR: Duration = Duration::from_secs(900);
-/// Bytes that one permit of [`Gateway::put_memory`] stands for.
+/// The bytes that one permit of [`Gateway::put_memory`] stands for.
 pub(crate) const ROOM_BYTES: usize = 1024;
-/// How long an end waits for the cluster, for each of its steps.
+/// How long each step of a shutdown waits for the cluster.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the cluster may take to answer who asks whether it does, and how long what it said is remembered.
+/// How long a health check waits for the cluster, and how long its result is cached.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_AGE: Duration = Duration::from_secs(1);
-/// Between attempts to watch.
+/// The delay before another attempt to watch or to notify.
 const WATCH_RETRY: Duration = Duration::from_secs(1);
 
-/// What a gateway is given.
+/// The configuration of a gateway.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `rgw_override_bucket_index_max_shards`: shards of a new bucket's index.
+    /// `rgw_override_bucket_index_max_shards`: the number of shards of a new bucket's index.
     pub index_shards: u32,
-    /// `rgw_max_put_memory`: bytes of objects' data that are held on their way into RADOS, for all requests together.
+    /// `rgw_max_put_memory`: the maximum number of bytes of objects' data that all requests together hold in memory on their
+    /// way into RADOS.
     pub put_bytes: u64,
-    /// `rgw_gc_obj_min_wait`: how long tails stay after nothing names them any more, for those who still read them.
+    /// `rgw_gc_obj_min_wait`: how long unreferenced tails are kept, for readers that still use them.
     pub gc_wait: Duration,
     /// `rgw_gc_processor_period`: how often garbage is collected.
     pub gc_period: Duration,
-    /// `rgw_pending_bucket_index_op_expiration`: how old what another gateway started must be before it is looked
-    /// whether that gateway is gone.
+    /// `rgw_pending_bucket_index_op_expiration`: how old a pending change of another gateway must be before this gateway
+    /// checks whether the other one is dead.
     pub pending_expiration: Duration,
     /// `rgw_gateway_lease_duration`: how long a gateway's lease lasts without renewal. A gateway that holds its lease is not
     /// fenced.
     pub lease: Duration,
-    /// The region that clients are told of (`rgw_region`).
+    /// `rgw_region`: the region that is reported to clients.
     pub region: String,
-    /// `rgw_admin_entry`: what the paths of the admin API begin with; empty for none.
+    /// `rgw_admin_entry`: the beginning of the paths of the admin API; empty to disable the API.
     pub admin_entry: String,
-    /// How old the sums may be that quotas are judged by.
+    /// The maximum age of the usage that quotas are checked against.
     pub quota_ages: Ages,
-    /// `rgw_user_default_quota_…`: of new users.
+    /// `rgw_user_default_quota_…`: the user quota of new users.
     pub default_user_quota: Quota,
-    /// `rgw_bucket_default_quota_…`: of new users' buckets.
+    /// `rgw_bucket_default_quota_…`: the bucket quota of new users.
     pub default_bucket_quota: Quota,
-    /// `rgw_enable_usage_log`: the usage log; `None` for none.
+    /// `rgw_enable_usage_log`: the settings of the usage log; `None` disables it.
     pub usage: Option<UsageSettings>,
-    /// Whether it watches what others change, and so may remember; for who asks little and ends soon that is not worth it.
+    /// Whether the gateway watches for changes by others, and so may cache records. This does not pay off for a short-lived
+    /// process with few requests.
     pub watch: bool,
-    /// `rgw_crypt_default_encryption_key`: the secret for SSE-S3; one is made and kept with the monitors where none is named.
+    /// `rgw_crypt_default_encryption_key`: the secret for SSE-S3. If none is given, one is generated and stored by the
+    /// monitors.
     pub encryption_key: Option<[u8; 32]>,
-    /// `rgw_crypt_require_ssl`: whether clients' keys are refused that come in the clear from another host.
+    /// `rgw_crypt_require_ssl`: whether encryption keys of clients are refused if they come unencrypted from another host.
     pub require_tls_for_keys: bool,
-    /// `rgw_max_objs_per_shard`: objects that a shard of an index should have at most; 0: as many as there are.
+    /// `rgw_max_objs_per_shard`: the number of objects that a shard of an index should have at most; 0 for no limit.
     pub objects_per_shard: u64,
-    /// `rgw_dynamic_resharding`: whether this gateway reshards buckets that have more.
+    /// `rgw_dynamic_resharding`: whether this gateway reshards buckets that exceed `objects_per_shard`.
     pub dynamic_resharding: bool,
-    /// `rgw_max_dynamic_shards`: the most shards that it gives a bucket.
+    /// `rgw_max_dynamic_shards`: the maximum number of shards that dynamic resharding gives a bucket.
     pub dynamic_shards: u32,
-    /// `rgw_reshard_bucket_lock_duration`: how long who reshards may be silent before another gateway takes over.
+    /// `rgw_reshard_bucket_lock_duration`: how long a gateway that reshards may be silent before another one takes over.
     pub reshard_lock: Duration,
-    /// `rgw_reshard_thread_interval`: how often it looks whether there is something to reshard.
+    /// `rgw_reshard_thread_interval`: how often the gateway checks for buckets to reshard.
     pub reshard_period: Duration,
-    /// `rgw_enable_lc_threads`: whether this gateway does what buckets' lifecycles say.
+    /// `rgw_enable_lc_threads`: whether this gateway applies the lifecycle rules of buckets.
     pub lifecycle: bool,
-    /// `rgw_lifecycle_work_time`: when it does, `HH:MM-HH:MM` (UTC).
+    /// `rgw_lifecycle_work_time`: the time of day for that work, `HH:MM-HH:MM` (UTC).
     pub lifecycle_time: String,
-    /// `rgw_lc_debug_interval`: seconds that a day of lifecycles' rules lasts; a day where it is not above 0.
+    /// `rgw_lc_debug_interval`: the number of seconds that a day of lifecycle rules lasts; a real day if it is not above 0.
     pub lifecycle_debug: i64,
-    /// How topics' queues are taken care of; `None` for a process that has nothing to do with them.
+    /// The settings for the queues of topics; `None` for a process that does not process them.
     pub delivery: Option<Delivery>,
 }
 
-/// Which secret for SSE-S3 counts.
+/// Names the secret for SSE-S3 in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SecretChoice {
-    /// The monitors' config-key.
+    /// The monitors' config-key that contains it.
     key: String,
 }
 
@@ -135,7 +141,7 @@ impl Versioned for SecretChoice {
 /// How the usage log is written.
 #[derive(Clone, Copy, Debug)]
 pub struct UsageSettings {
-    /// `rgw_usage_log_flush_threshold`: with so many records it is written at once.
+    /// `rgw_usage_log_flush_threshold`: the number of records at which the log is written at once.
     pub threshold: usize,
     /// `rgw_usage_log_tick_interval`: how often it is written.
     pub period: Duration,
@@ -172,7 +178,7 @@ impl Default for Config {
     }
 }
 
-/// What gateways tell one another.
+/// A notification from one gateway to the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
     /// A user or its keys.
@@ -183,72 +189,72 @@ pub(crate) enum Change {
     Role(String),
     /// A notification topic, by tenant and name: `TENANT:NAME`.
     Topic(String),
-    /// Nothing was changed: the question how the circuit breaker of the topic with that id is in each gateway. The
-    /// acknowledgement answers it ([`BreakerState::as_str`](nacre_queues::retry::BreakerState::as_str)).
+    /// Not a change, but a request for the state of the circuit breaker of the topic with that id in each gateway. The
+    /// acknowledgement contains the answer ([`BreakerState::as_str`](nacre_queues::retry::BreakerState::as_str)).
     AskBreaker(String),
-    /// Nothing was changed: the question whether a gateway knows storage classes ([`KNOWN`](crate::zone::KNOWN)).
+    /// Not a change, but a question: whether a gateway supports storage classes ([`KNOWN`](crate::zone::KNOWN)).
     AskStorageClasses,
 }
 
-/// One cluster's gateway. All its methods may be called from any task.
+/// A gateway of one cluster. All its methods may be called from any task.
 pub struct Gateway {
     pub(crate) cluster: Cluster,
     pub(crate) pools: Pools,
     pub(crate) config: Config,
-    /// What makes tasks' own handles of this gateway.
+    /// A reference to this gateway itself, for tasks that need a handle.
     own: Weak<Gateway>,
     pub(crate) preparer: Preparer,
     pub(crate) commits: LastCommits,
     pub(crate) finisher: Finisher,
-    /// Writes of bucket indexes that left events in an outbox.
+    /// The number of writes of bucket indexes that left events in an outbox.
     pub(crate) outbox_writes: Arc<AtomicU64>,
     pub(crate) lifecycle: Schedule,
     pub(crate) lease: Lease,
     /// Permits of [`ROOM_BYTES`] each.
     pub(crate) put_memory: Arc<Semaphore>,
-    /// How much of heads GETs read at first.
+    /// How many bytes of a head a GET reads first.
     pub(crate) read_sizes: ReadSizes,
     pub(crate) quotas: Quotas,
-    /// What seals session tokens; there when it was needed first.
+    /// Seals session tokens; created when it is first needed.
     pub(crate) sealer: OnceCell<Sealer>,
     pub(crate) usage: Option<Arc<UsageLog>>,
-    /// What users and buckets have left of their limits here.
+    /// The remaining rate limits of users and buckets in this gateway.
     pub(crate) ratelimits: RateLimits,
-    /// What endpoints of topics may name.
+    /// The rules for the endpoints of topics.
     pub(crate) rules: EndpointRules,
-    /// What takes care of topics' queues, where this process does.
+    /// Processes the queues of topics, if this process does so.
     pub(crate) notifier: OnceLock<Arc<Notifier>>,
-    /// Records of garbage that can't be decoded, as the last collection found.
+    /// The number of garbage records that the last collection could not decode.
     pub(crate) damaged_garbage: Arc<AtomicU64>,
     pub(crate) memory: Memory,
     secret: OnceCell<Secret>,
-    /// When it was last asked whether the cluster answers, and whether it did.
+    /// The time and the result of the last health check of the cluster.
     answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
     session: String,
-    /// Whether the cluster has blocklisted it.
+    /// Whether the cluster has blocklisted this gateway.
     blocklisted: watch::Sender<bool>,
-    /// The first half of tags; the second is counted.
+    /// The first half of tags. The second half is a counter.
     instance: u64,
     counted: AtomicU64,
 }
 
-/// What is remembered of users, by access key and by id, of roles and of buckets.
+/// Caches of users, by access key and by id, of roles, of buckets and of topics.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// The watch's cookie, and whether none is wanted any more.
+    /// The watch's cookie; and whether the gateway has ended, so that no watch is wanted.
     watch: Mutex<Option<u64>>,
     ended: AtomicBool,
-    /// Counted up by every change: what was asked before must not be remembered after it.
+    /// Incremented by every change: a record that was read before a change must not be cached after it.
     changes: AtomicU64,
     users: MetadataCache<User>,
     owners: MetadataCache<User>,
     roles: MetadataCache<Role>,
     buckets: MetadataCache<Bucket>,
-    /// Also that there is none of a name: configurations outlive their topics.
+    /// Also caches that a topic does not exist, because configurations outlive their topics.
     pub(crate) topics: MetadataCache<Option<Arc<Topic>>>,
 }
 
-/// Records by name, with the time since when each is remembered.
+/// Cached records by name, each with the time at which it was cached.
 pub(crate) struct MetadataCache<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
 
 impl std::fmt::Debug for Gateway {
@@ -257,13 +263,13 @@ impl std::fmt::Debug for Gateway {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns the current time, in nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Begins a task with a large future. Boxed: it would be moved several times until it runs.
+/// Spawns a task for a large future. The future is boxed, because it would be moved several times before it runs.
 pub(crate) fn spawn_large<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -272,22 +278,22 @@ where
     tokio::spawn(Box::pin(future))
 }
 
-/// A session as blocklists name it, wherever it is seen from.
+/// Returns the name of a session in blocklists, which does not depend on the session's address.
 fn session_name(number: u64) -> String {
     format!("client.{number}")
 }
 
 impl Gateway {
-    /// Opens the pools, making them where they are not there, and begins to watch. Must be called within a runtime.
+    /// Opens the pools, creates missing ones, and starts to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
         let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let pools = Pools::open(&cluster, config.watch).await?;
-        // Who sees through what this gateway leaves shuts it out by this name: it must not go on under another one.
+        // Gateways that recover this gateway's changes blocklist it by this name, so it must not continue under another one.
         let number = cluster.bind_session();
         let session = session_name(number);
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(Error::no_random_numbers)?;
-        // One piece must fit.
+        // At least one piece must fit.
         let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
         let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
         let gateway = Arc::new_cyclic(|own| Gateway {
@@ -346,10 +352,10 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Finishes index entries of objects that were answered for, and gives the watch back: other gateways that change
-    /// something do not wait for this one any more. It may go on being used, and remembers nothing.
+    /// Finishes the index entries of changes that were acknowledged, and gives up the watch: other gateways no longer wait
+    /// for this one when they change something. The gateway may still be used, but caches nothing.
     ///
-    /// Where the cluster does not answer it gives up after a while: what is pending is seen through by others.
+    /// If the cluster does not answer, it gives up after a while: other gateways recover the pending changes.
     pub async fn finish(&self) {
         if let Some(notifier) = self.notifier() {
             notifier.stop().await;
@@ -371,7 +377,7 @@ impl Gateway {
                 Err(_) => tracing::warn!("rgw: the watch could not be given back"),
             }
         }
-        // A lease that is not given back expires.
+        // A lease that is not released expires.
         match tokio::time::timeout(FINISH_TIMEOUT, self.end_lease()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "rgw: the lease could not be given back"),
@@ -379,14 +385,15 @@ impl Gateway {
         }
     }
 
-    /// Waits until the cluster has blocklisted this gateway, because it was considered dead: all its operations fail, and it has to
-    /// be restarted.
+    /// Waits until the cluster has blocklisted this gateway, because it was considered dead. Then all its operations fail,
+    /// and it must be restarted.
     pub async fn wait_blocklisted(&self) {
-        // The sender is this gateway's.
+        // The wait can't fail: this gateway owns the sender.
         _ = self.blocklisted.subscribe().wait_for(|is_out| *is_out).await;
     }
 
-    /// Whether the cluster answers within two seconds. It is asked once in a second at most, however many want to know.
+    /// Whether the cluster answers within two seconds. The cluster is asked at most once a second, however many callers
+    /// there are.
     pub async fn answers(&self) -> bool {
         let mut answered = self.answered.lock().await;
         if let Some((at, answers)) = *answered
@@ -404,12 +411,13 @@ impl Gateway {
         answers
     }
 
-    /// A handle for a task that may outlive the call. Fails while the gateway ends.
+    /// Returns a handle for a task that may outlive the call. Fails while the gateway is being dropped.
     pub(crate) fn shared(&self) -> Result<Arc<Gateway>> {
         self.own.upgrade().ok_or(Error::Rados(nacre_client::Error::ShutDown))
     }
 
-    /// A finish left events of these objects in the outbox of a shard of that bucket; of any objects where none are named.
+    /// Notes that a finish left events of these objects in the outbox of a shard of that bucket. If `keys` is empty, they
+    /// may be events of any objects.
     pub(crate) fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
         self.outbox_writes.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(bucket, shard, "rgw: events are in an outbox");
@@ -418,17 +426,17 @@ impl Gateway {
         }
     }
 
-    /// A name that nothing in the cluster has or had: 32 hexadecimal digits.
+    /// Returns a name that nothing in the cluster has or ever had: 32 hexadecimal digits.
     pub(crate) fn tag(&self) -> String {
         format!("{:016x}{:016x}", self.instance, self.counted.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// This gateway's session as blocklists name it.
+    /// Returns the name of this gateway's session in blocklists.
     pub(crate) fn session(&self) -> &str {
         &self.session
     }
 
-    /// The cluster's secret for SSE-S3.
+    /// Returns the cluster's secret for SSE-S3.
     pub(crate) async fn cluster_secret(&self) -> Result<Secret> {
         let known = self.secret.get_or_try_init(async || {
             let bytes = match self.config.encryption_key {
@@ -440,15 +448,15 @@ impl Gateway {
         known.await.cloned()
     }
 
-    /// The secret that the monitors keep; made where there is none.
+    /// Returns the secret that the monitors store; generates one if there is none.
     ///
-    /// Each gateway that finds none makes one under a name of its own, and one record in RADOS, made once, says which of them
-    /// counts: no command to the monitors that comes late can put another one in its place.
+    /// Each gateway that finds none stores one under a name of its own. One record in RADOS, which is created once, names
+    /// the one in use: a command to the monitors that arrives late can't replace it.
     async fn kept_secret(&self) -> Result<[u8; SECRET_BYTES]> {
         if let Some((choice, _)) = record::read::<SecretChoice>(&self.pools.control, SECRET_CHOICE).await? {
             return self.chosen_secret(&choice.key).await;
         }
-        // Earlier releases had one name, and chose nothing.
+        // Earlier releases used a single name and had no such record.
         let made = match self.ask_secret(SECRET_KEY).await? {
             Some(_) => None,
             None => Some(format!("{SECRET_KEY}/{}", self.tag())),
@@ -494,22 +502,22 @@ impl Gateway {
         bytes.map(Some).ok_or_else(wrong)
     }
 
-    /// The user of an access key, as it was at the beginning of the call or later.
+    /// Returns the user of an access key, as of the beginning of the call or later.
     pub async fn known_user(&self, access_key: &str) -> Result<Arc<User>> {
         self.known(&self.memory.users, access_key, self.user_of_key(access_key)).await
     }
 
-    /// The user of that id, as it was at the beginning of the call or later.
+    /// Returns the user of that id, as of the beginning of the call or later.
     pub async fn known_user_id(&self, id: &str) -> Result<Arc<User>> {
         self.known(&self.memory.owners, id, self.user(id)).await
     }
 
-    /// The role of that name, as it was at the beginning of the call or later.
+    /// Returns the role of that name, as of the beginning of the call or later.
     pub(crate) async fn known_role(&self, name: &str) -> Result<Arc<Role>> {
         self.known(&self.memory.roles, name, self.role(name)).await
     }
 
-    /// The bucket of that name, as it was at the beginning of the call or later.
+    /// Returns the bucket of that name, as of the beginning of the call or later.
     pub async fn known_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
         self.known(&self.memory.buckets, name, self.bucket(name)).await
     }
@@ -533,22 +541,23 @@ impl Gateway {
         Ok(asked)
     }
 
-    /// Whether the watch surely stands: then no gateway goes on before it told this one what it changed.
+    /// Whether the watch is certainly established. If so, no other gateway completes a change before it has notified this
+    /// one.
     fn is_watching(&self) -> bool {
         let cookie = *self.memory.watch.lock();
         let silent = cookie.map(|cookie| self.pools.control.watch_check(cookie));
         silent.is_some_and(|silent| silent.is_ok_and(|silent| silent < WATCH_TIMEOUT))
     }
 
-    /// The sessions of all gateways that watch.
+    /// Returns the sessions of all gateways that watch.
     pub(crate) async fn gateways(&self) -> Result<BTreeSet<String>> {
         let watchers = self.pools.control.list_watchers(CONTROL).await?;
         Ok(watchers.into_iter().map(|watcher| session_name(watcher.client.0)).collect())
     }
 
-    /// The addresses of all gateways that watch.
+    /// Returns the addresses of all gateways that watch.
     pub(crate) async fn gateway_addresses(&self) -> Result<BTreeSet<IpAddr>> {
-        // ADDRESS:PORT/NONCE.
+        // Watchers' addresses have the form ADDRESS:PORT/NONCE.
         let address_of = |text: &str| {
             let socket = text.rsplit_once('/').map_or(text, |(socket, _)| socket);
             socket.parse::<SocketAddr>().ok().map(|socket| socket.ip())
@@ -560,7 +569,7 @@ impl Gateway {
         Ok(watchers.iter().filter_map(|watcher| address_of(&watcher.addr)).collect())
     }
 
-    /// Something was changed, here or by another gateway.
+    /// Handles a change that this or another gateway made.
     fn hear(&self, change: &Change) {
         self.memory.hear(change);
         if let (Change::Topic(key), Some(notifier)) = (change, self.notifier()) {
@@ -568,13 +577,14 @@ impl Gateway {
         }
     }
 
-    /// Forgets a bucket here.
+    /// Removes a bucket from this gateway's cache.
     pub(crate) fn forget_bucket(&self, name: &str) {
         self.memory.hear(&Change::Bucket(name.to_owned()));
     }
 
-    /// Makes a change and has all gateways invalidate what they remember of it, unless it surely was not made. Fails where they
-    /// may not know of it: they could use what was before for [`KEPT_FOR`], so whoever asked for the change must ask again.
+    /// Makes a change and has all gateways invalidate their cached records of it, unless it was certainly not made. Fails if
+    /// some gateways may not know of the change: they could use the old record for [`KEPT_FOR`], so the caller must request
+    /// the change again.
     pub(crate) async fn with_invalidation<T>(
         &self,
         change: Change,
@@ -585,8 +595,8 @@ impl Gateway {
         told.map(|()| made)
     }
 
-    /// The same for a bucket that is created or removed, which takes further steps: other gateways that do not know of it find the
-    /// record, or no index, when they look.
+    /// Like [`Gateway::with_invalidation`], but ignores failed notifications. It is for the creation or removal of a bucket,
+    /// which takes further steps: gateways that do not know of it find the record, or no index, when they look.
     pub(crate) async fn with_best_effort_invalidation<T>(
         &self,
         change: Change,
@@ -606,8 +616,8 @@ impl Gateway {
         (made, told)
     }
 
-    /// Asks all gateways something; returns the answers by the numbers of their sessions. One that does not answer in time
-    /// has none.
+    /// Asks all gateways a question; returns the answers with the numbers of the gateways' sessions. A gateway that does not
+    /// answer in time is missing.
     pub(crate) async fn ask_gateways(&self, question: &Change) -> Result<Vec<(u64, Bytes)>> {
         let payload = postcard::to_stdvec(question).expect("invariant: names can be encoded");
         match self.pools.control.notify(CONTROL, payload, Some(ASK_TIMEOUT)).await {
@@ -620,8 +630,9 @@ impl Gateway {
         }
     }
 
-    /// Tells all gateways of a change that was made, this one too, and waits until they know. One that does not answer
-    /// has lost its watch, and forgets all. Fails where they could not be told after [`TELLINGS`] attempts.
+    /// Notifies all gateways of a change that was made, including this one, and waits until they know. A gateway that does
+    /// not answer has lost its watch and empties its caches. Fails if the gateways could not be notified after [`TELLINGS`]
+    /// attempts.
     pub(crate) async fn tell_others(&self, change: Change) -> Result<()> {
         self.hear(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
@@ -662,7 +673,7 @@ impl<T> MetadataCache<T> {
         map.get(name).filter(|(since, _)| since.elapsed() < KEPT_FOR).map(|(_, value)| Arc::clone(value))
     }
 
-    /// Keeps what was asked for when `changed` was `before`, unless something was changed since.
+    /// Caches a value that was read when `changed` was `before`, unless there was a change since.
     fn keep(&self, changed: &AtomicU64, before: u64, name: &str, value: &Arc<T>) {
         let mut map = self.0.lock();
         if changed.load(Ordering::Acquire) == before {
@@ -703,7 +714,7 @@ impl Memory {
     }
 }
 
-/// Invalidates what this gateway remembers when another one tells of a change.
+/// Invalidates this gateway's cached records when another gateway notifies it of a change.
 struct InvalidationHandler {
     gateway: Weak<Gateway>,
     lost: Arc<tokio::sync::Notify>,
@@ -717,7 +728,7 @@ impl WatchHandler for InvalidationHandler {
             Ok(Change::AskBreaker(topic)) => answer = gateway.breaker_here(&topic),
             Ok(Change::AskStorageClasses) => answer = crate::zone::KNOWN,
             Ok(change) => gateway.hear(&change),
-            // What a newer release says may concern anything.
+            // A message of a newer release may concern any record.
             Err(_) => gateway.memory.forget_all(),
         }
         gateway.pools.control.notify_ack(CONTROL, notification.notify_id, notification.cookie, answer);
@@ -731,7 +742,7 @@ impl WatchHandler for InvalidationHandler {
     }
 }
 
-/// Watches as long as the gateway is there; watches again when the watch is lost.
+/// Watches while the gateway exists; watches again when the watch is lost.
 async fn keep_watching(gateway: Weak<Gateway>) {
     let lost = Arc::new(tokio::sync::Notify::new());
     loop {
@@ -746,11 +757,12 @@ async fn keep_watching(gateway: Weak<Gateway>) {
             Err(error) => Err(error),
         };
         if let Ok(cookie) = &watched {
-            // What is being asked for now was asked before it would have been told of.
+            // Reads in flight began before the watch, and this gateway was not notified of changes in between: their results
+            // must not be cached.
             strong.memory.forget_all();
             *strong.memory.watch.lock() = Some(*cookie);
         }
-        // It may have ended before the watch was there.
+        // The gateway may have ended before the watch was established.
         if strong.memory.ended.load(Ordering::Acquire) {
             let cookie = strong.memory.watch.lock().take();
             if let Some(cookie) = cookie {
@@ -762,7 +774,7 @@ async fn keep_watching(gateway: Weak<Gateway>) {
         match watched {
             Ok(cookie) => {
                 lost.notified().await;
-                // It is lost: whether giving it back succeeds does not matter.
+                // The watch is lost, so the result does not matter.
                 _ = control.unwatch(cookie).await;
             }
             Err(nacre_client::Error::ShutDown) => return,

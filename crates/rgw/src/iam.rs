@@ -1,8 +1,8 @@
-//! IAM and STS: forms ([`crate::forms`]) that ask for an `Action`, for users' keys and policies, roles, and temporary
-//! credentials. Parameters, answers and errors are AWS's, as far as radosgw has the operation.
+//! IAM and STS: forms ([`crate::forms`]) whose `Action` concerns users' keys and policies, roles, or temporary credentials.
+//! Parameters, responses and errors are AWS's, as far as radosgw has the operation.
 //!
-//! Who asks needs a capability (`users`, `user-policy`, `roles`), as with radosgw, or a policy of its own that allows the
-//! action. No caller can raise its own rights: the role's own policy says who may assume it.
+//! The caller needs a capability (`users`, `user-policy`, `roles`), as with radosgw, or a policy of its own that allows the
+//! action. No caller can extend its own rights: the role's own policy decides who may assume it.
 
 mod roles;
 mod sts;
@@ -18,11 +18,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The most policies of a user or role (`rgw_user_policies_max_num`).
+/// The maximum number of policies of a user or role (`rgw_user_policies_max_num`).
 const MAX_POLICIES: usize = 100;
-/// Names in one answer.
+/// The maximum number of names in one response.
 const MAX_PAGE: usize = 1000;
-/// What an answer begins with.
+/// The beginning of a response.
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
 
 fn malformed(message: impl Into<String>) -> Failure {
@@ -33,7 +33,7 @@ fn absent(message: impl Into<String>) -> Failure {
     Failure::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
 }
 
-/// What is between the tags of an answer.
+/// The XML content of a response.
 #[derive(Debug, Default)]
 struct Xml(String);
 
@@ -45,7 +45,7 @@ impl Xml {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '&' => self.0.push_str("&amp;"),
-                // What XML 1.0 has no way to write.
+                // XML 1.0 can't represent these characters.
                 letter if letter < ' ' && !matches!(letter, '\t' | '\n' | '\r') => self.0.push('\u{fffd}'),
                 letter => self.0.push(letter),
             }
@@ -61,7 +61,7 @@ impl Xml {
         self
     }
 
-    /// A page of names behind the form's `Marker`.
+    /// Adds a page of the names after the form's `Marker`.
     fn page(
         &mut self,
         form: &Form,
@@ -84,7 +84,7 @@ impl Xml {
     }
 }
 
-/// A form's fields. One that is there twice is refused: it would not be known which one counts.
+/// The fields of a form. A form with a repeated field is refused, because it would be unclear which value counts.
 struct Form(BTreeMap<String, String>);
 
 impl Form {
@@ -113,7 +113,7 @@ impl Form {
         self.get(name).ok_or_else(|| Failure::invalid(format!("{name} is needed")))
     }
 
-    /// A number within bounds, where it is there.
+    /// Returns a number, which must be within the bounds, or `None` if it is absent.
     fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<Option<u32>, Failure> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.parse().ok().filter(|number| bounds.contains(number));
@@ -121,7 +121,7 @@ impl Form {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// The name of a policy, role or session.
+    /// Returns the name of a policy, role or session.
     fn name(&self, name: &str, max: usize) -> Result<&str, Failure> {
         let text = self.needed(name)?;
         let sound = text.len() <= max
@@ -133,7 +133,7 @@ impl Form {
         }
     }
 
-    /// A policy that was read, with its text.
+    /// Checks a policy and returns its text.
     fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, Failure> {
         let text = self.needed(name)?;
         let policy = read(text).map_err(malformed)?;
@@ -144,7 +144,7 @@ impl Form {
     }
 }
 
-/// A request that was understood and whose signature is right.
+/// A parsed request with a valid signature.
 struct Call<'a> {
     gateway: &'a Arc<Gateway>,
     form: &'a Form,
@@ -152,7 +152,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Refuses who has neither the capability nor a policy that allows the action.
+    /// Refuses a caller that has neither the capability nor a policy that allows the action.
     fn may(&self, kind: &str, perm: Perm, action: &str, resource: &str) -> Result<(), Failure> {
         match self.caller.own_decision(action, resource) {
             Decision::Deny if !self.caller.is_administrator() => Err(Failure::denied(action)),
@@ -165,8 +165,8 @@ impl Call<'_> {
     async fn answer(&self, action: &str) -> Result<Xml, Failure> {
         let known = match action {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
-            // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not have: a thief
-            // of them could create credentials that do not expire.
+            // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not
+            // support: a thief could use them to create credentials that do not expire.
             _ if self.caller.temporary && self.caller.assumed.role.is_none() => {
                 return Err(Failure::denied(action));
             }
@@ -207,7 +207,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Resul
     ))
 }
 
-/// The answer to a form that was refused.
+/// Returns the response to a form that was refused.
 pub(crate) fn refusal(failure: &Failure) -> String {
     let mut xml = Xml::default();
     let kind = if failure.status.is_server_error() { "Receiver" } else { "Sender" };
@@ -219,7 +219,7 @@ pub(crate) fn refusal(failure: &Failure) -> String {
     format!("{DECLARATION}{}", xml.0)
 }
 
-/// A time as AWS's XML has it.
+/// Formats a time as in AWS's XML.
 fn time(ns: u64) -> String {
     let at = OffsetDateTime::from_unix_timestamp((ns / 1_000_000_000) as i64)
         .unwrap_or(OffsetDateTime::UNIX_EPOCH);

@@ -1,10 +1,11 @@
 //! Bucket indexes: RADOS objects in `default.rgw.buckets.index` whose omap lists what a bucket contains
 //! (docs/format/index.md has the records and the steps of a change).
 //!
-//! An object's head commits each change; readers of the object read only the head. Before the commit the change is
-//! prepared in the index ([`prepare`]), and after it, when the client has its answer, it is finished there, many changes at
-//! a time ([`finish`]). A listing reads the heads of keys that have pending changes, so readers of the index and of heads
-//! see the same, whatever stops between the steps. `nacre_index` has the protocol; this module executes it.
+//! An object's head commits each change; readers of the object read only the head. A change is prepared in the index before
+//! the commit ([`prepare`]). After the commit, when the client has its response, the change is finished in the index,
+//! together with other changes ([`finish`]). A listing reads the heads of keys that have pending changes. So readers of the
+//! index and readers of heads see the same, even if a gateway dies between the steps. `nacre_index` defines the protocol;
+//! this module executes it.
 
 mod closure;
 mod convert;
@@ -44,35 +45,35 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shards whose sums are read at the same time.
+/// Shards whose sums are read concurrently.
 const SUMS: usize = 16;
-/// Uploads of a key read at a time.
+/// Uploads of a key per page.
 const UPLOADS: u64 = 100;
-/// How long a change waits for a bucket that is being resharded, and how often it looks.
+/// How long a change waits for a bucket that is being resharded, and how often it checks.
 pub(crate) const RESHARD_PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const RESHARD_LOOK: Duration = Duration::from_millis(50);
 
 /// The format of a bucket's index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IndexFormat {
-    /// Of releases without notifications. Converted before it is used.
+    /// The format of releases without notifications. An index of this format is converted before it is used.
     V1,
-    /// docs/format/index.md.
+    /// The format that docs/format/index.md describes.
     #[default]
     V2,
 }
 
-/// The name of a shard's RADOS object.
+/// Returns the name of a shard's RADOS object.
 pub(crate) fn shard_name(bucket: &Bucket, shard: u32) -> String {
     format!(".dir.{}.{}.{shard}", bucket.id, bucket.generation)
 }
 
-/// The id of the bucket that a shard belongs to.
+/// Returns the id of the bucket that a shard belongs to.
 pub(crate) fn bucket_id(shard: &str) -> &str {
     shard.strip_prefix(".dir.").and_then(|rest| rest.split('.').next()).unwrap_or_default()
 }
 
-/// The shard that a key belongs to.
+/// Returns the name of the shard that a key belongs to.
 pub(crate) fn shard_of(bucket: &Bucket, key: &str) -> String {
     shard_name(bucket, ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
 }
@@ -87,7 +88,7 @@ pub(crate) async fn remove(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     .await
 }
 
-/// Does something with all shards at once; one that is absent is left out.
+/// Executes an operation on all shards concurrently; skips shards that are absent.
 async fn for_all(
     bucket: &Bucket,
     each: impl Fn(String) -> nacre_client::Pending<nacre_client::OpReply>,
@@ -102,7 +103,7 @@ async fn for_all(
     Ok(())
 }
 
-/// Lists an upload.
+/// Adds an upload to the list of uploads.
 pub(crate) async fn add_upload(
     gateway: &Gateway,
     bucket: &Bucket,
@@ -123,7 +124,7 @@ pub(crate) async fn add_upload(
     }
 }
 
-/// Removes an upload from the list; while the records of the index are being moved, after that.
+/// Removes an upload from the list of uploads. Waits while the records of the index are being moved.
 pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
     let deadline = Instant::now() + RESHARD_PATIENCE;
     let mut fresh: Option<Bucket> = None;
@@ -143,14 +144,15 @@ pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str,
         tokio::time::sleep(RESHARD_LOOK).await;
         match gateway.bucket_without_documents(&bucket.name).await {
             Ok(now) if now.id == bucket.id => fresh = Some(now),
-            // The bucket is gone, and its index with it.
+            // The bucket was removed, and its index with it.
             Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// What it means that an operation on a shard failed so: where that is gone, the index is being resharded or removed.
+/// Returns the error for an operation on a shard that failed. If the shard does not exist, the index is being resharded or
+/// removed.
 fn moved(gateway: &Gateway, bucket: &Bucket, error: nacre_client::Error) -> Error {
     if !error.is_not_found() {
         return error.into();
@@ -159,7 +161,7 @@ fn moved(gateway: &Gateway, bucket: &Bucket, error: nacre_client::Error) -> Erro
     Error::IndexBusy(bucket.name.clone())
 }
 
-/// Whether the change of that tag is pending.
+/// Whether the change with that tag is pending.
 pub(crate) async fn is_pending(gateway: &Gateway, bucket: &Bucket, key: &str, tag: &str) -> Result<bool> {
     let name = key::pending(key, tag);
     let found = gateway.pools.index.omap_get_vals_by_keys(&shard_of(bucket, key), vec![name.clone()]).await;
@@ -188,7 +190,7 @@ async fn has_prefix(pool: &IoCtx, bucket: &Bucket, prefix: &Bytes) -> Result<boo
 }
 
 impl Gateway {
-    /// The uploads of a key.
+    /// Returns the ids of the uploads of a key.
     pub(crate) async fn uploads_of(&self, bucket: &Bucket, key: &str) -> Result<Vec<String>> {
         let shard = shard_of(bucket, key);
         let prefix = key::prefix(Kind::Upload, key);
@@ -207,8 +209,8 @@ impl Gateway {
         }
     }
 
-    /// At most `max` uploads behind `after` (key and id) whose keys begin with `prefix`, by key and id, and whether there
-    /// are more.
+    /// Returns at most `max` uploads after `after` (key and id) whose keys begin with `prefix`, by key and id, and whether
+    /// there are more.
     pub(crate) async fn uploads(
         &self,
         bucket: &Bucket,
@@ -218,7 +220,7 @@ impl Gateway {
     ) -> Result<(Vec<(String, String, UploadEntry)>, bool)> {
         let mut all = Vec::new();
         let mut more = false;
-        // An id that was not named is behind all that there are.
+        // Without an id, the listing continues after all uploads of that key.
         let begin = after
             .map_or_else(Bytes::new, |(key, id)| key::upload(key, if id.is_empty() { "\u{7f}" } else { id }));
         for shard in 0..bucket.shards.max(1) {
@@ -239,14 +241,14 @@ impl Gateway {
         Ok((all, more))
     }
 
-    /// Whether a bucket holds nothing that a listing would show, nor versions.
+    /// Whether a bucket contains nothing that a listing would show, and no versions.
     pub(crate) async fn is_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<bool> {
         let query = ListQuery { max: 1, markers: true, ..ListQuery::default() };
         let found = self.list(bucket, &query).await?;
         Ok(found.entries.is_empty())
     }
 
-    /// Objects and bytes of a bucket, without what is pending.
+    /// Reads the objects and bytes of a bucket, without pending changes.
     pub async fn bucket_usage(&self, bucket: &Bucket) -> Result<(u64, u64)> {
         let of_shard = |shard| async move {
             let name = shard_name(bucket, shard);

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The prefix of the names of leases' objects.
 const PREFIX: &str = "lease.";
 const LOCK: &str = "lease";
-/// The lock's cookie when the gateway itself holds it, and when another one claims it.
+/// The lock's cookie if the gateway itself holds it, and if another gateway claims it.
 const OWN: &str = "own";
 const CLAIM: &str = "claim";
 /// How long a claim lasts. The claimant blocklists the gateway in that time.
@@ -40,7 +40,7 @@ fn object_of(session: &str) -> String {
 }
 
 impl Gateway {
-    /// Makes sure that this gateway has its lease. Called before each change that others might finish.
+    /// Makes sure that this gateway holds its lease. Called before each change that other gateways might finish.
     pub(crate) async fn hold_lease(&self) -> Result<()> {
         if self.lease.held.load(Ordering::Acquire) {
             return Ok(());
@@ -71,7 +71,7 @@ impl Gateway {
         }
     }
 
-    /// Gives the lease back. The gateway must have no pending changes.
+    /// Releases the lease. The gateway must have no pending changes.
     pub(crate) async fn end_lease(&self) -> Result<()> {
         let _taking = self.lease.taking.lock().await;
         if !self.lease.held.swap(false, Ordering::AcqRel) {
@@ -80,8 +80,8 @@ impl Gateway {
         self.forget_lease(self.session()).await
     }
 
-    /// Whether a gateway without a watch is gone. If so, it can't get its lease back for [`CLAIM_TIME`], in which the caller
-    /// fences it.
+    /// Claims the lease of a gateway without a watch; returns whether that gateway is dead. If so, it can't take its lease
+    /// for [`CLAIM_TIME`], in which the caller fences it.
     pub(crate) async fn claim_lease(&self, session: &str) -> Result<bool> {
         let name = object_of(session);
         if !self.lock_lease(&name, CLAIM, CLAIM_TIME).await? {
@@ -91,7 +91,7 @@ impl Gateway {
             );
             return Ok(false);
         }
-        // It may have watched again after its lease was over.
+        // The gateway may have begun to watch again after its lease expired.
         if self.gateways().await?.contains(session) {
             self.pools.control.unlock(&name, LOCK, CLAIM).await?;
             return Ok(false);
@@ -107,7 +107,7 @@ impl Gateway {
         }
     }
 
-    /// Whether a gateway has a lease, which may be over.
+    /// Whether a gateway has a lease, which may have expired.
     pub(crate) async fn has_lease(&self, session: &str) -> Result<bool> {
         match self.pools.control.stat(&object_of(session)).await {
             Err(error) if error.is_not_found() => Ok(false),
@@ -115,7 +115,7 @@ impl Gateway {
         }
     }
 
-    /// The sessions of gateways that have leases, which may be over.
+    /// Returns the sessions of gateways that have leases, which may have expired.
     pub(crate) async fn leases(&self) -> Result<Vec<String>> {
         let mut lister = self.pools.control.list();
         let mut sessions = Vec::new();
@@ -125,8 +125,8 @@ impl Gateway {
         Ok(sessions)
     }
 
-    /// Removes leases of gateways that ended without giving them back. A lease stays as long as its gateway has pending changes
-    /// in buckets with notifications: it is the note by which they are recovered ([`crate::index::recover`]).
+    /// Removes leases of gateways that ended without releasing them. A lease stays while its gateway has pending changes in
+    /// buckets with notifications: it is the record by which these changes are recovered ([`crate::index::recover`]).
     pub(crate) async fn sweep_leases(&self) -> Result<()> {
         let sessions = self.leases().await?;
         let alive = self.gateways().await?;
@@ -134,7 +134,8 @@ impl Gateway {
             if session == self.session() || alive.contains(&session) {
                 continue;
             }
-            // Before the claim, which would keep those away that recover the changes; and after it, when no more are made.
+            // Checked before the claim, which would block the gateways that recover the changes, and again after it, when no
+            // further changes are made.
             if self.is_needed(&session).await? || !self.claim_lease(&session).await? {
                 continue;
             }
@@ -150,7 +151,7 @@ impl Gateway {
     }
 }
 
-/// Renews a gateway's lease as long as the gateway is there.
+/// Renews a gateway's lease while the gateway exists.
 pub(crate) async fn work(gateway: Weak<Gateway>, term: Duration) {
     loop {
         tokio::time::sleep(term / RENEWALS).await;

@@ -1,12 +1,12 @@
-//! The S3 gateway: buckets and objects on generic RADOS operations, and S3's protocol over them.
+//! The S3 gateway: buckets and objects on generic RADOS operations, and the S3 protocol on top of them.
 //!
-//! Everything is in RADOS (docs/format/rgw.md); a gateway holds nothing that another one, or the next one after a crash,
-//! would need. It uses nothing but what any RADOS cluster offers: compound operations with guards, omap, watch and
-//! notify. Any number of gateways serve one cluster side by side.
+//! All state is in RADOS (docs/format/rgw.md): a gateway holds nothing that another one, or its successor after a crash,
+//! would need. It uses only what any RADOS cluster offers: compound operations with guards, omap, watch and notify. Any
+//! number of gateways can serve one cluster.
 //!
-//! [`Gateway`] is the buckets and objects; [`s3`] the protocol; [`server`] the listening side.
+//! [`Gateway`] implements buckets and objects, [`s3`] the protocol, and [`server`] the listening side.
 
-/// Counts for tests that damage what is decoded.
+/// Counts allocations for tests that decode damaged input.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;

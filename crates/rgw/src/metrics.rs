@@ -1,7 +1,7 @@
-//! What a gateway counts of its requests, by S3's operations: counts, bytes and times, for the process's metrics endpoint.
+//! Metrics of a gateway's requests, by S3 operation: counts, bytes and times, for the process's metrics endpoint.
 //!
-//! Names are Ceph's where its gateways have the counter (section `rgw`); what is counted by operation has the label
-//! `operation`.
+//! Metrics have Ceph's names where Ceph's gateways have the same counter (section `rgw`). Metrics by operation have the
+//! label `operation`.
 
 use crate::gateway::Gateway;
 use nacre_common::metrics::{Exposition, Kind};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper ends of the histogram's steps, in microseconds; what is above is in the sum and the count.
+/// The upper ends of the histogram's steps, in microseconds. Longer times are only in the sum and the count.
 const STEPS_US: [u64; 15] = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 30_000_000,
@@ -29,13 +29,13 @@ pub struct Metrics {
     given_up_connections: AtomicU64,
     refused_connections: AtomicU64,
     lost_lines: AtomicU64,
-    /// The gateway's own counts.
+    /// Counters that the gateway increments.
     damaged_garbage: Arc<AtomicU64>,
     outbox_writes: Arc<AtomicU64>,
     delivery: Delivery,
 }
 
-/// What counts the delivery of notifications.
+/// The source of the metrics of the delivery of notifications.
 #[derive(Default)]
 struct Delivery(Option<Arc<Notifier>>);
 
@@ -60,23 +60,23 @@ struct Counts {
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended<'a> {
-    /// S3's operation; empty where it is not known.
+    /// S3's operation; empty if it is not known.
     pub(crate) operation: &'a str,
     pub(crate) status: u16,
-    /// Bytes of bodies.
+    /// Bytes of the bodies of the request and of the response.
     pub(crate) received: u64,
     pub(crate) sent: u64,
-    /// Until the answer began.
+    /// The time until the response began.
     pub(crate) took: Duration,
-    /// Whether that was too long.
+    /// Whether that time was too long.
     pub(crate) slow: bool,
 }
 
-/// A request under way. It is counted as one until this is dropped.
+/// A request in progress. It is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest(Arc<Metrics>);
 
-/// A connection that is open. It is counted as one until this is dropped.
+/// An open connection. It is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(Arc<Metrics>);
 
@@ -93,8 +93,8 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    /// Of a gateway that counts records of garbage that can't be decoded, writes that left events in an outbox, and the delivery of
-    /// events.
+    /// Returns the metrics of a gateway. They include garbage records that can't be decoded, writes that left events in an
+    /// outbox, and the delivery of events.
     pub(crate) fn of_gateway(gateway: &Gateway) -> Metrics {
         Metrics {
             damaged_garbage: Arc::clone(&gateway.damaged_garbage),
@@ -104,7 +104,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request under way; the second is how many there are with it.
+    /// Counts a request in progress; also returns the number of requests in progress, including this one.
     pub(crate) fn begin(self: &Arc<Metrics>) -> (ActiveRequest, u64) {
         let under_way = self.active.fetch_add(1, Ordering::Relaxed) + 1;
         (ActiveRequest(Arc::clone(self)), under_way)
@@ -136,7 +136,7 @@ impl Metrics {
     pub(crate) fn ended(&self, ended: &Ended<'_>) {
         let name = if ended.operation.is_empty() { "Unknown" } else { ended.operation };
         let mut operations = self.operations.lock();
-        // Names are those of the protocol's table: there are not many.
+        // The names are those of the protocol's table, so there are few of them.
         if !operations.contains_key(name) {
             operations.insert(name.to_owned(), Counts::default());
         }

@@ -1,9 +1,10 @@
-//! Bucket notifications: topics, buckets' notification configurations, and which events a change of an object may have.
+//! Bucket notifications: topics, buckets' notification configurations, and the events that a change of an object may have.
 //!
-//! A change asks [`Gateway::change_events`] before it is prepared. What that says of persistent topics goes into the index with the
-//! prepare, and is delivered from there, whichever gateway finishes the change; events of other topics are pushed once the
-//! change is committed ([`Gateway::push_immediately`]). A configuration counts for every change that begins after its PUT has
-//! returned, on every gateway: both are part of the bucket's record, whose changes all gateways are told of.
+//! A change calls [`Gateway::change_events`] before it is prepared. The events of persistent topics go into the index with
+//! the prepare, and are delivered from there, whichever gateway finishes the change. Events of other topics are pushed once
+//! the change is committed ([`Gateway::push_immediately`]). A configuration applies to every change that begins after its
+//! PUT has returned, on every gateway: it is part of the bucket's record, and all gateways are notified of changes of that
+//! record.
 
 pub(crate) mod api;
 mod bucket;
@@ -39,11 +40,11 @@ use nacre_types::encoding;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Bytes of a queued event beside its texts that are known before its change: what encodes numbers and lengths, the tag, ETag,
-/// version and sequencer.
+/// The bytes of a queued event in addition to the texts that are known before its change: the encoding of numbers and
+/// lengths, the tag, ETag, version and sequencer.
 const EVENT_BYTES: usize = 256;
 
-/// As many bytes as a queued event has at most, without metadata and tags.
+/// Returns the maximum number of bytes of a queued event, without metadata and tags.
 fn bytes_before(pending: &PendingEvents, event: &PendingEvent, key: &str) -> u64 {
     let PendingEvents { request, bucket, .. } = pending;
     let request = [&request.user, &request.source_ip, &request.id, &request.host_id];
@@ -52,14 +53,14 @@ fn bytes_before(pending: &PendingEvents, event: &PendingEvent, key: &str) -> u64
     (EVENT_BYTES + texts + event.configuration.len() + key.len()) as u64
 }
 
-/// Who and what makes a change: what an event says of the request. Built once per request, cloned per key.
+/// The cause of a change: what an event says about the request and its sender. Built once per request, cloned per key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cause {
     pub(crate) request: RequestInfo,
 }
 
 impl Cause {
-    /// A request, by its extensions and by who sent it.
+    /// Returns the cause for a request, from its extensions and its sender.
     pub(crate) fn of_request(gateway: &Gateway, extensions: &Extensions, requester: &Requester) -> Cause {
         let id = extensions.get::<Arc<server::RequestInfo>>().map(|info| info.id().to_owned());
         let peer = extensions.get::<Peer>().map(|peer| peer.address.to_canonical().to_string());
@@ -74,17 +75,17 @@ impl Cause {
         Cause { request }
     }
 
-    /// Work of lifecycle rules, under an id of its own.
+    /// Returns the cause for work of lifecycle rules, with an id of its own.
     pub(crate) fn lifecycle(gateway: &Gateway) -> Cause {
         Cause::of_work(gateway, "lifecycle")
     }
 
-    /// An administrator's command, under an id of its own. Who gave it is not told.
+    /// Returns the cause for an administrator's command, with an id of its own. It does not name the administrator.
     pub(crate) fn administration(gateway: &Gateway) -> Cause {
         Cause::of_work(gateway, "")
     }
 
-    /// What no client of S3 asks for. CloudEvents tell events apart by the id.
+    /// Returns the cause for a change that no S3 client requests. CloudEvents tell events apart by the id.
     fn of_work(gateway: &Gateway, user: &str) -> Cause {
         let request = RequestInfo {
             time_ns: now_ns(),
@@ -96,21 +97,21 @@ impl Cause {
         Cause { request }
     }
 
-    /// The cause of the request's change number `position`, counted from 0, which is made now.
+    /// Returns the cause of the request's change number `position`, counted from 0, which is made now.
     pub(crate) fn at(&self, position: u32) -> Cause {
         Cause { request: RequestInfo { time_ns: now_ns(), position, ..self.request.clone() } }
     }
 }
 
-/// The events that a change may have; made before its prepare.
+/// The events that a change may have; determined before its prepare.
 #[derive(Clone, Default)]
 pub(crate) struct ChangeEvents {
-    /// Those of persistent topics.
+    /// Events of persistent topics.
     pub(crate) queued: Option<PendingEvents>,
-    /// Those of other topics.
+    /// Events of other topics.
     pub(crate) immediate: Option<PendingEvents>,
-    /// The room that they take in queues with a limit, by their numbers among those of persistent topics. It is given back where
-    /// the change is not committed.
+    /// The space that events reserve in queues with a limit, by their numbers among the events of persistent topics. It is
+    /// released if the change is not committed.
     admitted: Arc<Mutex<Vec<(u16, Admitted)>>>,
 }
 
@@ -124,23 +125,23 @@ impl std::fmt::Debug for ChangeEvents {
 }
 
 impl ChangeEvents {
-    /// A change without events.
+    /// Returns the events of a change that has none.
     pub(crate) fn none() -> ChangeEvents {
         ChangeEvents::default()
     }
 
-    /// Whether the change has no event, whatever it does.
+    /// Whether the change can't have an event.
     pub(crate) fn is_none(&self) -> bool {
         self.queued.is_none() && self.immediate.is_none()
     }
 
-    /// Whether the change may have an event: then the metadata and the tags of its version are to be at hand, for filters and for the
-    /// event's record.
+    /// Whether the change may have an event. If so, the metadata and tags of its version must be available, for filters and
+    /// for the event's record.
     pub(crate) fn wants_attributes(&self) -> bool {
         !self.is_none()
     }
 
-    /// What the change's index entry holds of events of persistent topics; `None` where there can't be any.
+    /// Returns the events of persistent topics for the change's index entry; `None` if there can't be any.
     pub(crate) fn index_event(&self, subject: Subject) -> Option<IndexEvent> {
         let pending = self.queued.as_ref()?;
         Some(IndexEvent {
@@ -150,21 +151,22 @@ impl ChangeEvents {
         })
     }
 
-    /// The change with that tag is committed: those events that it has take their room. To be called before the change is
-    /// finished, so that no mover takes them earlier.
+    /// Notes that the change with that tag is committed: the events that it has use their reservations. Must be called
+    /// before the change is finished, so that no mover takes the events earlier.
     pub(crate) fn committed(&self, key: &str, tag: &str, seq: Seq, subject: &Subject) {
         let admitted = self.take_admitted();
         let Some(pending) = self.queued.as_ref().filter(|_| !admitted.is_empty()) else { return };
         let found = pending.complete(tag, key, &object_of(seq, subject));
         for (ordinal, admitted) in admitted {
-            // An event that a filter leaves out takes none.
+            // An event that a filter excludes takes no space.
             if let Some(one) = found.iter().find(|one| one.event.ordinal == ordinal) {
                 admitted.commit(tag, ordinal, encoding::encode(&one.event).len() as u64);
             }
         }
     }
 
-    /// It is not known whether the change with that tag is committed: its events keep their room for a while.
+    /// Notes that it is not known whether the change with that tag is committed: its events keep their reservations for a
+    /// while.
     pub(crate) fn in_doubt(&self, tag: &str) {
         for (ordinal, admitted) in self.take_admitted() {
             let bytes = admitted.bytes();
@@ -177,7 +179,7 @@ impl ChangeEvents {
     }
 }
 
-/// The version of an object that a change was about, as events describe it.
+/// Returns the version of an object that a change was about, as events describe it.
 fn object_of(seq: Seq, subject: &Subject) -> ObjectInfo {
     let attributes = subject.attributes.clone().unwrap_or_default();
     ObjectInfo {
@@ -191,10 +193,10 @@ fn object_of(seq: Seq, subject: &Subject) -> ObjectInfo {
 }
 
 impl Gateway {
-    /// The events that a change of `key` of these types may have. Fast where the bucket has no configuration.
+    /// Returns the events that a change of `key` of these types may have. Fast if the bucket has no configuration.
     ///
-    /// Fails with [`Error::QueueFull`] where a topic's queue is full and its policy refuses further events: the operation must not
-    /// begin then.
+    /// Fails with [`Error::QueueFull`] if a topic's queue is full and its policy refuses further events. Then the operation
+    /// must not begin.
     pub(crate) async fn change_events(
         &self,
         bucket: &Bucket,
@@ -224,7 +226,8 @@ impl Gateway {
         Ok(events)
     }
 
-    /// Takes the room that an event needs in the queue of a topic that refuses events when it is full; `None` of other topics.
+    /// Reserves the space that an event needs in the queue of a topic that refuses events when it is full. Returns `None`
+    /// for other topics.
     async fn admit(&self, topic: &Topic, bytes: u64) -> Result<Option<Admitted>> {
         if topic.attributes.full_queue_policy() != FullQueuePolicy::Refuse {
             return Ok(None);
@@ -234,8 +237,9 @@ impl Gateway {
         notifier.admit(&topic.arn, topic.id, bytes).await?.ok_or_else(full).map(Some)
     }
 
-    /// To be called after the commit of a change with events. Pushes those of topics that are not persistent, and returns when the
-    /// fate of each is known, at the latest after `rgw_topic_push_timeout`; what can't be delivered by then is lost.
+    /// Pushes the events of topics that are not persistent. To be called after the commit of a change with events. Returns
+    /// when the fate of each event is known, at the latest after `rgw_topic_push_timeout`; events that can't be delivered by
+    /// then are lost.
     pub(crate) async fn push_immediately(
         &self,
         events: ChangeEvents,
@@ -246,7 +250,7 @@ impl Gateway {
     ) {
         let Some(pending) = &events.immediate else { return };
         let mut found = pending.complete(tag, key, &object_of(seq, subject));
-        // Events of one change have one numbering, whichever way they go: their ids differ by it.
+        // All events of one change share one numbering, whichever way they are delivered: their ids contain the number.
         let queued = events.queued.as_ref().map_or(0, |queued| queued.candidates.len());
         let queued = u16::try_from(queued).unwrap_or(u16::MAX);
         found.iter_mut().for_each(|found| found.event.ordinal = found.event.ordinal.saturating_add(queued));
@@ -268,8 +272,8 @@ impl Gateway {
         PendingEvents { request: cause.request.clone(), bucket, candidates: Vec::new() }
     }
 
-    /// What events call this gateway, as radosgw does: its number in the cluster in hexadecimal digits, the zone and the zone
-    /// group.
+    /// Returns the name of this gateway in events, as in radosgw: its number in the cluster in hexadecimal digits, the zone
+    /// and the zone group.
     fn host_id(&self) -> String {
         let number = self.session().trim_start_matches("client.").parse::<u64>();
         let number = number.expect("invariant: sessions are named by numbers");

@@ -1,10 +1,10 @@
-//! Objects: a head in `default.rgw.buckets.data`, named by bucket and key, whose attribute says what the object is; data of
-//! up to [`INLINE_BYTES`] is in it, more is in tails of [`STRIPE_BYTES`] each that nothing but the head names
-//! (docs/format/rgw.md).
+//! Objects. The head of an object is in `default.rgw.buckets.data`, named by bucket and key; an attribute of the head
+//! describes the object. Data of up to [`INLINE_BYTES`] is in the head. More data is in tails of [`STRIPE_BYTES`] each,
+//! which only the head references (docs/format/rgw.md).
 //!
 //! Writing the head commits a change; [`IndexOp`] is the change in the index. Tails are written before the head, under names
-//! that were never used, and are never changed: a reader of an object that is replaced meanwhile reads the old one, until
-//! the garbage is collected.
+//! that were never used, and are never changed. So a reader of an object that is replaced meanwhile reads the old data,
+//! until it is collected as garbage.
 
 mod body;
 mod commit;
@@ -43,25 +43,25 @@ use nacre_index::record::VersionKind;
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 
-/// Data of up to this size is in the head (`rgw_max_chunk_size`).
+/// The maximum size of data in the head (`rgw_max_chunk_size`).
 pub(crate) const INLINE_BYTES: usize = 4 << 20;
-/// The manifest of an object that was uploaded in parts is no larger.
+/// The maximum size of the manifest of an object that was uploaded in parts.
 const MANIFEST_BYTES: usize = 2 << 20;
-/// What a head has in it is no larger.
+/// The maximum size of a head's data.
 const HEAD_BYTES: u64 = if INLINE_BYTES > MANIFEST_BYTES { INLINE_BYTES } else { MANIFEST_BYTES } as u64;
-/// Data is received and read in pieces of this size.
+/// The size of the pieces in which data is received and read.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).
 pub(crate) const STRIPE_BYTES: u64 = 4 << 20;
-/// The attribute of a head that says what the object is.
+/// The attribute of a head that describes the object.
 const HEAD: &str = "rgw.head";
-/// The attribute of a head that has the ETag, for conditions.
+/// The attribute of a head that contains the ETag, for conditions.
 const ETAG: &str = "rgw.etag";
 
-/// An object, but for its data.
+/// An object without its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
-    /// The tag of the write that made it.
+    /// The tag of the write that created it.
     pub(crate) tag: String,
     /// Bytes of data.
     pub(crate) size: u64,
@@ -71,37 +71,37 @@ pub(crate) struct Head {
     pub(crate) etag: String,
     /// The owner's id.
     pub(crate) owner: String,
-    /// Headers that come back as they were sent, by their names in lower case.
+    /// Headers that are returned as they were sent, by their names in lower case.
     pub(crate) headers: Vec<(String, String)>,
-    /// `x-amz-meta-…`, without that.
+    /// User metadata (`x-amz-meta-…`), by name without that prefix.
     pub(crate) metadata: Vec<(String, String)>,
     /// Tags.
     pub(crate) tags: Vec<(String, String)>,
     /// A checksum besides the ETag.
     pub(crate) checksum: Option<StoredChecksum>,
-    /// Who besides its owner may read it.
+    /// The users besides its owner that may read it.
     pub(crate) acl: Acl,
-    /// The upload that it was made of; empty where it was not uploaded in parts.
+    /// The upload that created it; empty if it was not uploaded in parts.
     pub(crate) upload: String,
     /// The id of this version; empty in a bucket that never had versions.
     pub(crate) version: String,
-    /// There is no object, only the news that it was removed.
+    /// Whether this is a delete marker: there is no object, only the record of its removal.
     pub(crate) marker: bool,
     /// Until when this version must not be removed.
     pub(crate) retention: Option<Retention>,
-    /// This version must not be removed until that is taken back.
+    /// Whether a legal hold forbids the removal of this version.
     pub(crate) legal_hold: bool,
-    /// How its data is encrypted; sizes are those of the data before that.
+    /// How its data is encrypted. Sizes are those of the unencrypted data.
     pub(crate) encryption: Option<Encryption>,
     /// Where the data is.
     pub(crate) data: Data,
-    /// The storage class; empty for STANDARD. Heads where it is empty do not have it: they have the format before
+    /// The storage class; empty for STANDARD. Heads with an empty class are encoded without it, in the previous format
     /// ([`Versioned::envelope`]).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) class: String,
 }
 
-/// [`Head`] without a class.
+/// [`Head`] in the format without a class.
 #[derive(Deserialize)]
 struct UnclassedHead {
     tag: String,
@@ -148,10 +148,10 @@ impl From<UnclassedHead> for Head {
     }
 }
 
-/// How long a version must stay.
+/// How long a version must be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retention {
-    /// It may not be shortened, and the version may not be removed before it ends.
+    /// Whether the retention may not be shortened, and the version may not be removed before it ends (compliance mode).
     pub(crate) compliance: bool,
     /// Nanoseconds since 1970.
     pub(crate) until_ns: u64,
@@ -162,9 +162,9 @@ pub(crate) struct Retention {
 pub(crate) struct StoredChecksum {
     /// `CRC32`, `CRC32C`, `CRC64NVME`, `SHA1` or `SHA256`.
     pub(crate) algorithm: String,
-    /// In base64; of several parts with `-` and their number where it is composite.
+    /// In base64. A composite checksum of several parts is followed by `-` and their number.
     pub(crate) value: String,
-    /// Whether it is that of the whole data, and not one of its parts' checksums.
+    /// Whether it is the checksum of the whole data, not of the checksums of its parts.
     pub(crate) whole: bool,
 }
 
@@ -176,7 +176,7 @@ pub(crate) enum Data {
     Inline,
     /// In tails; all but the last are [`STRIPE_BYTES`] long.
     Tails(Tails),
-    /// In the tails of so many parts, which the head's data lists ([`Manifest`]).
+    /// In the tails of so many parts. The head's data lists the parts ([`Manifest`]).
     Parts(u32),
 }
 
@@ -189,15 +189,15 @@ pub(crate) struct Manifest {
 /// A part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestPart {
-    /// Its number, as it was uploaded.
+    /// The part's number, as it was uploaded.
     pub(crate) number: u32,
-    /// Bytes.
+    /// The part's size in bytes.
     pub(crate) size: u64,
-    /// Where they are.
+    /// The tails that contain its data.
     pub(crate) tails: Tails,
-    /// What the key to it is derived with, where the object is encrypted.
+    /// The salt for the derivation of its key, if the object is encrypted.
     pub(crate) salt: Option<Salt>,
-    /// Of its data, where the upload had checksums.
+    /// The checksum of its data, if the upload had checksums.
     pub(crate) checksum: Option<StoredChecksum>,
 }
 
@@ -218,7 +218,7 @@ struct ManifestPartV1 {
 impl Versioned for Head {
     const NAME: &'static str = "object head";
     const VERSION: u8 = 2;
-    /// Readers that know no classes look for the data in another pool.
+    /// Readers that do not know classes would look for the data in another pool.
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
@@ -233,7 +233,7 @@ impl Versioned for Head {
 impl Versioned for Manifest {
     const NAME: &'static str = "object manifest";
     const VERSION: u8 = 3;
-    /// What each part holds can't be skipped.
+    /// A reader can't skip fields of a part that it does not know.
     const COMPAT: u8 = 3;
 
     /// Format 3 is format 2 with tails in the pool of a class.
@@ -257,46 +257,46 @@ impl Versioned for Manifest {
     }
 }
 
-/// What a write or removal asks of the object that is there.
+/// A condition of a write or removal on the existing object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// Nothing.
+    /// There is no condition.
     #[default]
     None,
-    /// That there is none.
+    /// The object does not exist.
     Absent,
-    /// That there is one.
+    /// The object exists.
     Present,
-    /// That there is one with this ETag.
+    /// The object exists and has this ETag.
     Etag(String),
-    /// That its head is in this state.
+    /// The object's head is in this state.
     Unchanged(HeadMark),
 }
 
-/// The RADOS object of a key's head. Tails and uploads have an underscore behind that of the bucket's id; a key that
-/// begins with one gets a second one, so that it can't name them.
+/// Returns the name of the RADOS object of a key's head. The names of tails and uploads have a second underscore after the
+/// one that follows the bucket's id. A key that begins with an underscore gets another one, so that it can't name them.
 fn head_name(bucket: &Bucket, key: &str) -> String {
     head_name_in(&bucket.id, key)
 }
 
-/// As [`head_name`], in the bucket of that id.
+/// Like [`head_name`], for the bucket of that id.
 pub(crate) fn head_name_in(id: &str, key: &str) -> String {
     let escape = if key.starts_with('_') { "_" } else { "" };
     format!("{id}_{escape}{key}")
 }
 
-/// What a RADOS object of the data pool is to a bucket.
+/// The role of a RADOS object of a data pool in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The head of this key.
     Head(String),
-    /// A tail: what the names of its run begin with.
+    /// A tail: the prefix of the names of its run.
     Tail(String),
     /// An upload: key and id.
     Upload(String, String),
 }
 
-/// What the RADOS object of that name is to a bucket; `None` for nothing.
+/// Returns the role of the RADOS object of that name in a bucket; `None` if it does not belong to the bucket.
 pub(crate) fn role_of(bucket: &Bucket, name: &str) -> Option<Role> {
     let rest = name.strip_prefix(bucket.id.as_str())?.strip_prefix('_')?;
     let Some(inner) = rest.strip_prefix('_') else { return Some(Role::Head(rest.to_owned())) };
@@ -311,18 +311,18 @@ pub(crate) fn role_of(bucket: &Bucket, name: &str) -> Option<Role> {
     Some(Role::Upload(key.to_owned(), id.to_owned()))
 }
 
-/// What the names of tails in a storage class that belong to `tag` begin with.
+/// Returns the prefix of the names of the tails that belong to `tag`, in a storage class.
 fn tails_name(bucket: &Bucket, class: &str, tag: &str) -> String {
     Tails::name_in(&bucket.id, class, tag)
 }
 
-/// How many tails hold so many bytes.
+/// Returns the number of tails that hold so many bytes.
 fn tail_count(bytes: u64) -> u64 {
     bytes.div_ceil(STRIPE_BYTES)
 }
 
 impl Head {
-    /// What a listing shows of it; `held` is what all versions come to, where the object has versions.
+    /// Returns what a listing shows of it. `held` contains the sums of all versions, if the object has versions.
     fn listed(&self, held: Option<Stats>) -> Listed {
         Listed {
             tag: self.tag.clone(),
@@ -341,7 +341,7 @@ impl Head {
     }
 }
 
-/// The steps that write data and attributes of a head.
+/// Returns the steps that write the data and attributes of a head.
 fn written(head: &Head, data: impl IntoIterator<Item = Bytes>) -> Vec<Step> {
     let mut pieces = data.into_iter();
     let first = pieces.next().unwrap_or_default();
@@ -358,8 +358,8 @@ fn written(head: &Head, data: impl IntoIterator<Item = Bytes>) -> Vec<Step> {
 }
 
 impl Condition {
-    /// Whether a commit on `base` is refused where the condition does not hold, given [`Condition::guards`]. Else the head has
-    /// to be read.
+    /// Whether a commit on `base` with [`Condition::guards`] is refused if the condition does not hold. Otherwise the head
+    /// must be read.
     fn is_decided_on(&self, base: &Base) -> bool {
         let is_object = match base {
             Base::Absent => false,
@@ -374,7 +374,7 @@ impl Condition {
         }
     }
 
-    /// Guards of a commit that is built without a read of the head.
+    /// Returns the guards of a commit that is built without reading the head.
     fn guards(&self) -> Vec<Guard> {
         match self {
             Condition::Etag(etag) => vec![Guard::AttrEquals(ETAG, Bytes::from(etag.clone().into_bytes()))],
@@ -382,7 +382,7 @@ impl Condition {
         }
     }
 
-    /// Fails where it does not hold of the head that was read.
+    /// Fails if the condition does not hold for the head that was read.
     fn check(&self, there: Option<(&Head, HeadMark)>) -> Result<()> {
         match (self, there) {
             (Condition::Unchanged(wanted), Some((_, mark))) if wanted.is(mark) => Ok(()),
@@ -396,7 +396,7 @@ impl Condition {
     }
 }
 
-/// Takes a head's attribute out of a reply.
+/// Decodes a head from its attribute in a reply.
 fn head_of(reply: &mut OpReply, part: usize, name: &str) -> Result<Head> {
     record::decode(name, &reply.output(part)?)
 }

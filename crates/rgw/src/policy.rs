@@ -1,8 +1,8 @@
-//! Policies: who may do what with which resource under which conditions, in AWS's policy language. They belong to buckets and
-//! topics, to users and roles (what these may do), and to roles again (who may assume them).
+//! Policies, in AWS's policy language: who may do what with which resource under which conditions. They belong to buckets
+//! and topics, to users and roles (what these may do), and also to roles (who may assume them).
 //!
-//! A policy is read whole when it is set; what it says that is not known here is refused then, never passed over. Pure: a
-//! decision depends on the policy and on [`Asked`] alone, and takes a bounded number of steps ([`glob`]).
+//! A policy is parsed completely when it is set. Anything in it that is not known is refused then, and never ignored. This
+//! module is pure: a decision depends only on the policy and on [`Asked`], and takes a bounded number of steps ([`glob`]).
 
 mod glob;
 
@@ -10,10 +10,10 @@ use glob::{Budget, matches};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// The largest policy, in bytes.
+/// The maximum size of a policy, in bytes.
 pub(crate) const MAX_BYTES: usize = 20 << 10;
 
-/// What conditions' keys begin with that name a tag of the object, and a tag that the request brings.
+/// The prefixes of condition keys for a tag of the object and for a tag in the request.
 pub(crate) const EXISTING_TAG: &str = "s3:existingobjecttag/";
 pub(crate) const REQUEST_TAG: &str = "s3:requestobjecttag/";
 
@@ -24,19 +24,19 @@ pub(crate) struct Policy {
     asks_for_tags: bool,
 }
 
-/// What a policy says of a request.
+/// The decision of a policy on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It is refused, whatever else allows it.
+    /// The policy refuses the request, whatever else allows it.
     Deny,
-    /// It is allowed.
+    /// The policy allows the request.
     Allow,
-    /// Nothing.
+    /// The policy neither allows nor refuses the request.
     Nothing,
 }
 
 impl Decision {
-    /// What two policies say together of which either may allow.
+    /// Combines the decisions of two policies of which either may allow.
     pub(crate) fn or(self, other: Decision) -> Decision {
         match (self, other) {
             (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
@@ -45,7 +45,7 @@ impl Decision {
         }
     }
 
-    /// What two policies say together of which both must allow.
+    /// Combines the decisions of two policies of which both must allow.
     pub(crate) fn and(self, other: Decision) -> Decision {
         match (self, other) {
             (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
@@ -55,38 +55,39 @@ impl Decision {
     }
 }
 
-/// An evaluation has reached its limit of steps.
+/// The error of an evaluation that has reached its limit of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepLimit;
 
 /// A request, as policies see it.
 pub(crate) struct Asked<'a> {
     pub(crate) who: Who<'a>,
-    /// As `s3:GetObject`.
+    /// For example, `s3:GetObject`.
     pub(crate) action: &'a str,
-    /// As `arn:aws:s3:::bucket/key`.
+    /// For example, `arn:aws:s3:::bucket/key`.
     pub(crate) resource: &'a str,
-    /// The values of a condition's key in lower case, as `aws:sourceip`; none where the request has none.
+    /// Returns the values of a condition's key, which is in lower case, such as `aws:sourceip`. Returns none if the request
+    /// has none.
     pub(crate) context: &'a dyn Fn(&str) -> Vec<String>,
 }
 
-/// Who asks.
+/// The requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who<'a> {
     /// The user's id; `None` for an anonymous client.
     pub(crate) user: Option<&'a str>,
-    /// The role that the user has assumed, and the name of that session.
+    /// The role that the user has assumed, and the name of the session.
     pub(crate) role: Option<(&'a str, &'a str)>,
 }
 
 /// What a policy belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Kind<'a> {
-    /// A bucket, of that name.
+    /// The bucket of that name.
     Bucket(&'a str),
-    /// A user, a role or a session: it says what these may do.
+    /// A user, a role or a session: the policy says what these may do.
     Identity,
-    /// A role: it says who may assume it.
+    /// A role: the policy says who may assume it.
     Trust,
     /// A notification topic.
     Topic,
@@ -101,7 +102,7 @@ struct Statement {
     conditions: Vec<Condition>,
 }
 
-/// Some, or all but some.
+/// Matches the listed values or, if negated, all others.
 #[derive(Clone, Debug, PartialEq)]
 struct Matcher<T> {
     negated: bool,
@@ -114,7 +115,7 @@ enum Principal {
     User(String),
     Role(String),
     Session(String, String),
-    /// A service or a federated user: it never asks this gateway.
+    /// A service or a federated user, which never sends requests to this gateway.
     External,
 }
 
@@ -122,11 +123,11 @@ enum Principal {
 struct Condition {
     operator: Operator,
     negated: bool,
-    /// Holds where the request has no such key.
+    /// The condition also holds if the request has no such key.
     if_exists: bool,
-    /// Of several values of a request all must match, and none need be there.
+    /// All values of the request must match; there may be none (`ForAllValues`).
     all: bool,
-    /// Of several values of a request one must match, and so be there.
+    /// At least one value of the request must match (`ForAnyValue`).
     any: bool,
     key: String,
     values: Vec<String>,
@@ -165,7 +166,7 @@ impl Order {
     }
 }
 
-/// A text, or several.
+/// Reads a text, or an array of texts.
 fn texts(value: &Value, of: &str) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
@@ -184,10 +185,10 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
         if text == "*" {
             return Ok(Principal::Everybody);
         }
-        // arn:aws:iam:::user/alice, with a tenant or account before the last colon or without.
+        // arn:aws:iam:::user/alice, with or without a tenant or account before the last colon.
         let named = |service: &str, kind: &str| {
             let (_, name) = text.strip_prefix(service)?.split_once(kind)?;
-            // A path before a role's name counts for nothing.
+            // Callers ignore a path before a role's name.
             (!name.is_empty()).then_some(name)
         };
         let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
@@ -197,7 +198,7 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
         if let Some(name) = named("arn:aws:iam::", ":role/") {
             return Ok(Principal::Role(last(name)));
         }
-        // There are no accounts but users.
+        // Users are the only accounts.
         let account = text.strip_prefix("arn:aws:iam::").and_then(|rest| rest.strip_suffix(":root"));
         if let Some(id) = account.filter(|id| !id.is_empty()) {
             return Ok(Principal::User(id.to_owned()));
@@ -231,7 +232,7 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
     }
 }
 
-/// A key of a statement or the one that negates it; exactly one must be there.
+/// Reads a key of a statement or the one that negates it. Exactly one of them must be present.
 fn matcher<T>(
     statement: &Map<String, Value>,
     name: &str,
@@ -316,17 +317,17 @@ impl Condition {
             return self.values.iter().any(|value| (value == "true") == given.is_empty());
         }
         if given.is_empty() {
-            // What is not there differs from everything.
+            // An absent value differs from every value.
             return self.if_exists || (self.negated && !self.any) || self.all;
         }
         let is = |given: &String| {
             self.values.iter().any(|value| self.compare(given, value, budget)) != self.negated
         };
-        // Of a negated condition every value must differ, unless it says that one is enough.
+        // For a negated condition every value must differ, unless the condition says that one is enough.
         if self.all || (self.negated && !self.any) { given.iter().all(is) } else { given.iter().any(is) }
     }
 
-    /// Whether it holds for some users or networks only, which it names.
+    /// Whether it holds only for certain users or networks, which it names.
     fn confines(&self) -> bool {
         if self.negated || self.if_exists || self.all {
             return false;
@@ -363,14 +364,14 @@ impl Condition {
     }
 }
 
-/// Seconds since 1970 of a time in RFC 3339 or as a number.
+/// Parses a time in RFC 3339 or as a number; returns seconds since 1970.
 fn date(text: &str) -> Option<i64> {
     use time::format_description::well_known::Rfc3339;
     let parsed = time::OffsetDateTime::parse(text, &Rfc3339).map(time::OffsetDateTime::unix_timestamp);
     parsed.ok().or_else(|| text.parse().ok())
 }
 
-/// An address with the number of bits that count.
+/// Parses an address and the number of its significant bits.
 fn network(text: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address.parse::<IpAddr>().ok()?, bits.parse().ok()?),
@@ -438,7 +439,8 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What it says of a request. Fails if that takes more steps than an evaluation may take; the request must be refused then.
+    /// Returns the decision on a request. Fails if the evaluation exceeds its limit of steps; then the request must be
+    /// refused.
     pub(crate) fn decide(&self, asked: &Asked<'_>) -> Result<Decision, StepLimit> {
         let (mut decision, budget) = (Decision::Nothing, Budget::default());
         for statement in &self.statements {
@@ -455,18 +457,18 @@ impl Policy {
         Ok(decision)
     }
 
-    /// The keys that its conditions ask for, in lower case.
+    /// Returns the keys that its conditions use, in lower case.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let conditions = self.statements.iter().flat_map(|statement| &statement.conditions);
         conditions.map(|condition| condition.key.as_str())
     }
 
-    /// Whether what it says depends on the tags of what is asked for.
+    /// Whether its decisions depend on the tags of the requested object.
     pub(crate) fn asks_for_tags(&self) -> bool {
         self.asks_for_tags
     }
 
-    /// Whether it allows anything to everybody, under no condition that names a user or a network.
+    /// Whether it allows anything to everybody without a condition that names users or networks.
     pub(crate) fn is_public(&self) -> bool {
         self.statements.iter().any(|statement| {
             statement.allow
@@ -529,7 +531,7 @@ impl Statement {
                 if resource == "*" {
                     return Ok(resource);
                 }
-                // There are neither regions nor accounts in them here.
+                // The regions and accounts of resources are ignored.
                 let fields: Vec<&str> = resource.splitn(6, ':').collect();
                 let name = match fields[..] {
                     ["arn", "aws", "s3", _, _, name] => Some(name),

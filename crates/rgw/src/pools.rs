@@ -1,4 +1,4 @@
-//! The pools that the gateway keeps everything in, with the names that radosgw gives them.
+//! The pools that contain all of the gateway's data, with the names that radosgw gives them.
 
 use crate::classes::ClassPools;
 use crate::error::Result;
@@ -7,21 +7,21 @@ use nacre_client::{Cluster, IoCtx};
 use nacre_notify::topic_store::TopicStore;
 use nacre_types::errno::Errno;
 
-/// The namespace of users in [`Pools::meta`], by their ids.
+/// The namespace of users in `default.rgw.meta`, by their ids.
 const USERS: &str = "users.uid";
-/// The namespace of access keys in [`Pools::meta`].
+/// The namespace of access keys in `default.rgw.meta`.
 const KEYS: &str = "users.keys";
-/// The namespace of roles in [`Pools::meta`].
+/// The namespace of roles in `default.rgw.meta`.
 const ROLES: &str = "roles";
-/// The namespace of the key of session tokens in [`Pools::meta`].
+/// The namespace of the key of session tokens in `default.rgw.meta`.
 const STS: &str = "sts";
-/// The namespace of buckets in [`Pools::meta`].
+/// The namespace of buckets in `default.rgw.meta`.
 const BUCKETS: &str = "root";
 /// The namespace of garbage in the log pool.
 const GARBAGE: &str = "gc";
 /// The namespace of the usage log in [`Pools::log`].
 const USAGE: &str = "usage";
-/// The namespace of the buckets to be resharded in the log pool.
+/// The namespace of the list of buckets to be resharded in the log pool.
 const RESHARD: &str = "reshard";
 /// The namespace of the buckets with lifecycles in the log pool.
 const LIFECYCLE: &str = "lc";
@@ -43,10 +43,10 @@ pub(crate) struct Pools {
     pub(crate) usage: IoCtx,
     pub(crate) lifecycle: IoCtx,
     pub(crate) reshard: IoCtx,
-    /// Objects that tell gateways of one another's changes.
+    /// Objects by which gateways notify one another of changes.
     pub(crate) control: IoCtx,
     pub(crate) index: IoCtx,
-    /// The heads of objects, and the data of those in STANDARD.
+    /// The heads of all objects, and the data of objects in STANDARD.
     pub(crate) data: IoCtx,
     /// The data of objects in other storage classes.
     pub(crate) classes: ClassPools,
@@ -59,10 +59,11 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Opens the pools and makes those that are not there. Objects' data is where the zone says; who `serves` it settles that.
+    /// Opens the pools and creates missing ones. The zone names the pool of objects' data; opening the pools with `serves`
+    /// fixes that choice.
     ///
-    /// Bucket indexes, data and the log get the cluster's default number of PGs, the other pools at most
-    /// [`SMALL_PG_NUM`]. Where the cluster's limit on PGs per OSD refuses a pool, it is made with fewer PGs.
+    /// Bucket indexes, data and the log get the cluster's default number of PGs, the other pools at most [`SMALL_PG_NUM`].
+    /// If the cluster's limit on PGs per OSD refuses a pool, it is created with fewer PGs.
     pub(crate) async fn open(cluster: &Cluster, serves: bool) -> Result<Pools> {
         let pool = async |name: &str| open_or_create(cluster, name).await;
         let root = pool(ROOT_POOL).await?;
@@ -90,7 +91,7 @@ impl Pools {
     }
 }
 
-/// Opens a pool, which is made where it is not there.
+/// Opens a pool; creates it if it does not exist.
 pub(crate) async fn open_or_create(cluster: &Cluster, name: &str) -> Result<IoCtx> {
     match cluster.open_pool(name).await {
         Err(error) if error.is_not_found() => {}
@@ -100,7 +101,7 @@ pub(crate) async fn open_or_create(cluster: &Cluster, name: &str) -> Result<IoCt
     let default: u32 = default.unwrap_or(32).max(1);
     let pg_num = if SMALL.contains(&name) { default.min(SMALL_PG_NUM) } else { default };
     create(cluster, name, pg_num).await?;
-    // Pools without an application raise a warning in health.
+    // A pool without an application raises a health warning.
     let command = serde_json::json!({
         "prefix": "osd pool application enable", "pool": name, "app": "rgw",
     });
@@ -108,16 +109,16 @@ pub(crate) async fn open_or_create(cluster: &Cluster, name: &str) -> Result<IoCt
     Ok(cluster.open_pool(name).await?)
 }
 
-/// Makes a pool of `pg_num` PGs, or of as many as the cluster's limit on PGs per OSD allows.
+/// Creates a pool of `pg_num` PGs, or of as many as the cluster's limit on PGs per OSD allows.
 async fn create(cluster: &Cluster, name: &str, mut pg_num: u32) -> Result<()> {
     loop {
         let command = serde_json::json!({ "prefix": "osd pool create", "pool": name, "pg_num": pg_num });
         match cluster.command(command.to_string(), "").await {
-            // Another gateway starts too.
+            // Another gateway has created it at the same time.
             Err(error) if error.errno() == Errno::EEXIST => break,
             Err(error) if error.errno() == Errno::ERANGE && pg_num > 1 => {
                 tracing::warn!(pool = name, pg_num, %error, "rgw: the pool is made with fewer PGs");
-                // A quarter leaves room for the pools that are still to be made.
+                // A quarter leaves room for the pools that are still to be created.
                 pg_num = (pg_num / 4).max(1);
             }
             made => {

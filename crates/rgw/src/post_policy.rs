@@ -1,7 +1,7 @@
-//! Forms of browsers that a user signed: what the policy in a form demands of it, and whose signature it has.
+//! Signed forms of browsers: checks the signature of a form, and the form against the policy in it.
 //!
-//! The policy is the user's word on what may be uploaded, by whoever has the form. Every field that S3 looks at must be
-//! named in it (<https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html>).
+//! With the policy, the signing user allows certain uploads to anyone who has the form. The policy must name every field
+//! that S3 evaluates (<https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html>).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 /// The fields of a form before the file, by their names in lower case.
 pub(crate) type Fields = BTreeMap<String, String>;
 
-/// Who a form says that it is signed by, and how.
+/// The signature of a form, and the access key that it names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Signed<'a> {
     /// The access key.
@@ -42,7 +42,7 @@ fn hmac(key: &[u8], text: &str) -> Hmac<Sha256> {
 }
 
 impl Signed<'_> {
-    /// What a form has of signatures: nothing where it is not signed.
+    /// Reads the signature of a form; returns `None` if the form is not signed.
     pub(crate) fn of(fields: &Fields) -> S3Result<Option<Signed<'_>>> {
         let field = |name: &str| fields.get(name).map(String::as_str);
         let names = [
@@ -74,7 +74,7 @@ impl Signed<'_> {
         }
         let malformed = || s3_error!(InvalidArgument, "the field x-amz-credential is malformed");
         let credential = needed("x-amz-credential")?;
-        // An access key may have slashes of its own.
+        // An access key may contain slashes.
         let mut parts = credential.rsplitn(5, '/');
         let (end, service, region, date, access_key) =
             (parts.next(), parts.next(), parts.next(), parts.next(), parts.next());
@@ -93,7 +93,7 @@ impl Signed<'_> {
         Ok(Some(Signed { access_key, policy, signature, scope }))
     }
 
-    /// Whether the signature is one with that secret.
+    /// Whether the signature was made with that secret.
     pub(crate) fn is_by(&self, secret: &str) -> bool {
         let Some(scope) = &self.scope else {
             let mut hmac = Hmac::<Sha1>::new_from_slice(secret.as_bytes())
@@ -110,13 +110,13 @@ impl Signed<'_> {
         hmac(&key, self.policy).verify_slice(&signature).is_ok()
     }
 
-    /// Refuses a form that is not as its policy demands; returns how long the file must be at least and may be at most.
+    /// Refuses a form that does not meet its policy; returns the minimum and maximum length of the file.
     pub(crate) fn check(&self, fields: &Fields, bucket: &str, now: SystemTime) -> S3Result<(u64, u64)> {
         let invalid =
             |what: &dyn std::fmt::Display| s3_error!(AccessDenied, "Invalid according to Policy: {what}");
         let policy = PostPolicy::from_base64(self.policy)
             .map_err(|error| s3_error!(InvalidPolicyDocument, "Invalid Policy: {error}."))?;
-        // The library takes other spellings of times, too.
+        // s3s also accepts other formats of times.
         let written = STANDARD.decode(self.policy).ok().and_then(|json| serde_json::from_slice(&json).ok());
         let written: serde_json::Value = written.unwrap_or_default();
         if !written["expiration"].as_str().is_some_and(|time| time.contains('T') && time.ends_with('Z')) {
@@ -168,7 +168,7 @@ impl Signed<'_> {
     }
 }
 
-/// The code of a file that is not as long as the policy demands.
+/// Returns the error for a file whose length the policy does not allow.
 pub(crate) fn length_error(len: u64, min: u64) -> (S3ErrorCode, &'static str) {
     if len < min {
         let text = "Your proposed upload is smaller than the minimum allowed size";

@@ -1,42 +1,43 @@
-//! What keeps a bucket from being opened to everybody by mistake, and whose its objects are: the public access block and
-//! the ownership controls of S3. Pure: both are documents of the bucket ([`crate::bucket`]).
+//! S3's public access block, which keeps a bucket from being opened to everybody by mistake, and its ownership controls,
+//! which determine the owners of the bucket's objects. This module is pure: both are documents of the bucket
+//! ([`crate::bucket`]).
 
 use serde::{Deserialize, Serialize};
 
-/// A bucket's public access block, as its document has it.
+/// A bucket's public access block, in the format of its document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub(crate) struct PublicAccessBlock {
-    /// Lists that grant something to everybody or to all users can't be set.
+    /// ACLs that grant something to everybody or to all users can't be set.
     pub(crate) block_public_acls: bool,
-    /// Such grants count for nothing.
+    /// Grants to everybody or to all users are ignored.
     pub(crate) ignore_public_acls: bool,
     /// A policy that allows something to everybody can't be set.
     pub(crate) block_public_policy: bool,
-    /// What such a policy allows, it allows to the bucket's owner alone.
+    /// A policy that allows something to everybody allows it only to the bucket's owner.
     pub(crate) restrict_public_buckets: bool,
 }
 
-/// Whose an object is that another user than the bucket's owner writes.
+/// The owner of an object that a user other than the bucket's owner writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ownership {
-    /// Its writer's.
+    /// The writer.
     #[default]
     ObjectWriter,
-    /// The bucket's owner's, where the writer gives it full control by the canned ACL; else its writer's.
+    /// The bucket's owner, if the writer gives it full control by the canned ACL; otherwise the writer.
     BucketOwnerPreferred,
-    /// The bucket's owner's, and lists count for nothing.
+    /// The bucket's owner. ACLs are ignored.
     BucketOwnerEnforced,
 }
 
 impl Ownership {
-    /// The one of that name in S3; `None` where there is no such.
+    /// Returns the setting of that name in S3; `None` if there is none.
     pub(crate) fn named(name: &str) -> Option<Ownership> {
         let all = [Ownership::ObjectWriter, Ownership::BucketOwnerPreferred, Ownership::BucketOwnerEnforced];
         all.into_iter().find(|ownership| ownership.name() == name)
     }
 
-    /// Its name in S3.
+    /// Returns its name in S3.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Ownership::ObjectWriter => "ObjectWriter",

@@ -1,10 +1,10 @@
 //! Quotas: how many objects and bytes a bucket, or all buckets of a user, may hold.
 //!
-//! They are judged from usage that a gateway remembers for a bounded time (`rgw_bucket_quota_ttl`), as radosgw does, and not
-//! from the index at each write. Between two readings the usage follows what this gateway's own changes did to the index
-//! ([`Quotas::finished`]) and count what is on its way into RADOS ([`QuotaReservation`]); of other gateways' changes they learn by the
-//! next reading. So a quota may be exceeded by what the others write in that time, and by nothing else. Where no quota is
-//! enabled nothing is counted and nothing read.
+//! Quotas are checked against usage that a gateway caches for a bounded time (`rgw_bucket_quota_ttl`), as radosgw does, and
+//! not against the index at each write. Between two reads of the index, this gateway's own changes update the cached usage
+//! when they are finished ([`Quotas::finished`]), and writes in flight reserve their amounts ([`QuotaReservation`]). Changes
+//! of other gateways are included by the next read. So a quota can be exceeded only by what other gateways write in that
+//! time. If no quota is enabled, nothing is counted or read.
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -18,19 +18,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Scopes whose usage is remembered, and reservations in each, at most; beyond that the oldest are forgotten and read again.
+/// The maximum number of scopes with cached usage; beyond it, all are dropped and read again. With this many reservations in
+/// a scope, old ones are dropped.
 const REMEMBERED: usize = 10_000;
-/// Buckets of a user that are read at the same time.
+/// Buckets of a user that are read concurrently.
 const BUCKETS: usize = 8;
 
-/// A quota. A limit below zero is none.
+/// A quota. A negative limit means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// Whether it is enforced.
     pub enabled: bool,
-    /// Bytes.
+    /// The maximum number of bytes.
     pub max_size: i64,
-    /// Objects.
+    /// The maximum number of objects.
     pub max_objects: i64,
 }
 
@@ -40,19 +41,19 @@ impl Default for Quota {
     }
 }
 
-/// What of a quota is to be changed; `None` stays.
+/// A change of a quota. `None` leaves a property as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaChange {
     /// Whether it is enforced.
     pub enabled: Option<bool>,
-    /// Bytes; below zero for no limit.
+    /// The maximum number of bytes; negative for no limit.
     pub max_size: Option<i64>,
-    /// Objects; below zero for no limit.
+    /// The maximum number of objects; negative for no limit.
     pub max_objects: Option<i64>,
 }
 
 impl QuotaChange {
-    /// The quota after the change.
+    /// Returns the quota after the change.
     pub fn apply(&self, quota: Quota) -> Quota {
         let limit = |limit: i64| limit.max(-1);
         Quota {
@@ -64,7 +65,7 @@ impl QuotaChange {
 }
 
 impl Quota {
-    /// What radosgw-admin prints of it.
+    /// Returns radosgw-admin's output for the quota.
     pub fn describe(&self) -> serde_json::Value {
         let kb = if self.max_size > 0 { (self.max_size + 1023) / 1024 } else { 0 };
         serde_json::json!({
@@ -77,14 +78,14 @@ impl Quota {
         self.enabled && (self.max_size >= 0 || self.max_objects >= 0)
     }
 
-    /// Whether so much fits.
+    /// Whether the quota allows this usage.
     fn has_room(&self, usage: QuotaUsage) -> bool {
         let below = |sum: u64, max: i64| u64::try_from(max).map_or(true, |max| sum <= max);
         !self.enabled || (below(usage.objects, self.max_objects) && below(usage.bytes, self.max_size))
     }
 }
 
-/// Objects and bytes.
+/// An amount of objects and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaUsage {
     /// Objects.
@@ -102,37 +103,38 @@ impl std::ops::Add for QuotaUsage {
     }
 }
 
-/// How a change of an index changed its usage.
+/// The effect of a change of the index on the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delta {
     pub(crate) objects: i64,
     pub(crate) bytes: i64,
 }
 
-/// How old remembered usage may be.
+/// The maximum ages of cached usage.
 #[derive(Clone, Copy, Debug)]
 pub struct Ages {
-    /// `rgw_bucket_quota_ttl`: of a bucket; also how long parts count that no upload was completed with.
+    /// `rgw_bucket_quota_ttl`: for a bucket. Reservations that are neither finished nor released, such as those of parts of
+    /// an upload that was not completed, also count for this time.
     pub bucket: Duration,
-    /// `rgw_user_quota_bucket_sync_interval`: of a user.
+    /// `rgw_user_quota_bucket_sync_interval`: for a user.
     pub user: Duration,
 }
 
-/// What is counted together: a bucket, by its id, or all buckets of a user.
+/// What a quota applies to: a bucket, by its id, or all buckets of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Scope {
     Bucket(String),
     User(String),
 }
 
-/// Remembered usage.
+/// The cached usage of a scope.
 #[derive(Debug)]
 struct Known {
     usage: QuotaUsage,
     read: Instant,
-    /// A reading is under way.
+    /// Whether a new read is in progress.
     renewed: bool,
-    /// What is on its way into RADOS, by the tag of the write.
+    /// The reservations of writes in flight, by the tag of the write.
     reserved: HashMap<String, Reserved>,
 }
 
@@ -144,29 +146,29 @@ struct Reserved {
     upload: String,
 }
 
-/// The remembered usage of a gateway.
+/// The cached usage of a gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     known: Mutex<HashMap<Scope, Known>>,
-    /// The owners of buckets with remembered usage, by id.
+    /// The owners of buckets with cached usage, by the bucket's id.
     owners: Mutex<HashMap<String, String>>,
-    /// Whether there are any: most gateways have none, and their writes look no further.
+    /// Whether usage is cached at all. Most gateways have none, and their writes check nothing else.
     any: AtomicBool,
 }
 
-/// What is written.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose<'a> {
     /// An object.
     Object,
     /// A part of this upload.
     Part(&'a str),
-    /// An object of the parts of this upload: they do not count beside it.
+    /// An object that consists of the parts of this upload. The parts do not count in addition to it.
     Completion(&'a str),
 }
 
-/// Room taken for a write that is under way. Dropped, it is given back; [`QuotaReservation::keep`] leaves it until the write is
-/// finished in the index.
+/// Space that is reserved for a write in flight. It is released when the reservation is dropped; [`QuotaReservation::keep`]
+/// keeps it until the write is finished in the index.
 pub(crate) struct QuotaReservation {
     gateway: Arc<Gateway>,
     scopes: Vec<(Scope, Quota)>,
@@ -175,7 +177,8 @@ pub(crate) struct QuotaReservation {
 }
 
 impl Known {
-    /// All but what a write holds itself, and what it takes the place of.
+    /// Returns the usage with all reservations except the write's own (`but`) and those of the upload that the write
+    /// completes (`completed`).
     fn total(&self, but: &str, completed: &str) -> QuotaUsage {
         let is_own = |tag: &str, reserved: &Reserved| {
             tag == but || (!completed.is_empty() && reserved.upload == completed)
@@ -190,7 +193,7 @@ impl Known {
 }
 
 impl Quotas {
-    /// Notes that changes of the index of the bucket `id` are finished, and what they did to its usage.
+    /// Notes that changes of the index of the bucket `id` are finished, and how they changed its usage.
     pub(crate) fn finished<'a>(&self, id: &str, tags: impl Iterator<Item = &'a str> + Clone, delta: Delta) {
         if !self.any.load(Ordering::Relaxed) {
             return;
@@ -208,7 +211,7 @@ impl Quotas {
         }
     }
 
-    /// Gives back what parts of an upload took that is completed or ended.
+    /// Releases the reservations of the parts of an upload that was completed or aborted.
     pub(crate) fn ended(&self, id: &str, upload: &str) {
         if !self.any.load(Ordering::Relaxed) {
             return;
@@ -234,7 +237,7 @@ impl Quotas {
 }
 
 impl QuotaReservation {
-    /// Changes the reserved amount. Fails where it does not fit, and keeps what was reserved.
+    /// Changes the reserved amount. Fails if it exceeds a quota, and then keeps the previous amount.
     pub(crate) fn resize(&self, usage: QuotaUsage) -> Result<()> {
         let mut all = self.gateway.quotas.known.lock();
         let fits = self.scopes.iter().all(|(scope, quota)| {
@@ -251,7 +254,7 @@ impl QuotaReservation {
         Ok(())
     }
 
-    /// Leaves the room taken: what it was taken for was written, and counts when its index entry is finished.
+    /// Keeps the space reserved: the write succeeded, and counts when its index entry is finished.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -266,8 +269,8 @@ impl Drop for QuotaReservation {
 }
 
 impl Gateway {
-    /// Takes room for a write of `tag` into a bucket, or fails with [`Error::QuotaExceeded`]. `None` where no quota concerns
-    /// it.
+    /// Reserves space for a write of `tag` into a bucket, or fails with [`Error::QuotaExceeded`]. Returns `None` if no quota
+    /// applies to it.
     pub(crate) async fn hold(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -302,7 +305,7 @@ impl Gateway {
         let mut all = self.quotas.known.lock();
         for (scope, quota) in &scopes {
             if let Some(known) = all.get_mut(scope) {
-                // What never became an object, nor was given back, is not waited for without end.
+                // A reservation that is neither finished nor released must not count forever.
                 if known.reserved.len() >= REMEMBERED {
                     known
                         .reserved
@@ -323,8 +326,8 @@ impl Gateway {
         Ok(Some(QuotaReservation { gateway: Arc::clone(self), scopes, tag: tag.to_owned(), kept: false }))
     }
 
-    /// Has usage remembered that is not too old. Where it is half as old as it may be it is read again while
-    /// the request goes on.
+    /// Ensures that usage is cached and not too old. Usage that is older than half of its maximum age is read again while
+    /// the request continues.
     async fn know(self: &Arc<Gateway>, scope: &Scope, bucket: &Bucket, owner: &User) -> Result<()> {
         let most = match scope {
             Scope::Bucket(_) => self.config.quota_ages.bucket,
@@ -385,7 +388,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Objects and bytes of all buckets of a user, without what is pending.
+    /// Reads the objects and bytes of all buckets of a user, without pending changes.
     pub async fn user_usage(&self, id: &str) -> Result<QuotaUsage> {
         let own = self.buckets_of(id, "", u64::MAX).await?;
         let mut reads = FuturesUnordered::new();
@@ -404,10 +407,10 @@ impl Gateway {
         Ok(total)
     }
 
-    /// What a bucket holds, if it is that user's.
+    /// Reads the usage of a bucket, if the bucket belongs to that user.
     async fn usage_of(&self, user: &str, name: String) -> Result<QuotaUsage> {
         let bucket = match self.known_bucket(&name).await {
-            // Listed before it is made, and until after it is removed.
+            // A bucket is listed before it is created, and until after it is removed.
             Err(Error::NoSuchBucket(_)) => return Ok(QuotaUsage::default()),
             bucket => bucket?,
         };

@@ -1,7 +1,8 @@
-//! How much users and buckets may do in a minute through one gateway: token buckets, filled all the time.
+//! Rate limits of users and buckets, per minute and gateway: token buckets that are refilled continuously.
 //!
-//! As in Ceph, operations above the limit are refused, and so are operations after more bytes went through than may: what
-//! is under way is never cut, its bytes are owed. Gateways do not tell one another: each gives the whole limit.
+//! As in Ceph, operations above the limit are refused, and so are operations after more bytes were transferred than the
+//! limit allows. A transfer in progress is never cut off; its bytes become a debt. Gateways do not coordinate: each grants
+//! the whole limit.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -9,16 +10,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Users and buckets that are counted at a time; of more, those forget who owe nothing.
+/// The maximum number of accounts of users and buckets. Beyond it, accounts that are full again are dropped.
 const COUNTED: usize = 10_000;
-/// What limits are for.
+/// The interval that limits apply to.
 const INTERVAL_SECS: f64 = 60.0;
 
-/// What may be done in a minute through one gateway; 0 is any number.
+/// Limits per minute and gateway; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateLimit {
-    /// Whether it is kept.
+    /// Whether the limits are enforced.
     pub enabled: bool,
     /// Requests that read.
     pub max_read_ops: u64,
@@ -31,7 +32,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// What radosgw-admin prints of it.
+    /// Returns radosgw-admin's output for the limits.
     pub fn describe(&self) -> serde_json::Value {
         serde_json::json!({
             "max_read_ops": self.max_read_ops,
@@ -43,16 +44,16 @@ impl RateLimit {
     }
 }
 
-/// Whose limit it is.
+/// What a limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
-    /// A user's, by its id.
+    /// A user, by its id.
     User(String),
-    /// A bucket's, by its id.
+    /// A bucket, by its id.
     Bucket(String),
 }
 
-/// What a user or a bucket has left.
+/// The remaining tokens of a user or a bucket.
 #[derive(Debug)]
 pub(crate) struct Account(Mutex<Tokens>);
 
@@ -122,7 +123,7 @@ impl Tokens {
 }
 
 impl Account {
-    /// Counts bytes that went through.
+    /// Subtracts the bytes of a transfer.
     pub(crate) fn owe(&self, read: u64, written: u64) {
         let mut tokens = self.0.lock();
         if tokens.limit.max_read_bytes > 0 {
@@ -134,12 +135,13 @@ impl Account {
     }
 }
 
-/// All that is counted by a gateway.
+/// All accounts of a gateway.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimits(Mutex<HashMap<Scope, Arc<Account>>>);
 
 impl RateLimits {
-    /// Counts an operation; `None` where it is one too many. What it moves is to be counted in the account.
+    /// Counts an operation. Returns `None` if it exceeds the limit. The bytes that it transfers must be subtracted from the
+    /// returned account.
     pub(crate) fn take(
         &self,
         scope: Scope,
@@ -214,7 +216,7 @@ mod tests {
             assert!(limits.take(user(&n.to_string()), limit, false, begin).is_some());
             assert!(limits.0.lock().len() <= COUNTED);
         }
-        // Those who owe nothing any more go, and who owes stays.
+        // Accounts without a debt are dropped; accounts with a debt stay.
         let later = begin + Duration::from_secs(120);
         for _ in 0..10 {
             assert!(limits.take(user("busy"), limit, false, later).is_some());

@@ -6,25 +6,25 @@ use nacre_client::{IoCtx, ReadOp, WriteOp};
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::errno::Errno;
 
-/// A record is made no larger than this; more is damage.
+/// The maximum size of a record; a larger one is damaged.
 const MAX_BYTES: u64 = 4 << 20;
-/// A read asks for so much at first, which is enough for most records: it reserves what it asks for in the client's bound on
-/// bytes in flight.
+/// The size of the first read, which is enough for most records. A read reserves the bytes that it asks for in the client's
+/// limit on bytes in flight.
 pub(crate) const FIRST_BYTES: u64 = 64 << 10;
-/// Attempts at a change that others change at the same time.
+/// Attempts at a change of a record that others change concurrently.
 const ATTEMPTS: usize = 16;
 
-/// Decodes what the RADOS object `name` holds.
+/// Decodes the content of the RADOS object `name`.
 pub(crate) fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
     encoding::decode(bytes).map_err(|source| Error::Corrupt { name: name.to_owned(), source })
 }
 
-/// The structure in its envelope.
+/// Encodes a structure in its envelope.
 pub(crate) fn encode<T: Versioned>(value: &T) -> Bytes {
     Bytes::from(encoding::encode(value))
 }
 
-/// The structure of a record in its envelope; fails where it could not be read back.
+/// Encodes the structure of a record in its envelope. Fails if it would be too large to be read back.
 fn encode_bounded<T: Versioned>(value: &T) -> Result<Bytes> {
     let bytes = encode(value);
     if bytes.len() as u64 > MAX_BYTES { Err(Error::TooLarge) } else { Ok(bytes) }
@@ -49,7 +49,7 @@ pub(crate) async fn read<T: Versioned>(pool: &IoCtx, name: &str) -> Result<Optio
     }
 }
 
-/// Makes a record; tells whether it was not there.
+/// Creates a record; returns whether it did not exist.
 pub(crate) async fn create<T: Versioned>(pool: &IoCtx, name: &str, value: &T) -> Result<bool> {
     let mut op = WriteOp::new();
     op.create(true).write_full(encode_bounded(value)?);
@@ -59,7 +59,7 @@ pub(crate) async fn create<T: Versioned>(pool: &IoCtx, name: &str, value: &T) ->
     }
 }
 
-/// Changes a record by `change`, which may refuse; returns what it is then, `None` where it is absent.
+/// Changes a record by `change`, which may refuse. Returns the changed record, or `None` if it is absent.
 pub(crate) async fn update<T: Versioned>(
     pool: &IoCtx,
     name: &str,
@@ -80,7 +80,8 @@ pub(crate) async fn update<T: Versioned>(
     Err(Error::Contended(name.to_owned()))
 }
 
-/// Removes a record as it was read, unless `may` refuses; returns what it was, `None` where it is absent.
+/// Removes a record if it is still as `may` saw it, unless `may` refuses. Returns the removed record, or `None` if it is
+/// absent.
 pub(crate) async fn remove_if<T: Versioned>(
     pool: &IoCtx,
     name: &str,
@@ -101,12 +102,12 @@ pub(crate) async fn remove_if<T: Versioned>(
     Err(Error::Contended(name.to_owned()))
 }
 
-/// Whether somebody else changed a record since it was read.
+/// Whether a record was changed since it was read.
 fn is_overtaken(error: &nacre_client::Error) -> bool {
     matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW)
 }
 
-/// Removes a record; tells whether it was there.
+/// Removes a record; returns whether it existed.
 pub(crate) async fn remove(pool: &IoCtx, name: &str) -> Result<bool> {
     match pool.remove(name).await {
         Err(error) if error.is_not_found() => Ok(false),

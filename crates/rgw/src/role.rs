@@ -1,4 +1,5 @@
-//! Roles: what users may assume for a while, with rights of their own; records in `default.rgw.meta` (docs/format/rgw.md).
+//! Roles, which users may assume for a limited time and which have their own rights: records in `default.rgw.meta`
+//! (docs/format/rgw.md).
 
 use crate::error::{Error, Result};
 use crate::gateway::{Change, Gateway, now_ns};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Seconds that a session of a role may last where nothing else is said, and what may be said.
+/// The default for the maximum duration of a role's sessions, and the largest value that may be set, in seconds.
 pub(crate) const DEFAULT_MAX_SESSION_S: u32 = 3600;
 pub(crate) const MAX_SESSION_S: u32 = 43_200;
 
@@ -17,20 +18,20 @@ pub(crate) const MAX_SESSION_S: u32 = 43_200;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Role {
     pub(crate) name: String,
-    /// Unique in the cluster, never used again: sessions of a role end with it.
+    /// Unique in the cluster and never reused, so sessions of a role end with it.
     pub(crate) id: String,
-    /// As `/` or `/team/`.
+    /// For example, `/` or `/team/`.
     pub(crate) path: String,
     pub(crate) description: String,
-    /// Who may assume it. JSON.
+    /// The policy that says who may assume it. JSON.
     pub(crate) trust: String,
-    /// What its sessions may do, by name. JSON.
+    /// The policies that say what its sessions may do, by name. JSON.
     pub(crate) policies: BTreeMap<String, String>,
-    /// Seconds that a session may last at most.
+    /// The maximum duration of a session, in seconds.
     pub(crate) max_session_s: u32,
     /// Nanoseconds since 1970.
     pub(crate) created_ns: u64,
-    /// What was read of the policies.
+    /// Parsed from the policies, as is the following field.
     #[serde(skip)]
     pub(crate) permissions: Vec<Arc<Policy>>,
     #[serde(skip)]
@@ -42,12 +43,12 @@ impl Versioned for Role {
 }
 
 impl Role {
-    /// Its name in policies.
+    /// Returns its name in policies.
     pub(crate) fn arn(&self) -> String {
         format!("arn:aws:iam:::role{}{}", self.path, self.name)
     }
 
-    /// Reads the policies. One that can't be read fails what needs the role.
+    /// Parses the policies. A policy that can't be parsed fails every use of the role.
     fn read_policies(mut self) -> Result<Role> {
         let corrupt = |detail: String| Error::Corrupt {
             name: self.name.clone(),
@@ -62,14 +63,14 @@ impl Role {
 }
 
 impl Gateway {
-    /// The role of that name, read now.
+    /// Reads the role of that name.
     pub(crate) async fn role(&self, name: &str) -> Result<Role> {
         let found = record::read::<Role>(&self.pools.roles, name).await?;
         let (role, _) = found.ok_or_else(|| Error::NoSuchRole(name.to_owned()))?;
         role.read_policies()
     }
 
-    /// Makes a role; its id and time are made here.
+    /// Creates a role; sets its id and its time of creation.
     pub(crate) async fn create_role(&self, mut role: Role) -> Result<Role> {
         role.id = self.tag();
         role.created_ns = now_ns();
@@ -91,14 +92,14 @@ impl Gateway {
         changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
     }
 
-    /// Removes a role, and so ends its sessions.
+    /// Removes a role, which ends its sessions.
     pub(crate) async fn remove_role(&self, name: &str) -> Result<()> {
         let removing = record::remove(&self.pools.roles, name);
         let was_there = self.with_invalidation(Change::Role(name.to_owned()), removing).await?;
         if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
     }
 
-    /// The names of all roles.
+    /// Returns the names of all roles.
     pub(crate) async fn roles(&self) -> Result<Vec<String>> {
         let mut lister = self.pools.roles.list();
         let mut names = Vec::new();

@@ -1,8 +1,9 @@
-//! S3's protocol on a [`Gateway`]: who asks, what it may, and how the gateway's answers read in S3's terms.
+//! The S3 protocol on a [`Gateway`]: who sends a request, what the sender may do, and how the gateway's results translate
+//! into S3's terms.
 //!
-//! Parsing, signatures and XML are s3s's, but for buckets' notification configurations ([`crate::notifications`]). Every change of
-//! an object is prepared in the index with its events and finished there ([`crate::object::IndexOp`]); a [`Cause`] says of the
-//! request what events tell.
+//! s3s parses requests and XML and checks signatures, except for buckets' notification configurations
+//! ([`crate::notifications`]). Every change of an object is prepared in the index with its events and finished there
+//! ([`crate::object::IndexOp`]). A [`Cause`] contains what events say about the request.
 
 mod access;
 mod acl;
@@ -48,18 +49,18 @@ pub(crate) struct Protocol {
     pub(crate) gateway: Arc<Gateway>,
 }
 
-/// A time as S3 has it, which knows seconds only in most places.
+/// Converts a time to S3's, which has a resolution of seconds in most places.
 fn timestamp(ns: u64) -> Timestamp {
     Timestamp::from(UNIX_EPOCH + Duration::from_nanos(ns))
 }
 
 impl Protocol {
-    /// Stores what a form brought: a request that was looked at, with the requester and the bucket among its extensions.
+    /// Stores the object of a form. The form was checked; the requester and the bucket are among the request's extensions.
     pub(crate) async fn post(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         self.do_put_object(req, &[EventType::ObjectCreatedPost]).await
     }
 
-    /// What events of the request's changes say of it; nothing where the bucket has none.
+    /// Returns what events of the request's changes say about it; empty if the bucket has no notification configuration.
     fn cause<T>(&self, req: &S3Request<T>) -> Cause {
         match req.extensions.get::<Arc<Bucket>>() {
             Some(bucket) if bucket.notifications.is_none() => Cause::default(),

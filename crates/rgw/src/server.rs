@@ -1,5 +1,5 @@
-//! The listening side of a gateway: connections, what is refused before S3 sees it, and an end that waits for what is
-//! under way.
+//! The listening side of a gateway: connections, requests that are refused before S3 sees them, and a shutdown that waits
+//! for requests in progress.
 
 mod accept;
 mod access_log;
@@ -66,18 +66,18 @@ use track::{TrackedBody, Tracker};
 use tracked_socket::TrackedSocket;
 use unread::Unread;
 
-/// What a connection reads at a time of a body.
+/// The maximum number of bytes of a body that a connection reads at a time.
 const READ_BYTES: usize = 256 << 10;
-/// The most headers of a request.
+/// The maximum number of headers of a request.
 const MAX_HEADERS: usize = 100;
-/// The longest body that is read into memory, that of a list of parts for one: 10 000 of them with checksums.
+/// The maximum length of a body that is read into memory, for example a list of 10 000 parts with checksums.
 const MAX_XML_BYTES: usize = 4 << 20;
 /// A port of a gateway.
 #[derive(Clone, Debug)]
 pub struct Listen {
-    /// The address; port 0 is any that is free.
+    /// The address; port 0 is any free port.
     pub addr: SocketAddr,
-    /// What it speaks TLS with; `None` for plain HTTP.
+    /// The certificate for TLS; `None` for plain HTTP.
     pub certificate: Option<Arc<Certificate>>,
 }
 
@@ -125,45 +125,45 @@ impl Server {
         Ok(Server { gateway, tracker, addrs, stop, listening })
     }
 
-    /// Where it listens, and whether it speaks TLS there.
+    /// Returns the addresses on which it listens, and whether it uses TLS there.
     pub fn addrs(&self) -> &[(SocketAddr, bool)] {
         &self.addrs
     }
 
-    /// What it counts.
+    /// Returns its metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.tracker.metrics
     }
 
-    /// The gateway.
+    /// Returns the gateway.
     pub fn gateway(&self) -> &Arc<Gateway> {
         &self.gateway
     }
 
-    /// Accepts nothing more, waits for what is under way and finishes it.
+    /// Stops accepting connections, waits for requests in progress, and finishes the gateway's work.
     pub async fn stop(self) {
         self.tracker.draining.store(true, Ordering::Release);
-        // It may have ended by itself.
+        // The task may have ended by itself.
         _ = self.stop.send(());
         _ = self.listening.await;
         self.gateway.finish().await;
     }
 }
 
-/// How much of requests is taken into memory.
+/// Returns the limits on what is read from requests into memory.
 fn limits() -> S3Config {
     let mut limits = S3Config::default();
     limits.xml_max_body_size = MAX_XML_BYTES;
-    // Forms do not come as far.
+    // Forms do not reach s3s.
     limits.post_object_max_file_size = 0;
     limits.form_max_fields_size = 0;
     limits
 }
 
-/// The certificate is kept: it is looked after as long as somebody has it.
+/// A listening socket and its certificate. The certificate is kept here because it is reloaded only as long as it is in use.
 type Listener = (TcpListener, Option<Arc<Certificate>>);
 
-/// A socket that listens. The kernel makes the backlog no larger than `net.core.somaxconn`.
+/// Opens a listening socket. The kernel limits the backlog to `net.core.somaxconn`.
 fn bind(addr: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -175,7 +175,8 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
     let graceful = GracefulShutdown::new();
     let (connections, settings) = (&handler.tracker.connections, &handler.tracker.settings);
     let mut http = http1::Builder::new();
-    // HTTP/1 only: attacks by HTTP/2 do not apply, and no protocol has to be detected. `connections` has the time limits.
+    // Only HTTP/1 is served: attacks on HTTP/2 do not apply, and the protocol need not be detected. `connections` enforces
+    // the timeouts.
     http.timer(TokioTimer::new()).header_read_timeout(None);
     http.max_header_size(settings.max_header_size).max_headers(MAX_HEADERS).max_buf_size(READ_BYTES);
     let mut first = 0;
@@ -226,7 +227,7 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
     }
 }
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 async fn serve(
     http: &http1::Builder,
     handler: Handler,
@@ -264,7 +265,7 @@ async fn serve_http(
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let secure = secure || (handler.tracker.settings.trust_forwarded && was_secure(request.headers()));
         request.extensions_mut().insert(Peer { address: peer.ip(), secure });
-        // It is large, and moved several times.
+        // The future is large and would be moved several times.
         Box::pin(answer(handler.clone(), peer, request, Arc::clone(&connection), unread.clone()))
     });
     if let Err(error) = watcher.watch(http.serve_connection(socket, answer)).await {
@@ -272,7 +273,7 @@ async fn serve_http(
     }
 }
 
-/// The next connection to any of the listeners, each in its turn.
+/// Returns the next connection to any of the listeners, which take turns.
 async fn next_connection(
     listeners: &[Listener],
     first: &mut usize,
@@ -293,7 +294,7 @@ async fn next_connection(
     Ok((socket, peer, tls))
 }
 
-/// What serves requests.
+/// Serves requests.
 #[derive(Clone)]
 struct Handler {
     gateway: Arc<Gateway>,
@@ -320,7 +321,8 @@ async fn answer(
     let response = if refused && !is_probe {
         refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.")
     } else if is_change(&request, &handler) {
-        // Several steps that belong together, telling the other gateways for one: they go on when the client goes away.
+        // A change consists of several steps that belong together, including the notification of other gateways. They
+        // continue if the client disconnects.
         let responding = spawn_large({
             let (handler, active) = (handler.clone(), tracked.active());
             async move {
@@ -337,7 +339,7 @@ async fn answer(
         caught(respond(&handler, request)).await
     };
     let response = if connection.has_timed_out() {
-        // Whatever the reader of the body made of its end.
+        // This replaces whatever response the reader of the body produced.
         refusal(
             StatusCode::BAD_REQUEST,
             "RequestTimeout",
@@ -348,7 +350,8 @@ async fn answer(
         response
     };
     let mut answered = tracked.answer(response);
-    // Without a body to ask for there is no 100 Continue. botocore does not understand the answers that follow such a final one.
+    // A request without a body gets a final response without a 100 Continue. botocore does not understand responses that
+    // follow it on the same connection, so the connection is closed.
     if unread.is_left() || never_continued {
         answered.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -360,7 +363,7 @@ fn expects_continue(headers: &HeaderMap) -> bool {
     headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// The answer of `serving`, or InternalError where it panics.
+/// Returns the response of `serving`, or InternalError if it panics.
 async fn caught(serving: impl Future<Output = Response<Body>>) -> Response<Body> {
     AssertUnwindSafe(serving).catch_unwind().await.unwrap_or_else(|_| {
         // The panic hook has printed what and where.
@@ -383,7 +386,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     let addressed = tracker.settings.hosts.addressed(request.headers());
     match signed::check(request.headers(), request.uri().query(), SystemTime::now()) {
         Ok(()) => {}
-        // Its clients sign by version 2, which covers none of their parameters.
+        // Clients of the admin API sign with version 2, which covers none of their parameters.
         Err(SignatureError::NotCovered(_))
             if addressed.bucket.is_empty()
                 && AdminApi::is_at(&gateway.config.admin_entry, request.uri().path()) => {}
@@ -395,7 +398,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     if forms::is_form(request.method(), request.uri().path(), request.headers()) {
         return Box::pin(forms::respond(gateway, request)).await;
     }
-    // What few requests need is not part of the future of all.
+    // Boxed, because the future of every request would otherwise contain what few requests need.
     if region::is_unusual(request.headers()) {
         Box::pin(region::adapt(gateway, &mut request)).await;
     }
@@ -432,14 +435,14 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         })
     };
     if let (Some(bucket), Some(origin)) = (bucket, origin) {
-        // As radosgw does, by the method that a browser would ask for.
+        // As in radosgw, for the method that a browser would ask for.
         cors::grant(&bucket, &judged, &origin, &mut response);
     }
     response
 }
 
-/// Takes away what S3 does as if it were not there (RFC 9110, 13.1 and 14.2): ranges of other units, of more than one run or of
-/// none, and times that are none.
+/// Removes headers that S3 ignores (RFC 9110, 13.1 and 14.2): ranges of other units, ranges with several runs or none, and
+/// invalid times.
 fn drop_meaningless(headers: &mut HeaderMap) {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
     let is_range = |text: &str| {
@@ -462,7 +465,7 @@ fn drop_meaningless(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a request changes something by other means than an object's data.
+/// Whether a request changes something other than by writing an object's data.
 fn is_change<B>(request: &Request<B>, handler: &Handler) -> bool {
     let is_administration = || AdminApi::is_at(&handler.gateway.config.admin_entry, request.uri().path());
     match *request.method() {
@@ -472,7 +475,7 @@ fn is_change<B>(request: &Request<B>, handler: &Handler) -> bool {
     }
 }
 
-/// Whether what a request brings is a document, and not an object's data.
+/// Whether the body of a request is a document, not an object's data.
 fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
     let path = request.uri().path().trim_start_matches('/');
     let in_host = !tracker.settings.hosts.addressed(request.headers()).bucket.is_empty();
@@ -480,7 +483,7 @@ fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
     let query = request.uri().query().unwrap_or_default();
     let of_object = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default();
-        // The protocol takes names that are encoded.
+        // The protocol accepts percent-encoded names.
         let is_name = |name: &str| ["acl", "tagging", "retention", "legal-hold"].contains(&name);
         urlencoding::decode(name).is_ok_and(|name| is_name(&name))
     };
@@ -491,7 +494,7 @@ fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
     }
 }
 
-/// Whether a proxy says that a request came to it by TLS (RFC 7239, and what was usual before).
+/// Whether a proxy says that a request reached it over TLS (RFC 7239, or the older `x-forwarded-proto`).
 fn was_secure(headers: &HeaderMap) -> bool {
     let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut forwarded = said("forwarded").split([',', ';']).filter_map(|pair| pair.trim().split_once('='));
@@ -501,19 +504,19 @@ fn was_secure(headers: &HeaderMap) -> bool {
     by_standard || said("x-forwarded-proto").trim().eq_ignore_ascii_case("https")
 }
 
-/// What a request says of its body's length; 0 where it says nothing.
+/// Returns the length of a request's body according to its headers; 0 if they do not say.
 pub(crate) fn length_of(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)
 }
 
-/// What in a request others may have understood otherwise, who stand between its client and here.
+/// Returns why a proxy between the client and this gateway may have understood a request differently, or `None`.
 fn ambiguous(headers: &HeaderMap) -> Option<&'static str> {
     let hosts = headers.get_all(header::HOST).iter().count();
     (hosts > 1).then_some("There is more than one Host.")
 }
 
-/// Whether requests may be sent here.
+/// Responds to a health check: whether requests may be sent to this gateway.
 async fn health(handler: &Handler) -> Response<Body> {
     let failed = if handler.tracker.draining.load(Ordering::Acquire) {
         "the gateway is about to end\n"
@@ -525,7 +528,7 @@ async fn health(handler: &Handler) -> Response<Body> {
     plain(StatusCode::SERVICE_UNAVAILABLE, "text/plain", failed.to_owned())
 }
 
-/// An error of S3 that is found before it.
+/// Returns an S3 error for a request that is refused before S3 sees it.
 fn refusal(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     let message = escaped(message);
     let text = format!(
@@ -539,7 +542,7 @@ fn internal_error() -> Response<Body> {
     refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
 }
 
-/// Text that neither XML nor a browser takes for anything but text.
+/// Escapes text, so that neither XML nor a browser interprets it.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -555,14 +558,14 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The bucket that a request addresses by its host, or else by what its path begins with.
+/// Returns the bucket that a request addresses by its host, or otherwise by the beginning of its path.
 async fn bucket_of(gateway: &Gateway, in_host: &str, path: &str) -> Option<Arc<Bucket>> {
     if !in_host.is_empty() {
         return gateway.known_bucket(in_host).await.ok();
     }
     let name = path.trim_start_matches('/').split('/').next().filter(|name| !name.is_empty())?;
     let name = urlencoding::decode(name).ok()?;
-    // Whatever else is wrong with it, the request itself will say.
+    // Other errors are reported by the request itself.
     gateway.known_bucket(&name).await.ok()
 }
 

@@ -1,8 +1,9 @@
 //! Temporary credentials: an access key, its secret and a token, which expire (`AssumeRole`, `GetSessionToken`).
 //!
-//! Nothing is kept of them. The token is a [`Session`], sealed (XChaCha20-Poly1305); the secret is derived from the access
-//! key (HMAC-SHA256). Both keys come of one random key in `default.rgw.meta` that all gateways share. A signature with
-//! such a key proves nothing by itself: whoever asks must show a token of that access key with every request.
+//! Temporary credentials are not stored. The token is a sealed [`Session`] (XChaCha20-Poly1305); the secret is derived from
+//! the access key (HMAC-SHA256). The keys for both are derived from one random key in `default.rgw.meta` that all gateways
+//! share. A signature with a temporary access key proves nothing by itself: every request must contain a token of that
+//! access key.
 
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
@@ -20,34 +21,34 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::sync::Arc;
 
-/// What the access keys of temporary credentials begin with, and how long they are. No user's own key is so.
+/// The prefix of temporary access keys, and their length. No user's own access key has this form.
 const PREFIX: &str = "ASIA";
 const KEY_CHARS: usize = 20;
 const NONCE_BYTES: usize = 24;
-/// The longest token, in characters: a session policy has 2 048.
+/// The maximum length of a token, in characters. A session policy has at most 2 048.
 const MAX_TOKEN_CHARS: usize = 8192;
-/// The RADOS object of the key.
+/// The RADOS object of the sealing key.
 const KEY: &str = "key";
 
-/// Whether an access key is one of temporary credentials.
+/// Whether an access key belongs to temporary credentials.
 pub(crate) fn is_temporary(access_key: &str) -> bool {
     access_key.len() == KEY_CHARS && access_key.starts_with(PREFIX)
 }
 
-/// What a token says.
+/// The content of a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
-    /// The access key that the token is shown with.
+    /// The access key that the token belongs to.
     pub(crate) access_key: String,
-    /// Who asked for the credentials.
+    /// The user that requested the credentials.
     pub(crate) user: String,
-    /// When that user was made, in nanoseconds since 1970: a later user of that id is another one.
+    /// When that user was created, in nanoseconds since 1970: a later user of that id is a different one.
     pub(crate) user_created_ns: u64,
     /// The role that was assumed: name, id, and the name of the session.
     pub(crate) role: Option<(String, String, String)>,
-    /// What the session may do at most. JSON; empty for what the user or role may.
+    /// A policy that limits the session. JSON; empty if nothing but the rights of the user or role limits it.
     pub(crate) policy: String,
-    /// Nanoseconds since 1970.
+    /// When the credentials expire, in nanoseconds since 1970.
     pub(crate) expires_ns: u64,
 }
 
@@ -59,7 +60,7 @@ impl Versioned for Session {
     const COMPAT: u8 = 2;
 }
 
-/// The key that tokens are sealed by.
+/// The key from which the keys for tokens and secrets are derived.
 #[derive(Clone, Serialize, Deserialize)]
 struct SealingKey {
     key: [u8; 32],
@@ -69,7 +70,7 @@ impl Versioned for SealingKey {
     const NAME: &'static str = "key of session tokens";
 }
 
-/// Temporary credentials, as they are given out.
+/// Temporary credentials, as they are issued.
 pub(crate) struct Credentials {
     pub(crate) access_key: String,
     pub(crate) secret_key: String,
@@ -77,16 +78,16 @@ pub(crate) struct Credentials {
     pub(crate) expires_ns: u64,
 }
 
-/// Who a request with temporary credentials comes from, and what limits it.
+/// The sender of a request, and what limits it.
 #[derive(Clone, Debug)]
 pub(crate) struct Assumed {
     pub(crate) user: Arc<User>,
-    /// The role and the session's name.
+    /// The assumed role and the session's name.
     pub(crate) role: Option<(Arc<Role>, String)>,
     pub(crate) policy: Option<Arc<Policy>>,
 }
 
-/// What seals tokens and derives secrets.
+/// Seals tokens and derives secrets.
 pub(crate) struct Sealer {
     cipher: XChaCha20Poly1305,
     secrets: [u8; 32],
@@ -105,7 +106,7 @@ impl Sealer {
         Sealer { cipher, secrets: mac(key, &[b"secrets of access keys"]) }
     }
 
-    /// The secret of a temporary access key.
+    /// Returns the secret of a temporary access key.
     fn secret(&self, access_key: &str) -> String {
         STANDARD_NO_PAD.encode(&mac(&self.secrets, &[access_key.as_bytes()])[..30])
     }
@@ -123,7 +124,7 @@ impl Sealer {
         Ok(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// The session of a token that is shown with an access key; fails where it is not a token of that key, or expired.
+    /// Opens a token that was sent with an access key. Fails if it is not a token of that key, or has expired.
     fn open(&self, access_key: &str, token: &str, now_ns: u64) -> Result<Session> {
         let sealed = (token.len() <= MAX_TOKEN_CHARS).then(|| STANDARD.decode(token).ok()).flatten();
         let sealed = sealed.filter(|sealed| sealed.len() > NONCE_BYTES).ok_or(Error::InvalidToken)?;
@@ -152,7 +153,7 @@ impl Gateway {
                 if record::create(pool, KEY, &made).await? {
                     return Ok(Sealer::new(&made.key));
                 }
-                // Another gateway was faster.
+                // Another gateway has created the key.
                 let found = record::read::<SealingKey>(pool, KEY).await?;
                 let (found, _) = found.ok_or_else(|| Error::Internal {
                     what: "the key of session tokens",
@@ -163,7 +164,7 @@ impl Gateway {
             .await
     }
 
-    /// The secret that signatures with an access key are made with: a user's, or that of temporary credentials.
+    /// Returns the secret for signatures with an access key: a user's, or that of temporary credentials.
     pub(crate) async fn secret_of(&self, access_key: &str) -> Result<String> {
         if is_temporary(access_key) {
             return Ok(self.sealer().await?.secret(access_key));
@@ -173,7 +174,7 @@ impl Gateway {
         key.map(|key| key.secret_key.clone()).ok_or_else(|| Error::NoSuchUser(access_key.to_owned()))
     }
 
-    /// Gives out temporary credentials; all but the access key is the caller's.
+    /// Issues temporary credentials. The caller fills in the session, except for the access key.
     pub(crate) async fn give_credentials(&self, mut session: Session) -> Result<Credentials> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         let mut random = [0; KEY_CHARS - PREFIX.len()];
@@ -189,8 +190,9 @@ impl Gateway {
         })
     }
 
-    /// Who shows an access key, with the token that came with it: nothing else makes temporary credentials valid, and a
-    /// user's own need none. Fails for users that are suspended or gone, and for roles that are gone.
+    /// Identifies the sender of a request by its access key and the token that was sent with it. Temporary credentials are
+    /// valid only with their token; a user's own access key requires that there is none. Fails if the user is suspended or
+    /// removed, or the role is removed.
     pub(crate) async fn identify(&self, access_key: &str, token: Option<&str>) -> Result<Assumed> {
         let assumed = if is_temporary(access_key) {
             let token = token.ok_or(Error::InvalidToken)?;
@@ -213,7 +215,7 @@ impl Gateway {
             let policy = (!session.policy.is_empty()).then(|| read(&session.policy)).transpose()?;
             Assumed { user, role, policy }
         } else {
-            // A token that is not needed is not proof of anything.
+            // A token that is not needed proves nothing.
             if token.is_some() {
                 return Err(Error::InvalidToken);
             }

@@ -1,4 +1,4 @@
-//! Signature version 4 where s3s does not check it: of services and in regions that it does not know
+//! Signature version 4 where s3s does not check it: for services and regions that it does not know
 //! (<https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html>).
 
 use hmac::{Hmac, Mac};
@@ -9,19 +9,19 @@ use std::fmt::Write as _;
 use time::macros::format_description;
 use time::{Duration, OffsetDateTime, PrimitiveDateTime};
 
-/// How far a request's time may be off.
+/// The maximum difference between a request's time and the current time.
 const MAX_SKEW: Duration = Duration::minutes(15);
 
-/// Why a signature is not taken.
+/// Why a signature is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// There is none.
+    /// The request has no signature.
     Missing,
-    /// What there is can't be understood, or covers too little.
+    /// The signature can't be parsed, or covers too little.
     Malformed,
-    /// Its time is too far off.
+    /// Its time differs too much from the current time.
     Skewed,
-    /// It is another one than the request's.
+    /// It does not match the request.
     Wrong,
 }
 
@@ -60,13 +60,13 @@ fn mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    // Of two with one name it would not be known which one was signed.
+    // If there were two headers of that name, it would be unclear which one was signed.
     let mut all = headers.get_all(name).iter();
     let value = all.next()?;
     if all.next().is_some() { None } else { value.to_str().ok() }
 }
 
-/// Reads the signature of a request's headers.
+/// Parses the signature in a request's headers.
 pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
     if !headers.contains_key(http::header::AUTHORIZATION) {
         return Err(Refusal::Missing);
@@ -96,8 +96,8 @@ pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
 }
 
 impl Signature<'_> {
-    /// Checks it for a form that is posted to `/` without parameters in its URI. The body is at hand, so its digest is
-    /// always part of what is checked.
+    /// Checks the signature of a form that is posted to `/` without parameters in its URI. The body is in memory, so its
+    /// digest is always checked, too.
     pub(crate) fn check_form(
         &self,
         headers: &HeaderMap,
@@ -112,7 +112,7 @@ impl Signature<'_> {
         self.check(&Signed { method: "POST", path: "/", query: "", headers, payload: &digest }, secret, now)
     }
 
-    /// Checks it for a request.
+    /// Checks the signature of a request.
     pub(crate) fn check(
         &self,
         request: &Signed<'_>,
@@ -128,7 +128,7 @@ impl Signature<'_> {
         self.made(request, self.region, secret)?.verify_slice(&self.signature).map_err(|_| Refusal::Wrong)
     }
 
-    /// The signature that the request has by that secret in a region.
+    /// Computes the signature of the request with that secret in a region.
     pub(crate) fn made(
         &self,
         request: &Signed<'_>,
@@ -157,19 +157,20 @@ impl Signature<'_> {
     }
 }
 
-/// A request, as signatures cover it.
+/// The parts of a request that signatures cover.
 #[derive(Debug)]
 pub(crate) struct Signed<'a> {
     pub(crate) method: &'a str,
-    /// As the request has it.
+    /// The path as in the request.
     pub(crate) path: &'a str,
     pub(crate) query: &'a str,
     pub(crate) headers: &'a HeaderMap,
-    /// What stands for the body: its digest, for one.
+    /// What the signature covers in place of the body, for example its digest.
     pub(crate) payload: &'a str,
 }
 
-/// A text with everything encoded that is not unreserved (RFC 3986) or in `kept`, whatever of it was encoded before.
+/// Percent-encodes everything in a text except unreserved characters (RFC 3986) and those in `kept`. Parts that are already
+/// encoded are decoded first.
 fn encoded(text: &str, kept: &[u8]) -> String {
     let bytes = urlencoding::decode_binary(text.as_bytes());
     bytes.iter().fold(String::with_capacity(text.len()), |mut out, byte| {

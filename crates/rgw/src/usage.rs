@@ -1,8 +1,8 @@
-//! The usage log: how many requests of which kind each user's buckets had in each hour, and how many bytes they took.
+//! The usage log: the number of requests by kind, and the bytes transferred, for each user's buckets and each hour.
 //!
-//! A gateway counts in memory and adds what it counted to records in `default.rgw.log` from time to time
-//! (docs/format/rgw.md): by compare-and-swap, so that any number of gateways add to the same record. What it counted since
-//! goes with a gateway that dies.
+//! A gateway counts in memory and periodically adds its counts to records in `default.rgw.log` (docs/format/rgw.md). It uses
+//! compare-and-swap, so any number of gateways can add to the same record. If a gateway dies, the counts since its last
+//! write are lost.
 
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
@@ -23,15 +23,16 @@ use std::time::Duration;
 const SHARDS: u32 = 32;
 /// Records read, written or removed at a time.
 const PAGE: u64 = 500;
-/// Records that wait to be written at most; past it nothing more is counted, and that is logged.
+/// The maximum number of records that wait to be written. Beyond it, requests that need a new record are not counted, which
+/// is logged.
 const WAITING: usize = 100_000;
-/// Attempts to add to a record that others add to at the same time.
+/// Attempts to add to a record that others add to concurrently.
 const ATTEMPTS: usize = 32;
 const HOUR: u64 = 3600;
 /// Digits of a record's hour in its key.
 const EPOCH_DIGITS: usize = 11;
 
-/// What is counted of one kind of request.
+/// The counts of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counts {
     /// Bytes of answers.
@@ -40,11 +41,11 @@ pub(crate) struct Counts {
     pub bytes_received: u64,
     /// Requests.
     pub ops: u64,
-    /// Of these how many were neither refused nor failed.
+    /// Requests that were neither refused nor failed.
     pub successful_ops: u64,
 }
 
-/// Counts by category, as radosgw calls kinds of requests.
+/// Counts by category, which is radosgw's term for a kind of request.
 pub(crate) type Categories = BTreeMap<String, Counts>;
 
 /// A record of the log: one bucket in one hour.
@@ -57,29 +58,29 @@ impl Versioned for UsageRecord {
     const NAME: &'static str = "usage";
 }
 
-/// What a record is of.
+/// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Subject {
-    /// The bucket's owner, or who asked where no bucket was named.
+    /// The bucket's owner, or the requester if no bucket was named.
     pub user: String,
-    /// The hour's beginning, in seconds since 1970.
+    /// The beginning of the hour, in seconds since 1970.
     pub epoch: u64,
-    /// The bucket; empty where none was named, `-` where it is not there.
+    /// The bucket; empty if none was named, `-` if it does not exist.
     pub bucket: String,
 }
 
-/// What a reading or a removal is about.
+/// Selects the records to read or to remove.
 #[derive(Clone, Debug, Default)]
 pub struct UsageFilter {
-    /// One user's; `None` for everybody's.
+    /// Records of this user; `None` for all users.
     pub user: Option<String>,
-    /// One bucket's.
+    /// Records of this bucket; `None` for all buckets.
     pub bucket: Option<String>,
-    /// From this second on, since 1970.
+    /// Records from this time on, in seconds since 1970.
     pub start: u64,
-    /// Before this second; `None` for no end.
+    /// Records before this time, in seconds since 1970; `None` for no end.
     pub end: Option<u64>,
-    /// Categories that are shown; all where it is empty.
+    /// The categories to show; empty for all.
     pub categories: Vec<String>,
 }
 
@@ -106,7 +107,7 @@ fn add_all(to: &mut Categories, from: &Categories) {
 }
 
 impl Subject {
-    /// Users' ids and buckets' names have no zeros.
+    /// Returns the record's key. Users' ids and buckets' names contain no NUL bytes.
     fn key(&self) -> Bytes {
         format!("{}\0{:0EPOCH_DIGITS$}\0{}", self.user, self.epoch, self.bucket).into()
     }
@@ -122,7 +123,7 @@ impl Subject {
     }
 }
 
-/// What radosgw calls an operation of S3.
+/// Returns radosgw's category for an S3 operation.
 fn category_of(operation: &str) -> String {
     let known = match operation {
         "PutObject" | "PostObject" | "UploadPart" | "UploadPartCopy" => "put_obj",
@@ -157,17 +158,17 @@ fn category_of(operation: &str) -> String {
     name
 }
 
-/// What a gateway counted and has not written yet.
+/// The counts that a gateway has not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct UsageLog {
     waiting: Mutex<BTreeMap<Subject, Categories>>,
-    /// Enough waits: it is written before its time.
+    /// Notified when enough records wait, so that they are written early.
     full: tokio::sync::Notify,
     threshold: usize,
 }
 
 impl UsageLog {
-    /// A log that is written when `threshold` records wait, at the latest.
+    /// Creates a log that is written at the latest when `threshold` records wait.
     pub(crate) fn new(threshold: usize) -> UsageLog {
         UsageLog { threshold: threshold.max(1), ..UsageLog::default() }
     }
@@ -193,7 +194,7 @@ impl UsageLog {
 }
 
 impl Gateway {
-    /// Writes what was counted. What can't be written waits on.
+    /// Writes the counts. Counts that were certainly not written wait for the next attempt.
     pub async fn flush_usage(&self) -> Result<()> {
         let Some(log) = &self.usage else { return Ok(()) };
         let mut shards: BTreeMap<String, Vec<(Subject, Categories)>> = BTreeMap::new();
@@ -204,7 +205,7 @@ impl Gateway {
         for (shard, all) in shards {
             for page in all.chunks(PAGE as usize) {
                 if let Err(error) = self.add_usage(&shard, page).await {
-                    // Whether it was written is not known then: it must not be counted twice.
+                    // If it is not known whether they were written, they must not be counted twice.
                     if !error.is_unknown() {
                         page.iter()
                             .for_each(|(subject, categories)| log.put_back(subject.clone(), categories));
@@ -249,7 +250,7 @@ impl Gateway {
         Err(Error::Contended(shard.to_owned()))
     }
 
-    /// Calls `each` with the records that a filter lets through, in the order of users and hours.
+    /// Calls `each` with the records that match a filter. The records of a shard come in the order of users and hours.
     async fn walk_usage(
         &self,
         filter: &UsageFilter,
@@ -287,8 +288,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// The log as radosgw-admin prints it, with its entries, sums by user, or both. What gateways have counted and not
-    /// written yet is not in it.
+    /// Returns the log as radosgw-admin prints it, with its entries, the sums by user, or both. Counts that gateways have
+    /// not written yet are missing.
     pub async fn usage(&self, filter: &UsageFilter, entries: bool, summary: bool) -> Result<Value> {
         let mut found: BTreeMap<Subject, Categories> = BTreeMap::new();
         self.walk_usage(filter, |_, _, subject, mut categories| {
@@ -303,7 +304,7 @@ impl Gateway {
         Ok(describe(&found, entries, summary))
     }
 
-    /// Removes records.
+    /// Removes the records that match a filter; returns their number.
     pub async fn trim_usage(&self, filter: &UsageFilter) -> Result<u64> {
         let mut gone: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
         self.walk_usage(filter, |shard, key, _, _| {
@@ -357,10 +358,10 @@ fn describe(found: &BTreeMap<Subject, Categories>, entries: bool, summary: bool)
     all
 }
 
-/// Writes from time to time what was counted, as long as the gateway is there.
+/// Writes the counts periodically, while the gateway exists.
 pub(crate) async fn work(gateway: Weak<Gateway>, log: Arc<UsageLog>, every: Duration) {
     loop {
-        // Who waits must not keep the gateway.
+        // The task must not keep the gateway alive while it waits.
         _ = tokio::time::timeout(every, log.full.notified()).await;
         let Some(gateway) = gateway.upgrade() else { return };
         if let Err(error) = gateway.flush_usage().await {

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Buckets that a user may have where nothing else is said (`rgw_user_max_buckets`).
+/// The default for the maximum number of buckets of a user (`rgw_user_max_buckets`).
 pub const DEFAULT_MAX_BUCKETS: i32 = 1000;
-/// Length of generated access keys and secrets, as radosgw-admin makes them.
+/// The lengths of generated access keys and secrets, as in radosgw-admin.
 const ACCESS_KEY_CHARS: usize = 20;
 const SECRET_KEY_CHARS: usize = 40;
 
@@ -24,7 +24,7 @@ const SECRET_KEY_CHARS: usize = 40;
 pub struct AccessKey {
     /// The public half, unique in the cluster.
     pub access_key: String,
-    /// What signatures are made with.
+    /// The secret half, with which requests are signed.
     pub secret_key: String,
 }
 
@@ -33,38 +33,38 @@ pub struct AccessKey {
 pub struct User {
     /// Its id, unique in the cluster.
     pub id: String,
-    /// Its name for people.
+    /// Its display name.
     pub display_name: String,
-    /// Its mail address; empty where there is none.
+    /// Its mail address; empty if there is none.
     pub email: String,
-    /// Keys that it signs with.
+    /// The keys with which it signs requests.
     pub keys: Vec<AccessKey>,
     /// Requests of suspended users are refused.
     pub suspended: bool,
-    /// Buckets that it may have; 0: as many as it likes; below zero: it can't make any.
+    /// The maximum number of buckets; 0 for no limit, negative if it may not create any.
     pub max_buckets: i32,
-    /// Capabilities for administration (`users=read, write`), by what they are for.
+    /// Capabilities for administration (`users=read, write`), by the kind of resource.
     pub caps: Caps,
-    /// It may do anything with all buckets, whosever they are.
+    /// Whether it may do anything with all buckets, whoever owns them.
     pub admin: bool,
-    /// As `admin`; radosgw has it for other zones' gateways.
+    /// Like `admin`; radosgw has this for gateways of other zones.
     pub system: bool,
-    /// For all its buckets together.
+    /// The quota for all its buckets together.
     pub user_quota: Quota,
-    /// For each of its buckets that has none of its own.
+    /// The quota for each of its buckets that has none of its own.
     pub bucket_quota: Quota,
-    /// Policies that say what it may do, by name. JSON.
+    /// The policies that say what it may do, by name. JSON.
     pub policies: BTreeMap<String, String>,
-    /// When it was made, in nanoseconds since 1970; 0 where that is not known.
+    /// When it was created, in nanoseconds since 1970; 0 if this is not known.
     pub created_ns: u64,
-    /// How much it may do in a minute through one gateway.
+    /// Its rate limit, per minute and gateway.
     pub ratelimit: RateLimit,
-    /// What was read of the policies.
+    /// Parsed from the policies.
     #[serde(skip)]
     pub(crate) identity: Vec<Arc<Policy>>,
 }
 
-/// A user as the first format had it.
+/// A user record of the first format.
 #[derive(Deserialize)]
 struct UserV1 {
     id: String,
@@ -79,7 +79,7 @@ struct UserV1 {
 impl Versioned for User {
     const NAME: &'static str = "user";
     const VERSION: u8 = 2;
-    /// Who does not know policies that deny something would not keep to them.
+    /// A reader that does not know policies would not enforce those that deny something.
     const COMPAT: u8 = 2;
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<User, DecodeError> {
@@ -95,7 +95,7 @@ impl Versioned for User {
     }
 }
 
-/// Whose an access key is.
+/// The owner of an access key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct KeyOwner {
     user: String,
@@ -106,7 +106,7 @@ impl Versioned for KeyOwner {
 }
 
 impl AccessKey {
-    /// A new pair of random keys.
+    /// Generates a pair of random keys.
     pub fn generate() -> Result<AccessKey> {
         loop {
             let key = AccessKey::random()?;
@@ -130,7 +130,7 @@ impl AccessKey {
 }
 
 impl User {
-    /// A user without keys.
+    /// Returns a user without keys.
     pub fn new(id: &str, display_name: &str) -> User {
         User {
             id: id.to_owned(),
@@ -151,7 +151,7 @@ impl User {
         }
     }
 
-    /// Reads the policies. One that can't be read fails the user's requests: it may be what denies them.
+    /// Parses the policies. A policy that can't be parsed fails the user's requests, because it may be one that denies them.
     fn read_policies(mut self) -> Result<User> {
         for (name, text) in &self.policies {
             let read = Policy::read_identity(text).map_err(|detail| Error::Corrupt {
@@ -163,7 +163,7 @@ impl User {
         Ok(self)
     }
 
-    /// What radosgw-admin prints of a user.
+    /// Returns radosgw-admin's output for a user.
     pub fn describe(&self) -> serde_json::Value {
         let keys: Vec<_> = self
             .keys
@@ -195,33 +195,33 @@ impl User {
     }
 }
 
-/// Whether a user may be called so.
+/// Checks that a text may be the id of a user.
 fn check_id(id: &str) -> Result<()> {
     let sound =
         !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
-    // That is what the list of a user's buckets is called.
+    // The names of users' lists of buckets have this suffix.
     let sound = sound && !id.ends_with(crate::bucket::OF_USER);
     if sound { Ok(()) } else { Err(Error::Invalid(format!("'{id}' can't be a user's id"))) }
 }
 
 impl Gateway {
-    /// The user of that id.
+    /// Reads the user of that id.
     pub async fn user(&self, id: &str) -> Result<User> {
         let found = record::read::<User>(&self.pools.users, id).await?;
         let (user, _) = found.ok_or_else(|| Error::NoSuchUser(id.to_owned()))?;
         user.read_policies()
     }
 
-    /// The user that an access key belongs to.
+    /// Reads the user that an access key belongs to.
     pub async fn user_of_key(&self, access_key: &str) -> Result<User> {
         let unknown = || Error::NoSuchUser(access_key.to_owned());
         let (owner, _) = record::read::<KeyOwner>(&self.pools.keys, access_key).await?.ok_or_else(unknown)?;
         let user = self.user(&owner.user).await?;
-        // A key that is being made or removed.
+        // Otherwise the key is being added or removed.
         if user.keys.iter().any(|key| key.access_key == access_key) { Ok(user) } else { Err(unknown()) }
     }
 
-    /// Makes a user with its keys; where it has no quotas it gets those that are the default.
+    /// Creates a user with its keys. A user without quotas gets the default quotas.
     pub async fn create_user(&self, user: &User) -> Result<()> {
         check_id(&user.id)?;
         if record::read::<User>(&self.pools.users, &user.id).await?.is_some() {
@@ -253,7 +253,7 @@ impl Gateway {
         if record::create(&self.pools.keys, access_key, &owner).await? {
             return Ok(());
         }
-        // It may be left of an attempt that did not end.
+        // The reservation may be left over from an interrupted attempt.
         let (found, _) = record::read::<KeyOwner>(&self.pools.keys, access_key)
             .await?
             .ok_or_else(|| Error::Contended(format!("key {access_key}")))?;
@@ -273,14 +273,14 @@ impl Gateway {
         Ok(())
     }
 
-    /// Changes a user; keys are changed by [`Gateway::add_key`] and [`Gateway::remove_key`].
+    /// Changes a user. Keys are changed with [`Gateway::add_key`] and [`Gateway::remove_key`].
     pub async fn modify_user(&self, id: &str, change: impl FnMut(&mut User) -> Result<()>) -> Result<User> {
         let changing = record::update(&self.pools.users, id, change);
         let changed = self.with_invalidation(Change::User(id.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchUser(id.to_owned()))
     }
 
-    /// Gives a user another pair of keys.
+    /// Adds a pair of keys to a user.
     pub async fn add_key(&self, id: &str, key: AccessKey) -> Result<User> {
         self.user(id).await?;
         self.take_key(id, &key.access_key).await?;
@@ -292,7 +292,7 @@ impl Gateway {
         .await
     }
 
-    /// Takes a pair of keys from a user.
+    /// Removes a pair of keys from a user.
     pub async fn remove_key(&self, id: &str, access_key: &str) -> Result<User> {
         let unknown = || Error::NoSuchUser(access_key.to_owned());
         if !self.user(id).await?.keys.iter().any(|key| key.access_key == access_key) {
@@ -307,8 +307,8 @@ impl Gateway {
         .await
     }
 
-    /// Removes the reservation of an access key, unless another user has it. It goes before the key itself: what is left of an
-    /// attempt that did not end is a key that opens nothing and can be removed again.
+    /// Removes the reservation of an access key, unless another user has it. The reservation is removed before the key
+    /// itself: an interrupted attempt leaves a key that grants no access and can be removed again.
     async fn give_key_back(&self, user: &str, access_key: &str) -> Result<()> {
         let removed = record::remove_if(&self.pools.keys, access_key, |owner: &KeyOwner| {
             if owner.user == user { Ok(()) } else { Err(Error::KeyExists(access_key.to_owned())) }
@@ -332,7 +332,7 @@ impl Gateway {
         self.with_invalidation(Change::User(id.to_owned()), removing).await.map(drop)
     }
 
-    /// The ids of all users.
+    /// Returns the ids of all users.
     pub async fn users(&self) -> Result<Vec<String>> {
         let mut lister = self.pools.users.list();
         let mut names = Vec::new();

@@ -1,11 +1,11 @@
-//! The zone's placement target: which pool has the data of objects, by storage class.
+//! The zone's placement target: the pool of objects' data, by storage class.
 //!
-//! The choice is a record in `.rgw.root`, so that every gateway and every command makes it alike. The pool of STANDARD may be
-//! chosen until the first gateway starts, which marks the record: from then on objects may be in the pool, and the choice stays.
-//! The pools of other classes may be chosen until the first gateway writes into the class, which marks that
+//! The choice is a record in `.rgw.root`, so that it is the same for every gateway and every command. The pool of STANDARD
+//! may be chosen until the first gateway starts and marks the record: from then on, objects may be in the pool, and the
+//! choice stays. The pool of another class may be chosen until the first gateway writes into the class and marks it
 //! ([`crate::classes`]), and again when no gateway runs and no data of the class is left.
 //!
-//! As in Ceph a class is defined in the zonegroup first, and given a pool in the zone then. The record has both.
+//! As in Ceph, a class is first defined in the zonegroup and then given a pool in the zone. The record contains both.
 
 use crate::error::{Error, Result};
 use crate::gateway::{ASK_TIMEOUT, Change};
@@ -19,30 +19,31 @@ use std::collections::BTreeMap;
 
 /// The pool of the record.
 pub(crate) const ROOT_POOL: &str = ".rgw.root";
-/// The pool of buckets' records, and their namespace in it.
+/// The pool of buckets' records, and the namespace of the records.
 const BUCKETS: (&str, &str) = ("default.rgw.meta", "root");
 /// The object that gateways watch, and its pool.
 const WATCHED: (&str, &str) = ("default.rgw.control", crate::gateway::CONTROL);
-/// The record.
+/// The object of the record.
 pub(crate) const ZONE: &str = "zone_info.default";
 
 /// The only placement target.
 pub const PLACEMENT: &str = "default-placement";
 /// The storage class of objects that name none.
 pub const STORAGE_CLASS: &str = "STANDARD";
-/// The longest name of a storage class: a manifest has it for each part.
+/// The maximum length of a storage class's name. A manifest contains it for each part.
 pub(crate) const MAX_CLASS_CHARS: usize = 32;
-/// The most storage classes besides STANDARD.
+/// The maximum number of storage classes besides STANDARD.
 const MAX_CLASSES: usize = 64;
 
 /// A zone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zone {
-    /// The pool that has the data of objects.
+    /// The pool of STANDARD.
     pub data_pool: String,
     /// Whether a gateway has served it.
     pub(crate) used: bool,
-    /// Storage classes besides STANDARD, by name. Records without any do not have this field: they have the format before.
+    /// Storage classes besides STANDARD, by name. Records without any are encoded without this field, in the previous
+    /// format.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     classes: BTreeMap<String, StorageClass>,
 }
@@ -50,7 +51,7 @@ pub struct Zone {
 /// A storage class that the zonegroup defines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StorageClass {
-    /// The pool that has the data of its objects; `None` as long as the zone names none.
+    /// The pool that contains the data of its objects; `None` while the zone names none.
     pub(crate) data_pool: Option<String>,
     /// Whether a gateway may have written data into it.
     pub(crate) used: bool,
@@ -59,7 +60,7 @@ pub(crate) struct StorageClass {
 impl Versioned for Zone {
     const NAME: &'static str = "zone";
     const VERSION: u8 = 2;
-    /// A gateway that knows no classes would not find their data.
+    /// A gateway that does not know classes would not find their data.
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
@@ -78,7 +79,7 @@ impl Default for Zone {
     }
 }
 
-/// Refuses what can't be the name of a storage class besides STANDARD.
+/// Checks that a text may be the name of a storage class besides STANDARD.
 fn check_class(class: &str) -> Result<()> {
     let wrong = |what: &str| Err(Error::Invalid(format!("storage class '{class}': {what}")));
     if class == STORAGE_CLASS {
@@ -92,7 +93,7 @@ fn check_class(class: &str) -> Result<()> {
 }
 
 impl Zone {
-    /// The zone of a cluster, with or without gateways.
+    /// Reads the zone of a cluster. Returns the default if there is no record.
     pub async fn read(cluster: &Cluster) -> Result<Zone> {
         match cluster.open_pool(ROOT_POOL).await {
             Err(error) if error.is_not_found() => Ok(Zone::default()),
@@ -100,7 +101,7 @@ impl Zone {
         }
     }
 
-    /// The zone of who opens its pools. A gateway that will serve it marks it as used first.
+    /// Reads the zone for a process that opens its pools. A gateway that will serve the zone marks it as used first.
     pub(crate) async fn open(root: &IoCtx, serves: bool) -> Result<Zone> {
         loop {
             let zone = match record::read::<Zone>(root, ZONE).await? {
@@ -127,8 +128,8 @@ impl Zone {
         }
     }
 
-    /// Chooses the pool of objects' data; the first gateway makes it where it is not there. Fails with [`Error::ZoneInUse`] when a
-    /// gateway has served the zone.
+    /// Sets the pool of objects' data; the first gateway creates the pool if it does not exist. Fails with
+    /// [`Error::ZoneInUse`] if a gateway has served the zone.
     pub async fn set_data_pool(cluster: &Cluster, pool: &str) -> Result<Zone> {
         let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
         let zone = Zone::open(&root, false).await?;
@@ -154,17 +155,17 @@ impl Zone {
         Ok(record::update(&root, ZONE, choose).await?.unwrap_or(chosen))
     }
 
-    /// A storage class besides STANDARD.
+    /// Returns a storage class besides STANDARD.
     pub(crate) fn class(&self, class: &str) -> Option<&StorageClass> {
         self.classes.get(class)
     }
 
-    /// The same, to change it.
+    /// Returns a storage class besides STANDARD, to be changed.
     pub(crate) fn class_mut(&mut self, class: &str) -> Option<&mut StorageClass> {
         self.classes.get_mut(class)
     }
 
-    /// Storage classes besides STANDARD that have pools, and these.
+    /// Returns the storage classes besides STANDARD that have pools, with these pools.
     pub(crate) fn class_pools(&self) -> impl Iterator<Item = (&str, &str)> {
         self.classes.iter().filter_map(|(class, stored)| Some((class.as_str(), stored.data_pool.as_deref()?)))
     }
@@ -187,7 +188,7 @@ impl Zone {
         .await
     }
 
-    /// Takes a storage class out of the zonegroup. Fails as long as it has a pool in the zone.
+    /// Removes a storage class from the zonegroup. Fails while the class has a pool in the zone.
     pub async fn undefine_class(cluster: &Cluster, class: &str) -> Result<Zone> {
         check_class(class)?;
         let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
@@ -203,9 +204,9 @@ impl Zone {
         .await
     }
 
-    /// Names the pool of a storage class; the first gateway that writes into the class makes it where it is not there. Without a
-    /// pool the class keeps the one that it has. STANDARD is changed as [`Zone::set_data_pool`] does it. Fails with
-    /// [`Error::ClassInUse`] where data may be in another pool.
+    /// Sets the pool of a storage class; the first gateway that writes into the class creates the pool if it does not exist.
+    /// Without `pool`, the class keeps its current pool. For STANDARD, this is [`Zone::set_data_pool`]. Fails with
+    /// [`Error::ClassInUse`] if another pool may contain data of the class.
     pub async fn set_class_pool(cluster: &Cluster, class: &str, pool: Option<&str>) -> Result<Zone> {
         let unnamed = || Error::Invalid("data pool not configured, need to specify --data-pool".to_owned());
         let pool = pool.filter(|pool| !pool.is_empty());
@@ -240,7 +241,7 @@ impl Zone {
         .await
     }
 
-    /// Takes a storage class out of the zone. Fails with [`Error::ClassInUse`] where it may have data.
+    /// Removes a storage class from the zone. Fails with [`Error::ClassInUse`] if the class may have data.
     pub async fn remove_class_pool(cluster: &Cluster, class: &str) -> Result<Zone> {
         if class == STORAGE_CLASS {
             return Err(Error::Invalid(format!(
@@ -264,14 +265,14 @@ impl Zone {
         .await
     }
 
-    /// What `radosgw-admin zonegroup placement list` prints.
+    /// Returns the output of `radosgw-admin zonegroup placement list`.
     pub fn describe_targets(&self) -> Value {
         let mut classes: Vec<&str> = self.classes.keys().map(String::as_str).chain([STORAGE_CLASS]).collect();
         classes.sort_unstable();
         json!([{ "key": PLACEMENT, "val": { "name": PLACEMENT, "tags": [], "storage_classes": classes } }])
     }
 
-    /// What `radosgw-admin zonegroup get` prints.
+    /// Returns the output of `radosgw-admin zonegroup get`.
     pub fn describe_zonegroup(&self) -> Value {
         json!({
             "id": "default", "name": "default", "api_name": "default", "is_master": true, "endpoints": [],
@@ -280,7 +281,7 @@ impl Zone {
         })
     }
 
-    /// What `radosgw-admin zone placement list` prints.
+    /// Returns the output of `radosgw-admin zone placement list`.
     pub fn describe_placement(&self) -> Value {
         let mut classes = serde_json::Map::new();
         classes.insert(STORAGE_CLASS.to_owned(), json!({ "data_pool": self.data_pool }));
@@ -299,7 +300,7 @@ impl Zone {
         }])
     }
 
-    /// What `radosgw-admin zone get` prints.
+    /// Returns the output of `radosgw-admin zone get`.
     pub fn describe(&self) -> Value {
         json!({
             "id": "default", "name": "default",
@@ -313,7 +314,7 @@ impl Zone {
     }
 }
 
-/// Changes the zone's record, which is made where it is not there.
+/// Changes the zone's record; creates it if it does not exist.
 async fn change(root: &IoCtx, mut change: impl FnMut(&mut Zone) -> Result<()>) -> Result<Zone> {
     loop {
         if let Some(zone) = record::update(root, ZONE, &mut change).await? {
@@ -327,18 +328,18 @@ async fn change(root: &IoCtx, mut change: impl FnMut(&mut Zone) -> Result<()>) -
     }
 }
 
-/// Fails where a class is another one than was looked at.
+/// Fails if a class was changed since it was checked.
 fn unchanged(old: &StorageClass, now: &StorageClass) -> Result<()> {
     if old == now { Ok(()) } else { Err(Error::Contended("the zone".to_owned())) }
 }
 
-/// Fails where a class may have data in its pool.
+/// Fails if the pool of a class may contain data of the class.
 async fn check_unused(cluster: &Cluster, class: &str, stored: &StorageClass) -> Result<()> {
     let Some(name) = stored.data_pool.as_deref().filter(|_| stored.used) else { return Ok(()) };
     let in_use = |why: &str| {
         Err(Error::ClassInUse { class: class.to_owned(), pool: name.to_owned(), why: why.to_owned() })
     };
-    // They may be writing into it.
+    // Gateways may be writing into the class.
     if has_gateways(cluster).await? {
         return in_use("stop all gateways before it is changed");
     }
@@ -356,7 +357,7 @@ async fn check_unused(cluster: &Cluster, class: &str, stored: &StorageClass) -> 
     Ok(())
 }
 
-/// Fails where a gateway runs that does not know storage classes: it would look for their data in the pool of STANDARD.
+/// Fails if a gateway runs that does not know storage classes: it would look for their data in the pool of STANDARD.
 async fn check_gateways(cluster: &Cluster) -> Result<()> {
     let (pool, object) = WATCHED;
     let control = match cluster.open_pool(pool).await {
@@ -382,10 +383,10 @@ async fn check_gateways(cluster: &Cluster) -> Result<()> {
     Err(Error::Invalid("a gateway does not answer: stop it, or wait until it answers again".to_owned()))
 }
 
-/// How often gateways are asked: the watch of one that is gone ends meanwhile.
+/// How often gateways are asked. In this time, the watch of a dead gateway ends.
 const ASKINGS: usize = 4;
 
-/// How gateways that know storage classes answer [`Change::AskStorageClasses`].
+/// The answer to [`Change::AskStorageClasses`] of gateways that know storage classes.
 pub(crate) const KNOWN: &str = "storage classes";
 
 async fn has_buckets(cluster: &Cluster) -> Result<bool> {

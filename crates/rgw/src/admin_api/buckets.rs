@@ -1,4 +1,4 @@
-//! `/admin/bucket`: buckets, their indexes, quotas, owners and lists.
+//! `/admin/bucket`: buckets, their indexes, quotas, owners and ACLs.
 
 use super::users::quota_of_params;
 use super::{Answer, Asked, Failure};
@@ -46,7 +46,7 @@ async fn info(asked: &Asked<'_>) -> Answer {
     let mut all = Vec::with_capacity(names.len());
     for name in names {
         match gateway.bucket_stats(&name).await {
-            // Removed since it was listed.
+            // The bucket was removed after it was listed.
             Err(crate::Error::NoSuchBucket(_)) => {}
             stats => all.push(stats?),
         }
@@ -69,7 +69,7 @@ async fn policy(asked: &Asked<'_>) -> Answer {
 async fn check(asked: &Asked<'_>) -> Answer {
     let fix = asked.params.flag("fix")?.unwrap_or(false);
     let (gateway, bucket) = (Arc::clone(asked.gateway), asked.params.needed("bucket")?.to_owned());
-    // Long, and bound to the thread that it begins on.
+    // The check takes long and must stay on one thread.
     let runtime = tokio::runtime::Handle::current();
     let checked = tokio::task::spawn_blocking(move || runtime.block_on(gateway.check_bucket(&bucket, fix)));
     let report = checked.await.map_err(crate::Error::task("the check of a bucket"))??;

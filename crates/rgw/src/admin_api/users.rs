@@ -32,7 +32,7 @@ impl QuotaBody {
     }
 }
 
-/// The change of a quota that parameters name; `None` where they name none.
+/// Returns the change of a quota that the parameters name; `None` if they name none.
 pub(super) fn quota_of_params(asked: &Asked<'_>) -> Result<Option<QuotaChange>, Failure> {
     let params = asked.params;
     let body = QuotaBody {
@@ -51,7 +51,7 @@ pub(super) async fn answer(asked: &Asked<'_>) -> Answer {
     let without_keys = *asked.method == Method::GET && !params.has("quota") && !params.has("list");
     let shows_keys = asked.may("users", wanted).is_ok();
     if !shows_keys {
-        // Who may see users but for their keys.
+        // This capability allows seeing users without their keys.
         if !without_keys {
             return Err(Failure::denied());
         }
@@ -108,7 +108,7 @@ async fn info(asked: &Asked<'_>, shows_keys: bool) -> Answer {
     Ok(Some(shown))
 }
 
-/// The keys that a request names, or wants made up.
+/// Returns the key pair that a request names or asks to generate.
 fn key_of(asked: &Asked<'_>, by_default: bool) -> Result<Option<AccessKey>, Failure> {
     let params = asked.params;
     if params.text("key-type").is_some_and(|kind| kind != "s3") {
@@ -250,7 +250,8 @@ async fn quota(asked: &Asked<'_>) -> Answer {
     }
 }
 
-/// Which quotas of a user change, and how: by parameters, or else by the body.
+/// Returns the changes of a user's quotas, from the parameters or else from the body. The flag is whether the change is to
+/// the bucket quota.
 fn changes(asked: &Asked<'_>, kind: Option<&str>) -> Result<Vec<(bool, QuotaChange)>, Failure> {
     if let Some(change) = quota_of_params(asked)? {
         let kind = kind.ok_or_else(|| Failure::invalid("quota-type is needed"))?;

@@ -1,4 +1,4 @@
-//! Roles, who may assume them, and their policies.
+//! Roles, the policies that say who may assume them, and their own policies.
 
 use super::{Call, Form, MAX_POLICIES, Xml, absent, time};
 use crate::caps::Perm;
@@ -10,10 +10,10 @@ use http::StatusCode;
 
 /// The capability that operations on roles need.
 const KIND: &str = "roles";
-/// The shortest that the longest session of a role may be.
+/// The lower bound of the maximum session duration of a role, in seconds.
 const MIN_MAX_SESSION_S: u32 = 3600;
 
-/// `None` for what is not an operation on roles.
+/// Carries out an operation on roles; `None` for other actions.
 pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, Failure> {
     let reads = matches!(
         action,
@@ -54,7 +54,8 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         return Ok(Some(xml));
     }
     let role = call.gateway.role(name).await;
-    // Who may not, does not learn what is there.
+    // The permission is checked before a failed lookup is reported, so that callers without it do not learn which roles
+    // exist.
     let arn = role.as_ref().map_or_else(|_| format!("arn:aws:iam:::role/{name}"), Role::arn);
     call.may(KIND, perm, &iam, &arn)?;
     let role = role?;
@@ -167,7 +168,7 @@ async fn list(call: &Call<'_>) -> Result<Xml, Failure> {
     let mut roles = std::collections::BTreeMap::new();
     for name in call.gateway.roles().await? {
         match call.gateway.known_role(&name).await {
-            // Removed since it was listed.
+            // The role was removed after it was listed.
             Err(Error::NoSuchRole(_)) => {}
             role => {
                 let role = role?;

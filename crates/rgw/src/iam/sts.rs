@@ -7,12 +7,12 @@ use crate::policy::{Decision, Policy};
 use crate::session::{Credentials, Session};
 use http::StatusCode;
 
-/// Seconds that a session lasts at least, and where nothing is said.
+/// The shortest duration of a session and the default, in seconds.
 const MIN_SESSION_S: u32 = 900;
 const DEFAULT_SESSION_S: u32 = 3600;
-/// Seconds that a session of a user may last at most.
+/// The longest duration of a user's session, in seconds.
 const MAX_USER_SESSION_S: u32 = 129_600;
-/// The longest policy of a session.
+/// The longest policy of a session, in bytes.
 const MAX_SESSION_POLICY_BYTES: usize = 2048;
 
 pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Xml, Failure> {
@@ -47,7 +47,7 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
     let named = arn.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":role/"));
     let name = named.and_then(|(_, path)| path.rsplit('/').next()).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| Failure::invalid("RoleArn is arn:aws:iam:::role/NAME"))?;
-    // Whether a role is there is not for those to know who may not assume it.
+    // Callers that may not assume a role must not learn whether it exists.
     let role = match call.gateway.known_role(name).await {
         Err(crate::Error::NoSuchRole(_)) => return Err(Failure::denied(ACTION)),
         role => role?,
@@ -94,7 +94,7 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
 async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
     const ACTION: &str = "sts:GetSessionToken";
     let user = &call.caller.assumed.user;
-    // Else a session would never end.
+    // Temporary credentials could otherwise be renewed without end.
     if call.caller.temporary || call.caller.own_decision(ACTION, "*") == Decision::Deny {
         return Err(Failure::denied(ACTION));
     }
@@ -111,7 +111,7 @@ async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
     Ok(xml)
 }
 
-/// Who asks: everybody may know that of itself.
+/// Describes the caller. Every caller may request this about itself.
 fn caller(call: &Call<'_>) -> Xml {
     let user = &call.caller.assumed.user.id;
     let (arn, id) = match &call.caller.assumed.role {

@@ -8,10 +8,10 @@ use crate::policy::Policy;
 use crate::user::{AccessKey, User};
 use http::StatusCode;
 
-/// The most pairs of keys that a user gets by this interface.
+/// This interface creates no key pair for a user that has this many.
 const MAX_KEYS: usize = 16;
 
-/// What operations on users need: a capability, and to read or write by it. `None` for what is not such an operation.
+/// Returns the capability and the permission that an operation on users needs; `None` for other actions.
 fn needs(action: &str) -> Option<(&'static str, Perm)> {
     Some(match action {
         "GetUser" | "ListUsers" | "ListAccessKeys" | "ListGroupsForUser" | "ListUserTags" => {
@@ -39,7 +39,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         let mut users = std::collections::BTreeMap::new();
         for name in names {
             match gateway.user(&name).await {
-                // Removed since it was listed.
+                // The user was removed after it was listed.
                 Err(Error::NoSuchUser(_)) => {}
                 user => drop(users.insert(name, user?)),
             }
@@ -54,7 +54,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
     }
     let own = &call.caller.assumed.user.id;
     let id = form.get("UserName").unwrap_or(own);
-    // Who it is itself everybody may know.
+    // Every user may look up itself.
     if action != "GetUser" || id != own || call.caller.assumed.role.is_some() {
         call.may(kind, perm, &iam, &arn(id))?;
     }

@@ -1,10 +1,10 @@
-//! Closing an index: no change may be prepared in it while its bucket is removed, gets versions, or has its index moved or
-//! converted.
+//! Closes an index: no change may be prepared in it while its bucket is removed or versioning is enabled, or while the index
+//! is moved or converted.
 //!
-//! The bucket's record names the attempt that closes the index, and the state of each closed shard names the attempt that closed
-//! it. An attempt stands as long as the record names it: what it closed the index for is one change of the record that
-//! makes sure of that and takes the name off. An attempt that may have died gives way to others, and so fails if it lives. A
-//! shard that was closed by an attempt that does not stand any more is opened by whoever meets it.
+//! The bucket's record names the attempt that closes the index, and the state of each closed shard names the attempt that
+//! closed it. An attempt is valid while the record names it. The purpose of the closing is one change of the record, which
+//! asserts that the attempt is valid and removes its name. An attempt that may have died gives way to others; if it is
+//! alive, it fails. A shard that an invalid attempt closed is opened by any gateway that meets it.
 
 use super::{IndexFormat, for_all, shard_name};
 use crate::bucket::{Bucket, Versioning};
@@ -24,7 +24,7 @@ const OLD_OPEN: &str = "open";
 const OLD_VERSIONED: &str = "versioned";
 /// Attempts at a shard whose state others change.
 const ATTEMPTS: usize = 16;
-/// How often an attempt that may take long says that it lives.
+/// How often an attempt that may take long renews itself.
 const RENEWAL: Duration = Duration::from_secs(30);
 
 /// Why an index is closed.
@@ -32,16 +32,16 @@ const RENEWAL: Duration = Duration::from_secs(30);
 pub(crate) enum Closed {
     /// The bucket is being removed.
     Removal,
-    /// It gets versions.
+    /// The bucket's versioning is being enabled.
     Versioning,
-    /// The index moves.
+    /// The index is being moved.
     Reshard,
     /// The index is converted to the current format.
     Conversion,
 }
 
 impl Closed {
-    /// How long an attempt may be silent before it gives way ([`keep`]); most never say more than that they begin.
+    /// Returns how long an attempt may be silent before it gives way ([`keep`]). Most attempts are never renewed.
     fn patience(self) -> Duration {
         match self {
             Closed::Removal | Closed::Versioning | Closed::Conversion => Duration::from_secs(120),
@@ -53,20 +53,21 @@ impl Closed {
 /// An attempt that closes an index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Closing {
-    /// Its own, never used again.
+    /// Unique and never reused.
     pub(crate) tag: String,
     pub(crate) why: Closed,
-    /// Nanoseconds since 1970.
+    /// When it began or was last renewed, in nanoseconds since 1970.
     pub(crate) since_ns: u64,
 }
 
 impl Closing {
-    /// Whether it may have died.
+    /// Whether the attempt may have died.
     pub(crate) fn is_stale(&self) -> bool {
         u128::from(now_ns().saturating_sub(self.since_ns)) > self.why.patience().as_nanos()
     }
 
-    /// Who reshards has the lock for that: another one who did has lost it.
+    /// Whether it gives way to a new attempt. A gateway that reshards holds the lock for that, so an earlier one has lost
+    /// it.
     fn gives_way_to(&self, why: Closed) -> bool {
         self.is_stale() || (self.why, why) == (Closed::Reshard, Closed::Reshard)
     }
@@ -79,8 +80,8 @@ impl Bucket {
     }
 }
 
-/// The state of an open index. A request that takes the bucket for one without versions can prepare nothing where it has
-/// versions.
+/// Returns the state of an open index. It depends on versioning, so that a request with an outdated record of the bucket
+/// can't prepare a change without versions in a bucket with versions.
 pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
     match (bucket.index_format, bucket.versioning) {
         (IndexFormat::V2, Versioning::Off) => state::OPEN,
@@ -90,12 +91,12 @@ pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
     }
 }
 
-/// Makes an empty index.
+/// Creates an empty index.
 pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     create_as(pool, bucket, open_state(bucket)).await
 }
 
-/// Makes an empty index that the attempt of that tag keeps closed.
+/// Creates an empty index that the attempt of that tag keeps closed.
 pub(super) async fn create_closed(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     create_as(pool, bucket, &closed(tag)).await
 }
@@ -109,9 +110,9 @@ async fn create_as(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<()> {
     .await
 }
 
-/// Closes an index by the attempt of that tag: no change is prepared any more; pending ones are finished nevertheless. Returns
-/// the bucket as it is then. Fails with [`Error::IndexBusy`] where another attempt stands, or the bucket's index is not the one that
-/// `seen` says.
+/// Closes an index for the attempt of that tag: no more changes are prepared, but pending ones are still finished. Returns
+/// the bucket afterwards. Fails with [`Error::IndexBusy`] if another attempt is valid and does not give way, or if the
+/// bucket's index is not the one in `seen`.
 pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &str) -> Result<Bucket> {
     let busy = || Error::IndexBusy(seen.name.clone());
     let closing = Closing { tag: tag.to_owned(), why, since_ns: now_ns() };
@@ -137,7 +138,7 @@ pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &s
     Ok(bucket)
 }
 
-/// Closes a shard, whether it is open or was closed by an attempt that does not stand.
+/// Closes a shard that is open or was closed by an invalid attempt.
 async fn close_shard(
     gateway: &Gateway,
     bucket: &Bucket,
@@ -158,7 +159,8 @@ async fn close_shard(
                     return Ok(());
                 }
             }
-            // A bucket that is damaged can be removed; nothing shall be put into what somebody mends meanwhile.
+            // A damaged bucket can be removed. The missing shard is created closed, so that nothing is written into it if it
+            // is repaired meanwhile.
             Err(error) if error.is_absent() && why == Closed::Removal => {
                 let mut op = WriteOp::new();
                 op.create(true).set_xattr(STATE, own.clone());
@@ -174,8 +176,8 @@ async fn close_shard(
     Err(Error::IndexBusy(bucket.name.clone()))
 }
 
-/// Says now and then that an attempt lives, so that it does not give way however long it takes. Returns where it does not stand
-/// any more.
+/// Renews an attempt from time to time, so that it does not give way however long it takes. Returns when the attempt is no
+/// longer valid.
 pub(super) async fn keep(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error {
     loop {
         tokio::time::sleep(RENEWAL).await;
@@ -199,7 +201,7 @@ pub(super) async fn keep(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error
     }
 }
 
-/// Ends an attempt that comes to nothing and opens what it closed; tells whether it still stood.
+/// Ends a failed attempt and opens what it closed; returns whether it was still valid.
 pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Result<bool> {
     let released = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
         if now.id != bucket.id || !now.is_closed_by(tag) {
@@ -218,7 +220,7 @@ pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Re
     }
 }
 
-/// Opens what an attempt closed or froze that the record does not name any more.
+/// Opens what an attempt closed or froze. The record must no longer name the attempt.
 pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     for from in [closed(tag), state::frozen(tag)] {
         let opening = (0..bucket.shards.max(1)).map(|shard| {
@@ -236,14 +238,14 @@ pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()>
     Ok(())
 }
 
-/// Lets nothing be finished in shards that the attempt of that tag closed. Its records can be copied then.
+/// Freezes the shards that the attempt of that tag closed: nothing is finished in them, so their records can be copied.
 pub(super) async fn freeze(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     let freezing = (0..bucket.shards.max(1)).map(|shard| async move {
         super::execute::write(pool, &shard_name(bucket, shard), reshard::freeze(tag)).await
     });
     for frozen in futures::future::join_all(freezing).await {
         match frozen {
-            // Another attempt stands: this one can't come to its end.
+            // Another attempt is valid, so this one can't complete.
             Err(error) if error.is_canceled() || error.is_absent() => {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
@@ -253,28 +255,29 @@ pub(super) async fn freeze(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<(
     Ok(())
 }
 
-/// How a shard is found by who looks whether it is open.
+/// The result of checking whether a shard is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// As it should be, or closed by an attempt that stands.
+    /// The shard is as it should be, or closed by a valid attempt.
     Sound,
-    /// It is not there.
+    /// The shard does not exist.
     Absent,
-    /// It is closed, and no attempt that stands closed it.
+    /// The shard is closed, but not by a valid attempt.
     Left,
 }
 
-/// Looks at a shard of a bucket's index; with `mend` opens it where no attempt stands that closed it, and makes it where it
-/// is absent.
+/// Checks a shard of a bucket's index. With `mend`, opens the shard if no valid attempt closed it, and creates it if it is
+/// absent.
 pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: bool) -> Result<Found> {
-    // Before the record: an attempt is named there before it closes anything, and never again once it is not.
+    // The state is read before the record: the record names an attempt before the attempt closes anything, and never names
+    // it again later.
     let state = match gateway.pools.index.get_xattr(shard, STATE).await {
         Err(error) if error.is_not_found() => None,
         state => Some(state?),
     };
     let now = match gateway.bucket_without_documents(&bucket.name).await {
         Ok(now) if now.id == bucket.id && now.generation == bucket.generation => now,
-        // The shard is no part of it any more.
+        // The shard no longer belongs to the bucket.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(Found::Sound),
         Err(error) => return Err(error),
     };
@@ -285,7 +288,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
     };
     match &now.closing {
         Some(closing) if !closing.is_stale() => return Ok(Found::Sound),
-        // With it all that it closed; where it lives it fails.
+        // This opens all that the attempt closed. If the attempt is alive, it fails.
         Some(closing) if mend => drop(release(gateway, &now, &closing.tag).await?),
         _ => {}
     }
@@ -293,7 +296,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         return Ok(found);
     }
     let known = if found == Found::Absent {
-        // Closed first: it may be that the bucket is being removed or moved.
+        // The shard is created closed, because the bucket may be removed or moved at the same time.
         let tag = gateway.tag();
         let mut op = WriteOp::new();
         op.create(true).set_xattr(STATE, closed(&tag));
@@ -319,18 +322,18 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
     op.cmp_xattr(STATE, CmpOp::Eq, known).set_xattr(STATE, open_state(&now));
     let reply = gateway.pools.index.operate(shard, op).await;
     match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-        // Somebody else was faster.
+        // Another gateway has changed the state first.
         Err(error) if error.is_canceled() || error.is_absent() => {}
         opened => drop(opened?),
     }
     if now.index_format == IndexFormat::V2 {
-        // What closed it may have been a conversion.
+        // A conversion may have closed it.
         gateway.drop_old_records(shard).await?;
     }
     Ok(found)
 }
 
-/// What it means that a shard refuses prepares. One that no standing attempt closed is opened, for the next prepare.
+/// Returns the error for a shard that refuses prepares. If no valid attempt closed the shard, opens it for the next prepare.
 pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
     gateway.forget_bucket(&bucket.name);
     if let Err(error) = open_left(gateway, bucket, shard).await {
@@ -339,9 +342,9 @@ pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Err
     Error::IndexBusy(bucket.name.clone())
 }
 
-/// Opens a shard that no standing attempt closed or froze.
+/// Opens a shard that no valid attempt closed or froze.
 pub(crate) async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
-    // One that is absent is what checks are for.
+    // Absent shards are left to checks of the bucket.
     if look(gateway, bucket, shard, false).await? == Found::Left {
         look(gateway, bucket, shard, true).await?;
     }

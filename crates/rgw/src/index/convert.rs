@@ -1,7 +1,8 @@
 //! Converts indexes of format 1 (docs/format/index.md, "Conversion of format 1").
 //!
-//! A bucket is converted before anything else is done with its index. What gateways of earlier releases have pending is
-//! waited for; those of gateways that are gone are fenced, and the keys of their pending changes become what their heads say.
+//! A bucket is converted before its index is used in any other way. The conversion waits for pending changes of gateways of
+//! earlier releases. Dead gateways are fenced, and the records of keys with their pending changes are written according to
+//! the heads.
 
 use super::closure::{self, Closed};
 use super::{IndexFormat, RESHARD_LOOK, RESHARD_PATIENCE, execute, shard_name};
@@ -18,18 +19,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Records read at a time.
+/// Records per page.
 const PAGE: u64 = 1000;
-/// Shards converted at the same time.
+/// Shards converted concurrently.
 const SHARDS: usize = 8;
-/// How long pending changes of gateways that run are waited for.
+/// How long to wait for pending changes of running gateways.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pending change of format 1: shard, key, tag and record.
 type OldChange = (String, String, String, OldPending);
 
 impl Gateway {
-    /// The bucket, with its index in the current format.
+    /// Returns the bucket with its index in the current format; converts the index if needed.
     pub(crate) async fn converted(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
         let deadline = Instant::now() + RESHARD_PATIENCE;
         let mut bucket = bucket;
@@ -39,10 +40,10 @@ impl Gateway {
             }
             let gateway = Arc::clone(self);
             let seen = bucket.clone();
-            // Whoever asked for it may go away in between.
+            // The conversion must continue if the request is dropped.
             let converting = tokio::spawn(async move { gateway.convert_index(&seen).await });
             match converting.await.map_err(Error::task("the conversion of a bucket's index"))? {
-                // Another gateway may be at it.
+                // Another gateway may be converting it.
                 Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
                 converted => return converted,
             }
@@ -66,7 +67,7 @@ impl Gateway {
             })
             .await
         };
-        // A large index takes longer than others wait for an attempt that says nothing.
+        // Converting a large index takes longer than others wait for an attempt that is not renewed.
         let converted = tokio::select! {
             converted = converting => converted,
             lost = closure::keep(self, &bucket, &tag) => Err(lost),
@@ -86,7 +87,7 @@ impl Gateway {
         self.bucket_record(&now.name).await
     }
 
-    /// Waits until pending changes are left of fenced gateways only, and returns those.
+    /// Waits until only fenced gateways have pending changes, and returns these changes.
     async fn old_orphans(&self, bucket: &Bucket) -> Result<Vec<OldChange>> {
         let started = Instant::now();
         let mut fenced = BTreeSet::new();
@@ -174,7 +175,8 @@ impl Gateway {
         }
     }
 
-    /// Makes the records of a key what its head says, and gives what its pending changes left to the garbage.
+    /// Makes the records of a key equal to what its head says, and passes the tails that its pending changes left to garbage
+    /// collection.
     async fn convert_orphans(
         &self,
         bucket: &Bucket,
@@ -187,7 +189,7 @@ impl Gateway {
                 self.settle_old_upload(bucket, key, change).await?;
             }
         }
-        // Uploads first: parts move from them to the head.
+        // Uploads are read first, because parts move from them to the head.
         let mut named = Vec::new();
         for id in self.uploads_of(bucket, key).await? {
             named.extend(self.tails_of_upload(bucket, key, &id).await?.unwrap_or_default());
@@ -231,7 +233,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Removes records of format 1 from a shard of a bucket that is converted.
+    /// Removes records of format 1 from a shard of a converted bucket.
     pub(super) async fn drop_old_records(&self, shard: &str) -> Result<()> {
         for kind in legacy::KINDS {
             loop {
@@ -244,7 +246,7 @@ impl Gateway {
                     break;
                 }
                 match execute::write(&self.pools.index, shard, legacy::drop_old(names)).await {
-                    // Its records are being moved, without these.
+                    // The records of the shard are being moved, without those of format 1.
                     Err(error) if error.is_canceled() || error.is_absent() => return Ok(()),
                     removed => drop(removed?),
                 }

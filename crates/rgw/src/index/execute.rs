@@ -4,12 +4,12 @@ use crate::error::{Error, Result};
 use nacre_client::IoCtx;
 use nacre_index::op::{Read, ReadReply, Write};
 
-/// Executes a write of the object `name`; returns the object's RADOS version after it, when it is durable.
+/// Executes a write of the object `name`. Returns the object's RADOS version after the write, once it is durable.
 pub(crate) async fn write(pool: &IoCtx, name: &str, write: Write) -> Result<u64> {
     Ok(pool.execute(name, write).await?)
 }
 
-/// Executes a read of the object `name`; `None` where there is no such object.
+/// Executes a read of the object `name`; returns `None` if there is no such object.
 pub(crate) async fn read(pool: &IoCtx, name: &str, read: &Read) -> Result<Option<ReadReply>> {
     match pool.execute_read(name, read).await {
         Err(nacre_client::Error::Corrupt(source)) => Err(Error::Corrupt { name: name.to_owned(), source }),
@@ -17,7 +17,7 @@ pub(crate) async fn read(pool: &IoCtx, name: &str, read: &Read) -> Result<Option
     }
 }
 
-/// Whether a write was refused because the object is not what its guards say.
+/// Whether a write was refused because the object does not match its guards.
 pub(crate) fn is_overtaken(error: &Error) -> bool {
     matches!(error, Error::Rados(error) if nacre_index::op::is_overtaken(error.errno()))
 }

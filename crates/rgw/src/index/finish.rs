@@ -1,8 +1,9 @@
-//! Finishes changes after their requests were answered, up to 128 changes of a shard at a time (docs/format/index.md, step 3).
+//! Finishes changes after their requests were answered, up to 128 changes of a shard at a time (docs/format/index.md, step
+//! 3).
 //!
-//! The queue of a shard gathers changes for a moment, then a task drives [`Finish`] to its end: it reads the shard and, where
-//! that is needed, heads; settles uploads; notes garbage; writes the shard by compare-and-swap; and tidies. Changes of gateways
-//! that are fenced go through the same queue. Where the records of the shard have moved the changes follow them.
+//! The queue of a shard gathers changes for a short time. Then a task executes [`Finish`]: it reads the shard and, if
+//! needed, heads; settles uploads; records garbage; writes the shard by compare-and-swap; and tidies. Changes of fenced
+//! gateways go through the same queue. If the records of the shard have moved, the changes follow them.
 
 use super::{RESHARD_LOOK, Stats, bucket_id, execute, shard_of};
 use crate::bucket::Bucket;
@@ -22,17 +23,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Changes gather for so long.
+/// How long changes gather.
 const GATHER: Duration = Duration::from_millis(50);
-/// The most changes that wait in a gateway; more requests wait to be answered.
+/// The maximum number of changes that wait in a gateway. When it is reached, further requests are not answered until there
+/// is room.
 const WAITING: usize = 16_384;
-/// The most buckets with too many objects a shard that are remembered; others are met again.
+/// The maximum number of remembered buckets with too many objects per shard. Other buckets are noticed again later.
 const FULL_BUCKETS: usize = 1000;
-/// Heads read at the same time.
+/// Heads read concurrently.
 const HEADS: usize = 16;
-/// Before another attempt where somebody else was faster.
+/// The delay before another attempt after a concurrent change.
 const CAS_RETRY_DELAY: Duration = Duration::from_millis(5);
-/// Between attempts that fail.
+/// The delay before another attempt after a failure.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// A change to be finished.
@@ -40,7 +42,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) enum Ending {
     /// A change of this gateway.
     Own(Settled),
-    /// A pending change of a gateway that is fenced.
+    /// A pending change of a fenced gateway.
     Orphan {
         /// The object's key.
         key: String,
@@ -77,11 +79,11 @@ pub(crate) struct Finisher {
     shards: Mutex<HashMap<String, Queue>>,
     room: Arc<Semaphore>,
     idle: Notify,
-    /// Buckets that have a shard with more objects than it should have.
+    /// Buckets with a shard that has more objects than it should have.
     full: Mutex<BTreeSet<String>>,
 }
 
-/// A change with its place among those that may wait.
+/// A change, with the permit by which it may wait.
 #[derive(Clone, Debug)]
 struct Waiting {
     change: Arc<Ending>,
@@ -102,7 +104,7 @@ impl Default for Finisher {
 }
 
 impl Finisher {
-    /// Has a change finished soon; waits where too many wait already.
+    /// Queues a change to be finished; waits if too many changes wait already.
     pub(crate) async fn add(&self, gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), change: Ending) {
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_owned().await.ok().map(Arc::new);
@@ -138,12 +140,12 @@ impl Finisher {
         }
     }
 
-    /// The buckets that got a shard with too many objects since this was asked last.
+    /// Returns the buckets with too many objects in a shard that were noticed since the last call.
     pub(super) fn take_full(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.full.lock())
     }
 
-    /// Waits until nothing is left to be finished.
+    /// Waits until no change is left to be finished.
     pub(crate) async fn drain(&self) {
         loop {
             let idle = self.idle.notified();
@@ -154,7 +156,7 @@ impl Finisher {
         }
     }
 
-    /// The outcomes that are known here of changes of a key that are not finished yet, by tag.
+    /// Returns the known outcomes of this gateway's unfinished changes of a key, by tag.
     pub(super) fn known(&self, shard: &str, key: &str) -> BTreeMap<String, Outcome> {
         let shards = self.shards.lock();
         let Some(queue) = shards.get(shard) else { return BTreeMap::new() };
@@ -166,7 +168,7 @@ impl Finisher {
         own.map(|settled| (settled.tag.clone(), settled.outcome.clone())).collect()
     }
 
-    /// The next changes of a shard; `None`, and the shard is forgotten, where there are none.
+    /// Returns the next changes of a shard. If there are none, forgets the shard and returns `None`.
     fn take(&self, shard: &str) -> Option<Vec<Waiting>> {
         let mut shards = self.shards.lock();
         let queue = shards.get_mut(shard)?;
@@ -183,11 +185,11 @@ impl Finisher {
     }
 }
 
-/// What became of an attempt to finish changes.
+/// The result of an attempt to finish changes.
 enum Attempt {
-    /// They are finished; the shard's sums then, where it was written.
+    /// The changes are finished. Contains the shard's new sums if the shard was written.
     Finished(Option<Stats>),
-    /// Records of the shard are being moved, or it is gone.
+    /// Records of the shard are being moved, or the shard does not exist.
     Moved,
 }
 
@@ -197,7 +199,8 @@ async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
         let Some(changes) = gateway.finisher.take(&shard) else { return };
         let finishing = AssertUnwindSafe(finish_until_done(&gateway, (&bucket, &shard), &changes));
         if finishing.catch_unwind().await.is_err() {
-            // The panic hook has printed what and where. Others finish the changes after this gateway has ended.
+            // The panic hook has printed the message and the place. Other gateways finish the changes after this one has
+            // ended.
             tracing::error!(shard, "rgw: finishing changes panicked: they stay pending");
         }
         if let Some(queue) = gateway.finisher.shards.lock().get_mut(&shard) {
@@ -206,7 +209,7 @@ async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
     }
 }
 
-/// Finishes changes, however long that takes. Changes that can't be finished stay pending.
+/// Tries to finish changes until it succeeds. Changes that can't be finished stay pending.
 async fn finish_until_done(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), changes: &[Waiting]) {
     loop {
         match finish_all(gateway, (bucket, shard), changes).await {
@@ -237,11 +240,11 @@ async fn finish_until_done(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str)
     }
 }
 
-/// Hands changes to the queues of the shards that have their records now; `false` where that is still this one.
+/// Passes changes to the queues of the shards that have their records now. Returns `false` if that is still this shard.
 async fn follow(gateway: &Arc<Gateway>, (name, shard): (&str, &str), changes: &[Waiting]) -> Result<bool> {
     let now = match gateway.bucket_without_documents(name).await {
         Ok(now) if now.id == bucket_id(shard) => now,
-        // The bucket is gone, and its index with it.
+        // The bucket was removed, and its index with it.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(true),
         Err(error) => return Err(error),
     };
@@ -255,7 +258,7 @@ async fn follow(gateway: &Arc<Gateway>, (name, shard): (&str, &str), changes: &[
     Ok(true)
 }
 
-/// Finishes changes, in parts where they come to more than one operation may carry, or some can't be finished.
+/// Finishes changes. Splits them if they exceed what one operation may carry, or if some can't be finished.
 async fn finish_all(
     gateway: &Arc<Gateway>,
     (bucket, shard): (&str, &str),
@@ -336,7 +339,7 @@ async fn finish(
                 settle(gateway, bucket, shard, &plan).await?;
                 gateway.discard(&plan.garbage).await?;
                 match execute::write(index, shard, plan.write.clone()).await {
-                    // Another gateway changed a record of these, or they are being moved.
+                    // Another gateway has changed one of these records, or they are being moved.
                     Err(error) if error.is_canceled() => tokio::time::sleep(CAS_RETRY_DELAY).await,
                     Err(error) if error.is_absent() => return Ok(Attempt::Moved),
                     written => {
@@ -366,7 +369,7 @@ async fn settle(gateway: &Arc<Gateway>, bucket: &str, shard: &str, plan: &Plan) 
     Ok(())
 }
 
-/// What follows a write that finished changes.
+/// Does what follows a write that finished changes: updates quotas, announces events, and tidies.
 async fn ended(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), changes: &[Waiting], plan: &Plan) {
     let change = |now: u64, before: u64| now.wrapping_sub(before) as i64;
     let delta = Delta {

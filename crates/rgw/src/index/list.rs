@@ -1,8 +1,8 @@
-//! Listing a bucket: its shards' entries merged in the order of their keys.
+//! Lists a bucket: merges the entries of its shards in the order of their keys.
 //!
-//! The heads of keys with pending changes are read, unless the outcomes of all of them are known here: the listing then shows
-//! what a reader of the object would find. Pending records and entries of a shard are read at one moment, so that nothing
-//! that moves from the ones to the others is missed.
+//! The heads of keys with pending changes are read, unless this gateway knows the outcomes of all these changes. So the
+//! listing shows what a reader of the object would find. Pending records and entries of a shard are read in one operation,
+//! so that a change that is finished meanwhile is not missed.
 
 use super::{Listed, StaleIntent, shard_name};
 use crate::bucket::Bucket;
@@ -18,46 +18,46 @@ use nacre_index::record::{Content, Entry, Evidence, Pending, VersionKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The most entries asked of a shard at once.
+/// The maximum number of entries that are read from a shard at once.
 const MAX_PAGE: usize = 1000;
-/// Pending entries asked for with them.
+/// Pending records that are read with them.
 const PENDING_PAGE: u64 = 1000;
-/// Heads asked at the same time.
+/// Heads read concurrently.
 const HEADS: usize = 16;
 
-/// What to list.
+/// Selects what to list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListQuery {
-    /// Keys that begin with it.
+    /// Keys with this prefix.
     pub(crate) prefix: String,
-    /// Keys are rolled up to their first occurrence of it behind the prefix; empty for not at all.
+    /// Keys are rolled up to the first occurrence of the delimiter after the prefix; empty for no roll-up.
     pub(crate) delimiter: String,
-    /// Keys behind this one.
+    /// Keys after this one.
     pub(crate) after: String,
-    /// Whether keys that begin with `after` are left out too: it is a prefix that was listed.
+    /// Whether keys that begin with `after` are skipped, too, because it is a prefix that was listed.
     pub(crate) after_group: bool,
-    /// The most keys and rolled up prefixes.
+    /// The maximum number of keys and rolled-up prefixes.
     pub(crate) max: usize,
-    /// Whether keys are listed whose current version is a delete marker.
+    /// Whether to list keys whose current version is a delete marker.
     pub(crate) markers: bool,
 }
 
-/// What is there.
+/// The result of a listing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     /// Keys.
     pub(crate) entries: Vec<(String, Listed)>,
-    /// Prefixes of rolled up keys.
+    /// Rolled-up prefixes.
     pub(crate) prefixes: Vec<String>,
-    /// Where there is more: the last one listed, and whether it is a prefix.
+    /// If there is more: the last key or prefix listed, and whether it is a prefix.
     pub(crate) next: Option<(String, bool)>,
 }
 
-/// What is known of a shard.
+/// The state of the listing in a shard.
 struct Cursor {
     name: String,
     ready: VecDeque<(String, Listed)>,
-    /// Where to go on asking: the beginning of objects' keys.
+    /// The position in the order of objects' keys after which to continue.
     after: Vec<u8>,
     ended: bool,
     /// Pending changes that are older than they should be.
@@ -91,7 +91,7 @@ impl Gateway {
     ) -> Result<Listing> {
         let mut listing = Listing::default();
         let shards = bucket.shards.max(1);
-        // Somewhat more than the share of each, so that few are asked twice.
+        // A little more than the share of each shard, so that few shards are read twice.
         let page = (query.max * 5 / 4 / shards as usize + 16).min(MAX_PAGE);
         let mut begin = query.after.clone().into_bytes();
         if query.after_group {
@@ -145,7 +145,7 @@ impl Gateway {
         }
     }
 
-    /// Asks a shard for more; afterwards something is ready, or it has ended, or has to be asked again.
+    /// Reads more from a shard. Afterwards entries are ready, or the shard has ended, or it must be read again.
     async fn fill(&self, bucket: &Bucket, query: &ListQuery, cursor: &mut Cursor, page: usize) -> Result<()> {
         let prefix = query.prefix.as_bytes();
         let mut pending_after = key::position(Kind::Pending, &cursor.after);
@@ -162,7 +162,7 @@ impl Gateway {
             };
             let pending = reply.omap_vals(1)?;
             match pending.entries.last() {
-                // Those of the key listed last come again, and there may be any number of them.
+                // The page contains only changes of the key listed last, of which there may be any number.
                 Some((last, _)) if pending.more && !behind(&pending.entries, &cursor.after).any(|_| true) => {
                     pending_after = last.clone();
                 }
@@ -172,7 +172,7 @@ impl Gateway {
         let entries = reply.omap_vals(0)?;
         let keyed = entries.entries.iter().filter_map(|(name, value)| Some((key::parse(name)?.key, value)));
         let keyed: Vec<(String, &Bytes)> = keyed.collect();
-        // Up to where both are known; `None`: to the end.
+        // The key up to which both are complete; `None` if they are complete to the end.
         let entries_to =
             if entries.more { keyed.last().map(|(key, _)| key.clone().into_bytes()) } else { None };
         let (pending_to, crowded) =
@@ -242,7 +242,7 @@ impl Gateway {
     }
 }
 
-/// Makes what is listed of a key what was found out about it.
+/// Sets what is listed of a key to what was found out about it.
 fn set(found: &mut BTreeMap<String, Entry>, key: String, listed: Option<Listed>) {
     match listed {
         Some(listed) => drop(found.insert(key, Entry { object: Some(listed), ..Entry::default() })),
@@ -250,8 +250,8 @@ fn set(found: &mut BTreeMap<String, Entry>, key: String, listed: Option<Listed>)
     }
 }
 
-/// What a listing shows of a key where the outcomes of all its pending changes are known; `None` where its head has to be
-/// read.
+/// Returns what a listing shows of a key if the outcomes of all its pending changes are known. Returns `None` if its head
+/// must be read.
 fn outcome<'a>(
     entry: Option<&Entry>,
     mut pending: impl Iterator<Item = &'a str>,
@@ -273,7 +273,7 @@ fn outcome<'a>(
     for evidence in committed {
         match &evidence.content {
             Content::Object(listed) => shown = Some(listed.clone()),
-            // What it left as it is may be an object whose entry was lost.
+            // The change may have left an object unchanged whose entry was lost.
             Content::Unchanged if shown.is_none() => return None,
             Content::Unchanged => {}
             Content::Tombstone | Content::Removed => shown = None,
@@ -282,26 +282,26 @@ fn outcome<'a>(
     Some(shown)
 }
 
-/// The keys behind `after` of pending changes, in order.
+/// Returns the keys of pending changes after `after`, in order.
 fn behind<'a>(entries: &'a [(Bytes, Bytes)], after: &'a [u8]) -> impl Iterator<Item = String> + 'a {
     let keys = entries.iter().filter_map(|(name, _)| key::parse(name).map(|change| change.key));
     keys.filter(move |key| key.as_bytes() > after)
 }
 
-/// Up to which key nothing is pending but what a page has, which is not the last one, and which key is the only one behind
-/// `after` in it: of that there may be more.
+/// Returns the key up to which a page, which is not the last one, contains all pending changes. If the page has only one key
+/// after `after`, also returns that key: there may be more changes of it.
 fn complete_to(entries: &[(Bytes, Bytes)], after: &[u8]) -> (Option<Vec<u8>>, Option<String>) {
     let keys: Vec<String> = behind(entries, after).collect();
     let Some(last) = keys.last() else { return (None, None) };
-    // Of the last one there may be more; what is before it is known.
+    // There may be more changes of the last key, but not of the ones before it.
     match keys.iter().rev().find(|key| *key != last) {
         Some(before) => (Some(before.clone().into_bytes()), None),
-        // Its head is asked: that there are more does not matter.
+        // The head of this key is read, so it does not matter that there may be more changes.
         None => (Some(last.clone().into_bytes()), Some(last.clone())),
     }
 }
 
-/// What a key is rolled up to.
+/// Returns the prefix that a key is rolled up to.
 fn group_of<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
     if query.delimiter.is_empty() {
         return None;
@@ -325,7 +325,7 @@ mod tests {
         };
         let entries = page(&["a", "b", "b", "c", "c"]);
         assert_eq!(complete_to(&entries, b""), (Some(b"b".to_vec()), None));
-        // Of the key listed last there is nothing to be known.
+        // Changes of the key listed last do not count.
         assert_eq!(complete_to(&entries, b"b"), (Some(b"c".to_vec()), Some("c".to_owned())));
         assert_eq!(complete_to(&entries, b"c"), (None, None));
         assert_eq!(complete_to(&page(&["k"; 5]), b""), (Some(b"k".to_vec()), Some("k".to_owned())));

@@ -1,8 +1,8 @@
-//! Prepares changes: those of one shard that wait at the same time share one write, and one read, of it.
+//! Prepares changes. Changes of one shard that wait at the same time share one write, and one read, of the shard.
 //!
-//! While a batch of a shard is in flight other changes gather, and the next batch takes up to [`MAX_BATCH`] of them. A bucket
+//! While a batch of a shard is in flight, other changes gather. The next batch takes up to [`MAX_BATCH`] of them. A bucket
 //! has at most one batch in flight for every [`SHARDS_PER_BATCH`] shards, so that changes gather although they are scattered
-//! over many shards; the shards take turns. A change whose request went away before the answer is cancelled here.
+//! over many shards; the shards take turns. If a request is dropped before it gets the result, its change is cancelled here.
 
 use super::{closure, execute, open_state};
 use crate::bucket::Bucket;
@@ -20,25 +20,25 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Shards of a bucket for each batch that may be in flight; two may be in any case.
+/// The number of a bucket's shards for each batch in flight. Two batches may be in flight in any case.
 const SHARDS_PER_BATCH: u32 = 3;
-/// How long a batch keeps its turn at most: a shard that does not answer must not stop the others.
+/// The maximum time that a batch keeps its turn: a shard that does not answer must not stop the others.
 const LONGEST_TURN: Duration = Duration::from_millis(5);
-/// Buckets whose turns are remembered before those without a waiting change are looked for.
+/// The number of remembered buckets at which those without waiting changes are forgotten.
 const REMEMBERED_TURNS: usize = 1024;
-/// The most changes that wait in a gateway; further requests wait before this.
+/// The maximum number of changes that wait in a gateway. Further requests wait to enter the queue.
 const WAITING: usize = 16_384;
-/// The most runs of tails that the records of one batch name: about as many fit into one operation.
+/// The maximum number of runs of tails in the records of one batch; about as many fit into one operation.
 const MAX_TAILS: usize = 12_000;
 /// Attempts with the removal slots that changes ask for. The last one asks for none.
 const SLOT_ATTEMPTS: u32 = 8;
 
-/// A change that is prepared.
+/// A prepared change.
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
-    /// Whether it has the key's removal slot.
+    /// Whether it holds the key's removal slot.
     pub(crate) slot: bool,
-    /// The index generation, and the version that answered.
+    /// The index generation, and the version of the shard after the prepare.
     pub(crate) at: Incarnation,
     pub(crate) view: View,
 }
@@ -46,9 +46,9 @@ pub(crate) struct Prepared {
 /// Changes that wait to be prepared, by shard.
 #[derive(Debug)]
 pub(crate) struct Preparer {
-    /// A shard is here while a task sends its batches.
+    /// The queues of changes. A shard is in the map while a task sends its batches.
     shards: Mutex<HashMap<String, VecDeque<Waiting>>>,
-    /// The turns of buckets with waiting changes, by bucket id.
+    /// The turns of buckets with waiting changes, by the bucket's id.
     turns: Mutex<HashMap<String, Weak<Semaphore>>>,
     room: Arc<Semaphore>,
 }
@@ -72,8 +72,9 @@ impl Default for Preparer {
 }
 
 impl Preparer {
-    /// Prepares a change in a shard of the bucket's index. Fails with [`Error::IndexBusy`] where the shard is closed or gone, or
-    /// not as `bucket` says. Dropped, or after an error, the change is cancelled if it was prepared nevertheless.
+    /// Prepares a change in a shard of the bucket's index. Fails with [`Error::IndexBusy`] if the shard is closed or absent,
+    /// or does not have the state that `bucket` implies. If the future is dropped or fails, the change is cancelled in case
+    /// it was prepared nevertheless.
     pub(crate) async fn prepare(
         &self,
         gateway: &Arc<Gateway>,
@@ -109,7 +110,7 @@ impl Preparer {
         })
     }
 
-    /// The permits of batches of a bucket.
+    /// Returns the permits for batches of a bucket.
     fn turns_of(&self, bucket: &Bucket) -> Arc<Semaphore> {
         let mut all = self.turns.lock();
         if let Some(turns) = all.get(&bucket.id).and_then(Weak::upgrade) {
@@ -123,8 +124,8 @@ impl Preparer {
         turns
     }
 
-    /// The next batch of a shard: changes that expect the same state of it. `None`, and the shard is forgotten, where no
-    /// change waits.
+    /// Returns the next batch of a shard: changes that expect the same state of the shard. If no change waits, forgets the
+    /// shard and returns `None`.
     fn take(&self, shard: &str) -> Option<Vec<Waiting>> {
         let mut shards = self.shards.lock();
         let queue = shards.get_mut(shard)?;
@@ -162,7 +163,7 @@ async fn run(gateway: Arc<Gateway>, turns: Arc<Semaphore>, shard: String) {
             }
         };
         if sent.is_err() {
-            // The panic hook has printed what and where; the requests got errors.
+            // The panic hook has printed the message and the place; the requests got errors.
             tracing::error!(shard, "rgw: preparing changes panicked");
         }
     }
@@ -178,7 +179,7 @@ async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<Waiting>) {
         Err(error) => waiting.iter().map(|_| Err(error.clone())).collect(),
     };
     for (waiting, answer) in waiting.into_iter().zip(answers) {
-        // Only this error says that the change is surely not there.
+        // Only this error implies that the change is certainly not prepared.
         let is_there = !matches!(answer, Err(Error::IndexBusy(_)));
         let failed = answer.is_err();
         let is_unheard = waiting.answer.send(answer).is_err();
@@ -190,7 +191,7 @@ async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<Waiting>) {
     }
 }
 
-/// Prepares a batch; the outcome of each of its changes.
+/// Prepares a batch; returns the outcome of each of its changes.
 async fn prepare_batch(
     gateway: &Gateway,
     bucket: &Bucket,
@@ -227,7 +228,7 @@ async fn prepare_batch(
             Err(error) => return Err(error),
         };
         let views = match found {
-            // It was there a moment ago: the changes moved with it, or the bucket is gone.
+            // The shard existed a moment ago. Its changes have moved, or the bucket was removed.
             Some(found) => batch.views(&found?.ok_or_else(|| Error::Contended(bucket.name.clone()))?)?,
             None => batch.unread_views(),
         };
@@ -239,7 +240,7 @@ async fn prepare_batch(
     }
 }
 
-/// The batch without the slots that it asks for.
+/// Returns the batch without the slots that it asks for.
 fn without_slots(bucket: &Bucket, batch: &Batch) -> Batch {
     let mut changes = batch.changes().to_vec();
     for change in &mut changes {

@@ -1,13 +1,13 @@
-//! Recovery of the pending changes of gateways that are gone (docs/format/index.md, step 5).
+//! Recovers the pending changes of dead gateways (docs/format/index.md, step 5).
 //!
-//! A session that has no watch on the gateways' object and whose lease is over ([`crate::lease`]) is blocklisted first: from
-//! then on OSDs refuse its operations in flight. Then its pending changes are finished or cancelled as orphans.
+//! A session that has no watch on the gateways' object and whose lease has expired ([`crate::lease`]) is blocklisted first:
+//! from then on, OSDs refuse its operations in flight. Then its pending changes are finished or cancelled as orphans.
 //!
-//! Who recovers: a listing or a check that meets an old pending change; and [`work`], which each gateway runs. That one looks
-//! every second which sessions watch. A session that does not watch any more and has pending changes in a bucket with a
-//! notification configuration is fenced as soon as its lease is over, and those changes are recovered: their events must not
-//! wait for a listing. The lease's object is the durable note of that work: it is removed when the work is done, and all
-//! leases are looked at once a minute.
+//! A listing or a check recovers old pending changes that it meets. In addition, each gateway runs [`work`], which checks
+//! every second which sessions watch. If a session has stopped watching and has pending changes in a bucket with a
+//! notification configuration, it is fenced as soon as its lease has expired, and those changes are recovered, because their
+//! events must not wait for a listing. The lease's object is the durable record of that work: it is removed when the work is
+//! done, and all leases are checked once a minute.
 
 use super::finish::Ending;
 use super::{execute, shard_name, shard_of};
@@ -23,25 +23,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The shortest time that a session is blocklisted, in seconds, and how many lives of a ticket at least: it can't come back
-/// under its old number after that.
+/// The minimum time for which a session is blocklisted, in seconds and in lifetimes of a ticket: after that time, it can't
+/// come back under its old number.
 const FENCE_S: f64 = 24.0 * 3600.0;
 const FENCE_TICKETS: f64 = 6.0;
-/// The life of a ticket where the option can't be read, in seconds.
+/// The lifetime of a ticket if the option can't be read, in seconds.
 const TICKET_S: f64 = 3600.0;
-/// Pending changes read at a time.
+/// Pending changes per page.
 const PAGE: u64 = 1000;
-/// How often a gateway looks which sessions watch; up to half as long again is added, so that gateways differ.
+/// How often a gateway checks which sessions watch. Up to half of this is added, so that gateways differ.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks between two at all leases: of gateways that were gone before this one started.
+/// The number of these checks between two checks of all leases, which find gateways that died before this one started.
 const LOOKS_PER_SCAN: u32 = 60;
-/// How often it is looked whether changes are finished, and between that.
+/// How often to check whether changes are finished, and the interval between the checks.
 const LOOKS: u32 = 100;
 const BETWEEN: Duration = Duration::from_millis(100);
-/// Sessions that are followed; others are found by their leases.
+/// The maximum number of sessions that are followed. Others are found by their leases.
 const MAX_SESSIONS: usize = 10_000;
 
-/// A pending change whose gateway may be gone.
+/// A pending change whose gateway may be dead.
 #[derive(Clone, Debug)]
 pub(crate) struct StaleIntent {
     pub(crate) key: String,
@@ -50,7 +50,8 @@ pub(crate) struct StaleIntent {
 }
 
 impl StaleIntent {
-    /// Whether it is older than any change that goes well; younger ones are left to their gateways.
+    /// Whether it is older than `than`, which is longer than a successful change takes. Younger changes are left to their
+    /// gateways.
     pub(crate) fn is_older(&self, than: Duration) -> bool {
         now_ns().saturating_sub(self.pending.begun_ns) > than.as_nanos() as u64
     }
@@ -63,7 +64,7 @@ impl From<PendingChange> for StaleIntent {
 }
 
 impl Gateway {
-    /// Has those of `intents` finished or cancelled whose gateway is gone; returns how many.
+    /// Queues those of `intents` whose gateways are dead to be finished or cancelled; returns their number.
     pub(crate) async fn recover(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -100,7 +101,7 @@ impl Gateway {
         Ok(recovered)
     }
 
-    /// Recovers a change that somebody waits for, if its gateway is gone.
+    /// Recovers a change that a request waits for, if its gateway is dead.
     pub(crate) async fn recover_change(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -118,7 +119,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Fences a gateway without a watch, if its lease is over; tells whether it is fenced.
+    /// Fences a gateway without a watch, if its lease has expired; returns whether it is fenced.
     async fn fence_if_gone(&self, session: &str) -> Result<bool> {
         let is_gone = self.claim_lease(session).await?;
         if is_gone {
@@ -127,7 +128,7 @@ impl Gateway {
         Ok(is_gone)
     }
 
-    /// Has OSDs refuse whatever a session may still have in flight, for as long as it may send it again.
+    /// Makes OSDs refuse all operations that a session may have in flight, for as long as it may resend them.
     pub(super) async fn fence(&self, session: &str) -> Result<()> {
         tracing::warn!(
             session,
@@ -139,13 +140,13 @@ impl Gateway {
             "prefix": "osd blocklist", "blocklistop": "add", "addr": session, "expire": expire,
         });
         self.cluster.command(command.to_string(), "").await?;
-        // What is read from here on is read by OSDs that know of it.
+        // Reads from here on are executed by OSDs that know the blocklist.
         self.cluster.refresh_map().await?;
         self.gateway_ended(session);
         Ok(())
     }
 
-    /// The buckets that have, or had, notification configurations and pending changes of a session.
+    /// Returns the buckets that have, or had, notification configurations and have pending changes of a session.
     pub(crate) async fn notified_by(&self, session: &str) -> Result<Vec<Bucket>> {
         let mut found = Vec::new();
         for bucket in self.notifying_buckets().await? {
@@ -156,7 +157,7 @@ impl Gateway {
         Ok(found)
     }
 
-    /// The pending changes of a session in a bucket, each with its shard.
+    /// Returns the pending changes of a session in a bucket, each with its shard.
     async fn orphans(&self, bucket: &Bucket, session: &str) -> Result<Vec<(String, Ending)>> {
         let mut found = Vec::new();
         for number in 0..bucket.shards.max(1) {
@@ -165,7 +166,7 @@ impl Gateway {
             loop {
                 let scan = recovery::scan(Kind::Pending.prefix(), after, PAGE);
                 let reply = execute::read(&self.pools.index, &shard, &scan).await?;
-                // Absent where the bucket is removed or its index has moved.
+                // The shard is absent if the bucket was removed or its index has moved.
                 let Some(Fetched::Page(page)) = reply.and_then(|reply| reply.parts.into_iter().next()) else {
                     break;
                 };
@@ -183,7 +184,7 @@ impl Gateway {
         Ok(found)
     }
 
-    /// Has the changes of a fenced session finished or cancelled in these buckets, and waits for that.
+    /// Finishes or cancels the changes of a fenced session in these buckets, and waits until this is done.
     async fn recover_orphans(self: &Arc<Gateway>, buckets: &[Bucket], session: &str) -> Result<()> {
         for bucket in buckets {
             for (shard, orphan) in self.orphans(bucket, session).await? {
@@ -203,15 +204,16 @@ impl Gateway {
         Ok(())
     }
 
-    /// Recovers what a session left in buckets with notifications that does not watch; `false` where it can't be done yet.
+    /// Recovers the changes that a session without a watch left in buckets with notifications. Returns `false` if this is
+    /// not possible yet.
     async fn recover_session(self: &Arc<Gateway>, session: &str) -> Result<bool> {
         if !self.has_lease(session).await? {
-            // It ended, or another gateway has recovered its changes.
+            // The session has ended, or another gateway has recovered its changes.
             return Ok(true);
         }
         let buckets = self.notified_by(session).await?;
         if buckets.is_empty() {
-            // It may come back. A later change of it is found by its lease.
+            // The session may come back. Its later changes are found by its lease.
             return Ok(true);
         }
         if !self.fence_if_gone(session).await? {
@@ -227,7 +229,7 @@ impl Gateway {
 #[derive(Debug, Default)]
 struct Sessions {
     watching: BTreeSet<String>,
-    /// Those that do not watch and are not recovered.
+    /// Sessions that no longer watch and are not recovered.
     lost: BTreeSet<String>,
 }
 
@@ -241,7 +243,7 @@ impl Sessions {
     }
 }
 
-/// Recovers what other gateways leave, as long as the gateway is there.
+/// Recovers the changes of other gateways that died, while this gateway exists.
 pub(crate) async fn work(gateway: Weak<Gateway>) {
     let mut sessions = Sessions::default();
     let mut looks = 0;

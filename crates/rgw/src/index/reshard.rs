@@ -1,14 +1,15 @@
-//! Moving a bucket's index into another number of shards, while the bucket is in use.
+//! Moves a bucket's index into another number of shards, while the bucket is in use.
 //!
 //! Entries and uploads are copied into closed shards of the next generation while the bucket is written to. Then the old
-//! shards are closed, pending changes are waited for a while, and the shards are frozen: nothing is finished in them either.
-//! All records that differ are copied, also what is still pending and the outbox. The bucket's record says the new generation,
-//! its shards are opened, and the old ones removed. Writers wait between closing and opening: as long as two readings of the
-//! index take. Gateways that finish changes wait while the shards are frozen and follow the records.
+//! shards are closed, and pending changes get some time to be finished. After that the old shards are frozen: nothing is
+//! finished in them either. All records that differ are copied, including changes that are still pending, and the outbox.
+//! The bucket's record is set to the new generation, its shards are opened, and the old ones are removed. Writers wait
+//! between the closing and the opening, about as long as two reads of the index take. Gateways that finish changes wait
+//! while the shards are frozen, and then follow the records.
 //!
-//! Whatever ends in between is taken up by a gateway's worker: the work is on a list until it is done, and starts again with
-//! another generation. The bucket's record says which attempt it waits for, and which one keeps the old shards closed: no
-//! other can end it or open them.
+//! If an attempt is interrupted, the worker of any gateway takes over: the bucket stays on a list until the work is done,
+//! and the work starts again with another generation. The bucket's record names the attempt that it waits for, and the
+//! attempt that keeps the old shards closed. No other attempt can complete the work or open the shards.
 
 use super::{Closed, Stats, execute, shard_name};
 use crate::bucket::Bucket;
@@ -30,17 +31,17 @@ use std::time::Duration;
 
 /// The object in the log pool that lists buckets to be resharded.
 const LIST: &str = "reshard.0";
-/// Its lock, held by who reshards.
+/// Its lock, held by the gateway that reshards.
 const LOCK: &str = "reshard_process";
-/// The most shards of a bucket (`rgw_max_dynamic_shards` is lower).
+/// The maximum number of shards of a bucket (`rgw_max_dynamic_shards` is lower).
 pub const MAX_SHARDS: u32 = 65_521;
-/// Entries read at a time.
+/// Entries per page.
 const PAGE: u64 = 1000;
-/// Shards worked on at the same time.
+/// Shards processed concurrently.
 const SHARDS: usize = 8;
-/// How long pending changes are waited for; those that are left move with the other records.
+/// How long to wait for pending changes. Changes that are left move with the other records.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// The records that are copied while the bucket is in use; others are few.
+/// The kinds of records that are copied while the bucket is in use. There are few records of other kinds.
 const BULK: [Kind; 3] = [Kind::Upload, Kind::Entry, Kind::Tails];
 
 /// A bucket that is to be resharded.
@@ -48,11 +49,11 @@ const BULK: [Kind; 3] = [Kind::Upload, Kind::Entry, Kind::Tails];
 pub struct ReshardEntry {
     /// The bucket's id.
     pub id: String,
-    /// Shards that it had when that was asked for.
+    /// The number of shards that it had at the time of the request.
     pub from: u32,
-    /// Shards that it is to have.
+    /// The requested number of shards.
     pub shards: u32,
-    /// When that was asked for, in nanoseconds since 1970.
+    /// The time of the request, in nanoseconds since 1970.
     pub asked_ns: u64,
 }
 
@@ -60,18 +61,18 @@ impl Versioned for ReshardEntry {
     const NAME: &'static str = "reshard entry";
 }
 
-/// The bucket with another generation of its index, which has so many shards.
+/// Returns the bucket with another generation of its index, given with the number of its shards.
 fn of_generation(bucket: &Bucket, (generation, shards): (u32, u32)) -> Bucket {
     Bucket { generation, shards, ..bucket.clone() }
 }
 
-/// The shard of `bucket` that a record belongs to; `None` for what is not moved.
+/// Returns the shard of `bucket` that a record belongs to; `None` for records that are not moved.
 fn shard_for(bucket: &Bucket, name: &[u8]) -> Option<u32> {
     reshard::place(name).map(|key| ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
 }
 
 impl Gateway {
-    /// Has a bucket resharded by a gateway's worker.
+    /// Requests that the worker of a gateway reshards a bucket.
     pub async fn ask_reshard(&self, bucket: &Bucket, shards: u32) -> Result<()> {
         if !(1..=MAX_SHARDS).contains(&shards) {
             return Err(Error::Invalid(format!("a bucket has between 1 and {MAX_SHARDS} shards")));
@@ -82,7 +83,7 @@ impl Gateway {
         Ok(self.pools.reshard.omap_set(LIST, vec![entry]).await?)
     }
 
-    /// The buckets that are to be resharded.
+    /// Returns the buckets that are to be resharded.
     pub async fn reshard_entries(&self) -> Result<Vec<(String, ReshardEntry)>> {
         let (mut all, mut after) = (Vec::new(), Bytes::new());
         loop {
@@ -100,7 +101,7 @@ impl Gateway {
         }
     }
 
-    /// Takes a bucket off the list of those that are to be resharded.
+    /// Removes a bucket from the list of buckets to be resharded.
     pub async fn cancel_reshard(&self, name: &str) -> Result<()> {
         match self.pools.reshard.omap_rm_keys(LIST, vec![Bytes::from(name.to_owned())]).await {
             Err(error) if error.is_not_found() => Ok(()),
@@ -108,7 +109,7 @@ impl Gateway {
         }
     }
 
-    /// Moves a bucket's index into so many shards, and waits until that is done.
+    /// Moves a bucket's index into `shards` shards, and waits until that is done.
     pub async fn reshard_bucket(self: &Arc<Gateway>, name: &str, shards: u32) -> Result<()> {
         let bucket = self.bucket(name).await?;
         self.ask_reshard(&bucket, shards).await?;
@@ -118,7 +119,7 @@ impl Gateway {
         self.holding_lock(self.reshard(name)).await
     }
 
-    /// Does what is on the list, unless somebody else does.
+    /// Reshards the buckets on the list, unless another gateway does.
     pub async fn process_reshards(self: &Arc<Gateway>) -> Result<()> {
         if self.reshard_entries().await?.is_empty() || !self.lock_reshard().await? {
             return Ok(());
@@ -145,7 +146,7 @@ impl Gateway {
         }
     }
 
-    /// Works as long as the lock can be kept, and gives it back.
+    /// Runs `work` while the lock can be renewed, and then releases the lock.
     async fn holding_lock(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
         let keep = async {
             loop {
@@ -167,25 +168,25 @@ impl Gateway {
         done
     }
 
-    /// Reshards a bucket as the list says. The caller has the lock; should another one have it by now, the bucket's record
-    /// does not let this one come to its end.
+    /// Reshards a bucket as the list says. The caller holds the lock. If another gateway has taken the lock meanwhile, the
+    /// bucket's record prevents this attempt from completing.
     async fn reshard(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let entries: HashMap<String, ReshardEntry> = self.reshard_entries().await?.into_iter().collect();
         let Some(entry) = entries.get(name) else { return Ok(()) };
         let entry = &self.take_up(name, entry).await?;
         let old = match self.bucket(name).await {
             Ok(bucket) if bucket.id == entry.id => bucket,
-            // It is gone, or another one of that name.
+            // The bucket was removed, or is another one of the same name.
             Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel_reshard(name).await,
             Err(error) => return Err(error),
         };
         let old = self.end_other_attempts(&old).await?;
-        // Writers do not wait for this attempt as long as it only copies.
+        // Opens the index: writers need not wait while this attempt only copies.
         if let Some(closing) = old.closing.as_ref().filter(|closing| closing.why == Closed::Reshard) {
             super::release(self, &old, &closing.tag).await?;
         }
         if old.shards == entry.shards {
-            // An attempt may have ended after the record did not name it any more and before it had opened what it froze.
+            // An attempt may have ended after the record no longer named it, but before it opened what it had frozen.
             for shard in 0..old.shards.max(1) {
                 super::closure::open_left(self, &old, &shard_name(&old, shard)).await?;
             }
@@ -218,8 +219,9 @@ impl Gateway {
         let new = match moving.await {
             Ok(new) => new,
             Err(error) => {
-                // Writers do not wait for the next attempt. Where this one does not stand it came to its end without hearing
-                // of it, or another one takes up what it leaves, unless the bucket was removed.
+                // Opens the index: writers need not wait for the next attempt. If this attempt is no longer valid, it either
+                // completed without learning of it, or another attempt takes over what it leaves. In both cases its shards
+                // stay, unless the bucket was removed.
                 let gone = match self.bucket(name).await {
                     Ok(now) => now.id != old.id,
                     Err(Error::NoSuchBucket(_)) => true,
@@ -236,15 +238,15 @@ impl Gateway {
         self.end_reshard(&new, entry).await
     }
 
-    /// Removes what attempts that ended have left, whether the record names them yet or no longer; returns the bucket as it is
-    /// then.
+    /// Removes what other attempts have left, whether the record names them as current or as ended; returns the bucket
+    /// afterwards.
     async fn end_other_attempts(&self, seen: &Bucket) -> Result<Bucket> {
-        // This was the index before an attempt that came to its end, or never became it.
+        // This was the index before a completed attempt, or never became the index.
         if let Some(left) = seen.left {
             super::remove(&self.pools.index, &of_generation(seen, left)).await?;
         }
-        // An attempt that goes on, by a gateway that has lost the lock, can't come to its end from here on. Only after that may
-        // go what it made: it could have become the index meanwhile.
+        // From here on, an attempt that still runs in a gateway without the lock can't complete. What it created may be
+        // removed only after that, because it could have become the index before.
         let ended = self.modify_bucket(&seen.name, |bucket| {
             if bucket.id != seen.id || bucket.generation != seen.generation {
                 return Err(Error::IndexBusy(bucket.name.clone()));
@@ -259,12 +261,12 @@ impl Gateway {
         Ok(now)
     }
 
-    /// Nothing of the generation before is left.
+    /// Notes that nothing is left of the previous generation.
     async fn end_reshard(&self, bucket: &Bucket, entry: &ReshardEntry) -> Result<()> {
         let generation = bucket.generation;
         self.modify_bucket(&bucket.name, |bucket| {
             if bucket.generation == generation && bucket.resharding.is_none() {
-                // The number of an attempt that came to nothing is not given again: what it sent may arrive late.
+                // The generation of a failed attempt is not used again, because operations of that attempt may arrive late.
                 bucket.left = bucket.left.filter(|(left, _)| *left > generation);
             }
             Ok(())
@@ -274,14 +276,14 @@ impl Gateway {
         let guards = vec![Guard::OmapEquals(name.clone(), record::encode(entry))];
         let write = Write { guards, steps: vec![Step::OmapRemove(vec![name])] };
         match execute::write(&self.pools.reshard, LIST, write).await {
-            // Another attempt has taken it up, or something else was asked for.
+            // Another attempt has renewed the entry, or there was another request.
             Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
             removed => removed.map(drop),
         }
     }
 
-    /// Renews a bucket's entry in the list before an attempt begins: an earlier attempt that ends late does not remove it then. So
-    /// the bucket is still listed if this attempt's gateway ends.
+    /// Renews a bucket's entry in the list before an attempt begins, so that an earlier attempt that ends late does not
+    /// remove it. So the bucket is still listed if this attempt's gateway ends.
     async fn take_up(&self, name: &str, entry: &ReshardEntry) -> Result<ReshardEntry> {
         let renewed = ReshardEntry { asked_ns: now_ns().max(entry.asked_ns + 1), ..entry.clone() };
         let name = Bytes::from(name.to_owned());
@@ -295,11 +297,11 @@ impl Gateway {
         }
     }
 
-    /// Makes the new shards what the old ones are, closed by the attempt of that tag, and the bucket's record name them; returns
-    /// the bucket as it is then.
+    /// Makes the new shards equal to the old ones, while the attempt of that tag keeps them closed, and makes the bucket's
+    /// record name the new ones. Returns the bucket afterwards.
     async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket, tag: &str) -> Result<Bucket> {
         match self.wait_without(old, Kind::Pending, FINISH_TIMEOUT).await {
-            // What is pending moves, too.
+            // Pending changes move, too.
             Err(Error::IndexBusy(_)) => {}
             finished => finished?,
         }
@@ -325,8 +327,8 @@ impl Gateway {
         .await
     }
 
-    /// Copies records that the new shards do not have just so; returns the sums of the entries among them by new shard. Fails
-    /// where the attempt of that tag does not keep the new shards closed any more.
+    /// Copies records that the new shards lack or have with another value. Returns the sums of the old shards' entries by
+    /// new shard. Fails if the attempt of that tag no longer keeps the new shards closed.
     async fn copy(&self, old: &Bucket, new: &Bucket, (tag, kinds): (&str, &[Kind])) -> Result<Vec<Stats>> {
         let copied: Vec<BTreeMap<u32, Stats>> = stream::iter(0..old.shards.max(1))
             .map(|shard| self.copy_shard(shard_name(old, shard), new, (tag, kinds)))
@@ -369,7 +371,7 @@ impl Gateway {
         Ok(sums)
     }
 
-    /// Writes those of `records` that a shard does not have just so.
+    /// Writes those of `records` that a shard lacks or has with another value.
     async fn copy_records(&self, shard: &str, tag: &str, mut records: Vec<(Bytes, Bytes)>) -> Result<()> {
         let names = records.iter().map(|(name, _)| name.clone()).collect();
         let there = self.pools.index.omap_get_vals_by_keys(shard, names).await?;
@@ -380,12 +382,12 @@ impl Gateway {
         self.add_records(shard, tag, records).await
     }
 
-    /// Writes records of a new shard that the attempt of that tag keeps closed.
+    /// Writes records of a new shard, which the attempt of that tag must keep closed.
     async fn add_records(&self, shard: &str, tag: &str, records: Vec<(Bytes, Bytes)>) -> Result<()> {
         execute::write(&self.pools.index, shard, reshard::add(tag, records)).await.map(drop)
     }
 
-    /// Removes what was copied and is not in the old shards any more.
+    /// Removes copied records that are no longer in the old shards.
     async fn drop_stale(&self, old: &Bucket, new: &Bucket, tag: &str) -> Result<()> {
         stream::iter((0..new.shards).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |shard| async move {
@@ -424,7 +426,7 @@ impl Gateway {
         }
     }
 
-    /// Has a bucket resharded that has more objects than its shards should have.
+    /// Requests that a bucket is resharded if it has more objects than its shards should have.
     pub(crate) async fn relieve(&self, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         let (objects, _) = self.bucket_usage(&bucket).await?;
@@ -432,7 +434,7 @@ impl Gateway {
         if limit == 0 || objects <= limit * u64::from(bucket.shards.max(1)) {
             return Ok(());
         }
-        // Room for as many again.
+        // Leaves room for as many objects again.
         let wanted = (objects * 2).div_ceil(limit).min(u64::from(self.config.dynamic_shards));
         let wanted = u32::try_from(wanted).unwrap_or(MAX_SHARDS);
         if wanted <= bucket.shards {
@@ -442,7 +444,7 @@ impl Gateway {
     }
 }
 
-/// Reshards buckets that have shards with too many objects, and those that were asked for, as long as the gateway is there.
+/// Reshards buckets with too many objects in a shard, and those for which it was requested, while the gateway exists.
 pub(crate) async fn work(gateway: Weak<Gateway>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;

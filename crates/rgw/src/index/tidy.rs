@@ -1,4 +1,4 @@
-//! Removes evidence and tombstones that nothing needs any more from heads (docs/format/index.md, step 4).
+//! Removes evidence and tombstones that are no longer needed from heads (docs/format/index.md, step 4).
 
 use super::{execute, shard_name};
 use crate::bucket::Bucket;
@@ -13,26 +13,27 @@ use nacre_index::tidy::{self, Work};
 use nacre_types::errno::Errno;
 use std::time::{Duration, Instant};
 
-/// Keys read at a time, and how many of them are tidied at the same time.
+/// Keys per page, and keys tidied concurrently.
 const PAGE: u64 = 256;
 const KEYS: usize = 8;
-/// The lock of who tidies all buckets, and its object in the pool of garbage.
+/// The lock for tidying all buckets, and its object in the pool of garbage.
 const LOCK: &str = "tidy";
 const LOCK_OBJECT: &str = "tidy.0";
-/// How long the lock of a gateway lasts that tidies: so long does one that died hinder others. It is renewed in a third of that.
+/// The duration of the lock of a gateway that tidies. A dead gateway blocks the others for this time. The lock is renewed
+/// after a third of it.
 const LOCK_TIME: Duration = Duration::from_secs(45);
-/// How long it lasts once all is tidied: others need not do the same again.
+/// The duration of the lock after everything is tidied, so that other gateways do not repeat the work.
 const DONE_TIME: Duration = Duration::from_secs(600);
 
 impl Gateway {
-    /// Tidies a key, if that can be done now.
+    /// Tidies a key, if this is possible now.
     pub(crate) async fn tidy_key(&self, id: &str, shard: &str, key: &str) -> Result<()> {
         let index: &IoCtx = &self.pools.index;
         let Some(reply) = execute::read(index, shard, &tidy::read(key)).await? else { return Ok(()) };
         let Work::Remove { head, shard: records } = tidy::work(key, &reply)? else { return Ok(()) };
         let name = head_name_in(id, key);
         let removed = execute::write(&self.pools.data, &name, head).await;
-        // The head's version is another one now.
+        // The head has another version now.
         self.commits.forget(&name);
         match removed {
             Err(error) if error.is_canceled() => return Ok(()),
@@ -45,7 +46,7 @@ impl Gateway {
         }
     }
 
-    /// Tidies keys after their changes were finished. What fails is left to a later scan.
+    /// Tidies keys after their changes were finished. Keys that fail are left to a later scan.
     pub(super) async fn tidy_keys(&self, id: &str, shard: &str, keys: &[String]) {
         stream::iter(keys)
             .for_each_concurrent(KEYS, |key| async move {
@@ -56,13 +57,13 @@ impl Gateway {
             .await;
     }
 
-    /// Tidies all keys of a bucket that can be tidied now.
+    /// Tidies all keys of a bucket for which this is possible now.
     pub(crate) async fn tidy_bucket(&self, bucket: &Bucket) -> Result<()> {
         self.tidy_shards(bucket, None).await.map(drop)
     }
 
-    /// As [`Gateway::tidy_bucket`], under the lock of who tidies all buckets, which was renewed at `renewed`. Returns `false` where
-    /// another gateway has got it.
+    /// Like [`Gateway::tidy_bucket`], but holds the lock for tidying all buckets, which was renewed at `renewed`. Returns
+    /// `false` if another gateway has taken the lock.
     async fn tidy_shards(&self, bucket: &Bucket, mut renewed: Option<&mut Instant>) -> Result<bool> {
         for number in 0..bucket.shards.max(1) {
             let shard = shard_name(bucket, number);
@@ -90,7 +91,7 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Takes the lock of who tidies all buckets, or renews it; `false` if another gateway has it.
+    /// Takes the lock for tidying all buckets, or renews it. Returns `false` if another gateway has it.
     async fn lock_tidying(&self, time: Duration) -> Result<bool> {
         let renew = nacre_types::cls::lock::MAY_RENEW;
         let taken = self.pools.garbage.lock_exclusive(LOCK_OBJECT, LOCK, self.session(), "", time, renew);
@@ -101,7 +102,8 @@ impl Gateway {
         }
     }
 
-    /// Tidies all buckets, unless another gateway does: what was left by finishes that ended before they had tidied.
+    /// Tidies all buckets, unless another gateway does. This handles keys that were finished by gateways that ended before
+    /// they tidied them.
     pub(crate) async fn tidy_all(&self) -> Result<()> {
         let mut renewed = Instant::now();
         if !self.lock_tidying(LOCK_TIME).await? {
@@ -110,7 +112,7 @@ impl Gateway {
         for name in self.buckets().await? {
             match self.bucket(&name).await {
                 Ok(bucket) if !self.tidy_shards(&bucket, Some(&mut renewed)).await? => return Ok(()),
-                // Removed, or its index is being converted: nothing to be tidied.
+                // The bucket was removed, or its index is being converted: there is nothing to tidy.
                 Ok(_) | Err(Error::NoSuchBucket(_) | Error::IndexBusy(_)) => {}
                 Err(error) => tracing::warn!(%error, bucket = name, "rgw: a bucket is not tidied"),
             }

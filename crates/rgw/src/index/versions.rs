@@ -1,4 +1,4 @@
-//! Listing a bucket's versions: the keys as listings have them, and of those with versions what their heads say.
+//! Lists a bucket's versions: the keys as in a listing and, for keys with versions, the versions in their heads.
 
 use super::{ListQuery, Listed};
 use crate::bucket::Bucket;
@@ -8,26 +8,26 @@ use crate::object::Head;
 use futures::stream::{self, StreamExt};
 use std::sync::Arc;
 
-/// Heads asked at the same time.
+/// Heads read concurrently.
 const HEADS: usize = 16;
 
 /// A version as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedVersion {
     pub(crate) key: String,
-    /// Of an object that never had versions only what its index entry has.
+    /// For an object that never had versions, only what its index entry contains.
     pub(crate) head: Head,
-    /// Whether it is the newest one.
+    /// Whether it is the latest version of its key.
     pub(crate) latest: bool,
 }
 
-/// What is there: by key, newer versions first.
+/// The result of a listing: versions by key, newer versions first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VersionListing {
     pub(crate) versions: Vec<ListedVersion>,
-    /// Prefixes of rolled up keys.
+    /// Rolled-up prefixes.
     pub(crate) prefixes: Vec<String>,
-    /// Where there is more: the last key listed and its version, or a prefix and nothing.
+    /// If there is more: the last key listed and its version, or a prefix and an empty text.
     pub(crate) next: Option<(String, String)>,
 }
 
@@ -44,14 +44,14 @@ impl Item {
     }
 }
 
-/// What an entry says of an object without versions.
+/// Returns what an entry says about an object without versions.
 fn plain(listed: Listed) -> Head {
     let Listed { tag, size, mtime_ns, etag, owner, class, .. } = listed;
     Head { tag, size, mtime_ns, etag, owner, class, ..Head::default() }
 }
 
 impl Gateway {
-    /// Lists versions; `after` is the id of one of the key that the query goes on behind: its older versions come first.
+    /// Lists versions. `after` is the id of a version of the key `query.after`; older versions of that key come first.
     pub(crate) async fn list_versions(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -73,7 +73,7 @@ impl Gateway {
                 return Ok(listing);
             }
         }
-        // One more than there is room for, to know whether there is more.
+        // One more than there is room for, to find out whether there is more.
         let room = query.max - listing.versions.len();
         let keys = ListQuery { max: room + 1, markers: true, ..query.clone() };
         let found = self.list(bucket, &keys).await?;

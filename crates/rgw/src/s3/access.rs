@@ -1,7 +1,7 @@
-//! Who a request comes from and whether it may do what it asks.
+//! Identifies the sender of a request and checks whether it may do what it asks for.
 //!
-//! A bucket's list says who may list it and write into it; what else concerns the bucket is its owner's. An object's own
-//! list says who may read it: that is seen when its head is at hand ([`Requester::may_read`]).
+//! A bucket's ACL says who may list the bucket and write into it; other operations on the bucket are its owner's. An
+//! object's own ACL says who may read it. It is checked when the object's head has been read ([`Requester::may_read`]).
 
 use super::acl::GRANT_HEADERS;
 use super::actions::{action_of, version_action_of};
@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Gives signatures' checks the secrets of users' keys.
+/// Provides the secret keys of users to check signatures.
 pub(crate) struct Keys(pub(crate) Arc<Gateway>);
 
 #[async_trait::async_trait]
@@ -44,33 +44,33 @@ impl S3Auth for Keys {
     }
 }
 
-/// Who asks: an anonymous client, or a user whose signature is right.
+/// The sender of a request: an anonymous client, or a user whose signature is valid.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requester {
     user: Option<Arc<User>>,
     /// The role that the user has assumed, and the session's name.
     role: Option<(Arc<Role>, String)>,
-    /// What the session may do at most.
+    /// The session's policy, which limits what it may do.
     limit: Option<Arc<Policy>>,
-    /// The actions that the request was judged by, in the bucket's policy too.
+    /// The actions by which the request was judged, also by the bucket's policy.
     actions: Arc<[String]>,
-    /// A policy allows the request, whatever lists say.
+    /// Whether a policy allows the request, whatever ACLs say.
     allowed: bool,
-    /// What lists of the bucket and its objects count for.
+    /// How far the ACLs of the bucket and its objects apply.
     lists: Lists,
-    /// What conditions of policies may ask for.
+    /// The values of condition keys of policies.
     context: Arc<Context>,
 }
 
-/// What lists count for in a bucket.
+/// How far ACLs apply in a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lists {
-    /// All of them.
+    /// All grants apply.
     #[default]
     Count,
-    /// What they grant to groups does not.
+    /// Grants to groups do not apply.
     WithoutGroups,
-    /// Nothing: all is the bucket's owner's, who asks or not.
+    /// No grant applies: everything is the bucket owner's. The flag says whether the requester is that owner.
     Owner(bool),
 }
 
@@ -78,38 +78,39 @@ enum Lists {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
-    /// By TLS.
+    /// Whether the request came over TLS.
     pub(crate) secure: bool,
 }
 
 impl Requester {
-    /// Who sent a request that went through [`Access`].
+    /// Returns the sender of a request that went through [`Access`].
     pub(crate) fn of<T>(req: &S3Request<T>) -> Requester {
         req.extensions.get::<Requester>().cloned().unwrap_or_default()
     }
 
-    /// The user.
+    /// Returns the user. Fails with AccessDenied for an anonymous client.
     pub(crate) fn user(&self) -> S3Result<&User> {
         self.user.as_deref().ok_or_else(denied)
     }
 
-    /// The id of the user that owns what the request creates; empty for an anonymous client.
+    /// Returns the id of the user that owns what the request creates; empty for an anonymous client.
     pub(crate) fn id(&self) -> &str {
         self.user.as_ref().map_or("", |user| &user.id)
     }
 
-    /// The user, as lists and owners know it. In a role it is none that they know: that may do what policies say.
+    /// Returns the user id for ACLs and owners. `None` for an anonymous client and for an assumed role, which ACLs and
+    /// owners do not know: policies say what it may do.
     pub(crate) fn known(&self) -> Option<&str> {
         self.user.as_ref().filter(|_| self.role.is_none()).map(|user| user.id.as_str())
     }
 
-    /// Who asks, as policies know it.
+    /// Returns the requester as policies identify it.
     fn who(&self) -> Who<'_> {
         let role = self.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
         Who { user: self.user.as_ref().map(|user| user.id.as_str()), role }
     }
 
-    /// Who asks, as topics' policies judge it; `None` for an anonymous client.
+    /// Returns the requester as the policies of topics judge it; `None` for an anonymous client.
     pub(crate) fn caller(&self) -> Option<Caller> {
         Some(Caller {
             assumed: Assumed {
@@ -122,7 +123,8 @@ impl Requester {
         })
     }
 
-    /// Refuses who is not granted `wanted`; an owner may always read and change the list itself.
+    /// Fails with AccessDenied unless `acl` grants `wanted` or a policy allows the request. An owner may always read and
+    /// change the ACL itself.
     pub(crate) fn may(&self, acl: &Acl, owner: &str, wanted: Permission) -> S3Result<()> {
         let own = self.known() == Some(owner) && matches!(wanted, Permission::ReadAcl | Permission::WriteAcl);
         let granted = match self.lists {
@@ -134,10 +136,10 @@ impl Requester {
         if granted || self.allowed { Ok(()) } else { Err(denied()) }
     }
 
-    /// What the bucket's policy, the user's or role's own ones and the session's say of `action` on a resource. Without
-    /// `bucket` that is not asked.
+    /// Evaluates the bucket's policy, the policies of the user or role, and the session's policy for `action` on a
+    /// resource. Without `bucket`, no bucket policy is evaluated.
     fn decide(&self, bucket: Option<&Bucket>, action: &str, resource: &str) -> Decision {
-        // As in radosgw, whatever policies say.
+        // As in radosgw, these users may do everything, whatever policies say.
         if self.user.as_ref().is_some_and(|user| user.admin || user.system) && self.role.is_none() {
             return Decision::Allow;
         }
@@ -163,7 +165,7 @@ impl Requester {
         }
     }
 
-    /// The policies of the user, or of the role that it has assumed.
+    /// Returns the policies of the user, or of the role that it has assumed.
     fn own_policies(&self) -> &[Arc<Policy>] {
         match (&self.role, &self.user) {
             (Some((role, _)), _) => &role.permissions,
@@ -172,15 +174,15 @@ impl Requester {
         }
     }
 
-    /// Whether the decision on what is in `bucket` may depend on an object's tags.
+    /// Returns whether a decision on an object in `bucket` may depend on the object's tags.
     fn depends_on_tags(&self, bucket: &Bucket) -> bool {
         let of_bucket = bucket.policy.as_deref();
         let own = self.own_policies().iter().map(|policy| &**policy);
         of_bucket.into_iter().chain(own).chain(self.limit.as_deref()).any(Policy::asks_for_tags)
     }
 
-    /// The request with the tags of the object, or of its version, that it asks for; those are read where a policy asks about
-    /// them.
+    /// Returns the request with the tags of the object or version that it names. The tags are read only if a policy
+    /// has a condition on tags.
     pub(super) async fn with_tags_of(
         mut self,
         gateway: &Gateway,
@@ -192,7 +194,7 @@ impl Requester {
         }
         let tags = match gateway.head_of_version(bucket, key, version).await {
             Ok(head) => head.tags,
-            // It has none; the operation says so itself.
+            // Without an object there are no tags. The operation reports the error itself.
             Err(
                 Error::NoSuchKey
                 | Error::NoSuchVersion
@@ -205,8 +207,8 @@ impl Requester {
         Ok(self)
     }
 
-    /// The request with the object's head at hand. It is judged again where the object's tags are not those by which it was
-    /// judged before: the object may have been replaced in between.
+    /// Judges the request again if the tags in the object's head differ from the tags by which it was judged before: the
+    /// object may have been replaced in between.
     pub(super) fn seeing(&self, bucket: &Bucket, key: &str, head: &Head) -> S3Result<Requester> {
         if self.actions.is_empty() || !self.depends_on_tags(bucket) {
             return Ok(self.clone());
@@ -220,37 +222,38 @@ impl Requester {
         seeing.asking_all(bucket, &actions, Some(key))
     }
 
-    /// The request as one of several that ask for different versions of different objects.
+    /// Returns the request for `version` of one object, where a request names versions of several objects.
     pub(super) fn for_version(mut self, version: Option<&str>) -> Requester {
         Arc::make_mut(&mut self.context).set_version(version);
         self
     }
 
-    /// The request as one that reads a copy's source, of which `version` is named.
+    /// Returns the request to read `version` of the source of a copy.
     pub(super) fn reading_source(mut self, version: Option<&str>) -> Requester {
         Arc::make_mut(&mut self.context).set_reading(version);
         self
     }
 
-    /// The request as one that gives an object `tags`, whatever its headers say.
+    /// Returns the request to give an object `tags`, whatever its headers say.
     pub(super) fn giving_tags(mut self, tags: &[(String, String)]) -> Requester {
         Arc::make_mut(&mut self.context).set_request_tags(tags);
         self
     }
 
-    /// Who asks, as `action` on `key` of `bucket` is to be judged; fails where a policy refuses it.
+    /// Judges `action` on `key` of `bucket` by policies, and returns the requester with the result. Fails with AccessDenied
+    /// if a policy denies the action.
     pub(crate) fn asking(&self, bucket: &Bucket, action: &str, key: Option<&str>) -> S3Result<Requester> {
         self.asking_all(bucket, &[action], key)
     }
 
-    /// As [`Requester::asking`], of what needs several actions.
+    /// As [`Requester::asking`], for an operation that needs several actions.
     fn asking_all(&self, bucket: &Bucket, actions: &[&str], key: Option<&str>) -> S3Result<Requester> {
         let judged = self.judged(bucket, Some(bucket), actions, key)?;
         let actions = actions.iter().map(|action| (*action).to_owned()).collect();
         Ok(Requester { actions, ..judged })
     }
 
-    /// As [`Requester::asking`], where the bucket's own policy has no say.
+    /// As [`Requester::asking`], without the bucket's own policy.
     fn asking_without_bucket(&self, bucket: &Bucket, action: &str) -> S3Result<Requester> {
         self.judged(bucket, None, &[action], None)
     }
@@ -271,7 +274,7 @@ impl Requester {
             allowed &= match self.decide(policy_of, action, &resource) {
                 Decision::Deny => return Err(denied()),
                 Decision::Allow => true,
-                // A session that is limited may do what the limit allows, and nothing by lists.
+                // A limited session may do only what policies allow; ACLs grant it nothing.
                 Decision::Nothing if self.limit.is_some() => return Err(denied()),
                 Decision::Nothing => false,
             };
@@ -279,7 +282,8 @@ impl Requester {
         Ok(Requester { allowed, ..self.towards(bucket) })
     }
 
-    /// Refuses what concerns no bucket that is there, where policies do not allow it: users may do it, roles what they say.
+    /// Checks an action that concerns no existing bucket. Users may do it unless a policy denies it; a role or a limited
+    /// session needs a policy that allows it.
     fn may_elsewhere(&self, action: &str, resource: &str) -> S3Result<()> {
         self.user()?;
         match self.decide(None, action, resource) {
@@ -289,7 +293,7 @@ impl Requester {
         }
     }
 
-    /// Who asks, with what lists count for in that bucket.
+    /// Returns the requester with how far ACLs apply in the bucket.
     fn towards(&self, bucket: &Bucket) -> Requester {
         let lists = match (bucket.ownership, bucket.public_access.ignore_public_acls) {
             (Ownership::BucketOwnerEnforced, _) => Lists::Owner(self.known() == Some(&bucket.owner)),
@@ -299,22 +303,22 @@ impl Requester {
         Requester { lists, ..self.clone() }
     }
 
-    /// Whether a policy allows what is asked, whatever lists say.
+    /// Returns whether a policy allows the request, whatever ACLs say.
     pub(crate) fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Whether retention that only governs may be overridden.
+    /// Returns whether the requester may override retention in governance mode.
     pub(crate) fn may_bypass(&self, bucket: &Bucket, key: &str) -> S3Result<bool> {
         let asking = self.asking(bucket, "s3:BypassGovernanceRetention", Some(key))?;
         Ok(asking.allowed || self.known() == Some(&bucket.owner))
     }
 
-    /// Refuses who may not do what a write's headers do besides it.
+    /// Fails with AccessDenied if the requester may not do what the headers of a write do in addition to it.
     ///
-    /// Retention and holds bind the bucket's owner: policies must allow them to all others. The list and the tags of an
-    /// object are its own owner's, as if they were set afterwards; policies may refuse them, and to roles, who own
-    /// nothing, must allow them.
+    /// Retention and legal holds bind the bucket's owner, so anyone else needs a policy that allows setting them. The ACL
+    /// and the tags of an object belong to the object's own owner, as if they were set afterwards: policies may deny
+    /// setting them. A role owns nothing, so it needs a policy that allows it.
     fn may_do_besides(&self, bucket: &Bucket, key: &str, headers: &HeaderMap) -> S3Result<()> {
         let is_there = |names: &[&str]| names.iter().any(|name| headers.contains_key(*name));
         for (names, action) in LOCK_HEADERS {
@@ -331,7 +335,7 @@ impl Requester {
         if is_there(&["x-amz-tagging"]) { self.may_tag(bucket, key) } else { Ok(()) }
     }
 
-    /// Who asks to give an object `tags`, as that is to be judged; fails where a policy refuses it.
+    /// As [`Requester::asking`], for giving an object `tags`.
     pub(crate) fn asking_to_tag(
         &self,
         bucket: &Bucket,
@@ -344,7 +348,7 @@ impl Requester {
         asking.asking(bucket, &action.unwrap_or_else(|| action_of(operation)), Some(key))
     }
 
-    /// Refuses who may not give tags to an object that it makes.
+    /// Fails with AccessDenied if the requester may not give tags to an object that it creates.
     pub(super) fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
         let asking = self.asking(bucket, "s3:PutObjectTagging", Some(key))?;
         let is_others = self.role.is_some() || asking.lists == Lists::Owner(false);
@@ -355,44 +359,44 @@ impl Requester {
     pub(super) fn may_copy_tags(&self, bucket: &Bucket, key: &str, versioned: bool) -> S3Result<()> {
         let action = if versioned { "s3:GetObjectVersionTagging" } else { "s3:GetObjectTagging" };
         let asking = self.asking(bucket, action, Some(key))?;
-        // As radosgw does, a list that lets an object be read lets it be copied with its tags.
+        // As in radosgw, an ACL that lets an object be read also lets it be copied with its tags.
         if self.role.is_some() && !asking.allowed { Err(denied()) } else { Ok(()) }
     }
 
-    /// Whether an object, and so its tags, are those of who asks.
+    /// Returns whether the requester owns the object or its bucket, and so the object's tags.
     pub(crate) fn owns(&self, bucket: &Bucket, head: &Head) -> bool {
         let by_lists = bucket.ownership != Ownership::BucketOwnerEnforced;
         self.known().is_some_and(|id| id == bucket.owner || (by_lists && id == head.owner))
     }
 
-    /// Refuses who may not write into a bucket.
+    /// Fails with AccessDenied if the requester may not write into a bucket.
     pub(crate) fn may_write(&self, bucket: &Bucket) -> S3Result<()> {
         self.may(&bucket.acl, &bucket.owner, Permission::Write)
     }
 
-    /// Refuses who may not read an object.
+    /// Fails with AccessDenied if the requester may not read an object.
     pub(crate) fn may_read(&self, head: &Head) -> S3Result<()> {
         self.may(&head.acl, &head.owner, Permission::Read)
     }
 
-    /// Refuses who may not list a bucket.
+    /// Fails with AccessDenied if the requester may not list a bucket.
     pub(crate) fn may_list(&self, bucket: &Bucket) -> S3Result<()> {
         self.may(&bucket.acl, &bucket.owner, Permission::Read)
     }
 
-    /// Refuses who does not own a bucket.
+    /// Fails with AccessDenied unless the requester owns the bucket or a policy allows the request.
     fn must_own(&self, bucket: &Bucket) -> S3Result<()> {
         if self.allowed || self.known() == Some(&bucket.owner) { Ok(()) } else { Err(denied()) }
     }
 }
 
-/// Headers of writes that lock what is written, and what policies call that.
+/// Headers of writes that lock the object, and the policy actions for them.
 const LOCK_HEADERS: [(&[&str], &str); 2] = [
     (&["x-amz-object-lock-mode", "x-amz-object-lock-retain-until-date"], "s3:PutObjectRetention"),
     (&["x-amz-object-lock-legal-hold"], "s3:PutObjectLegalHold"),
 ];
 
-/// The token of temporary credentials: a header or, in an address that was signed, a parameter.
+/// Returns the session token of temporary credentials: a header or, in a presigned URL, a parameter.
 fn token_of(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     if let Some(token) = headers.get("x-amz-security-token") {
         return Some(token.to_str().unwrap_or_default().to_owned());
@@ -405,12 +409,12 @@ fn token_of(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     })
 }
 
-/// The answer to who may not.
+/// Returns the AccessDenied error.
 pub(crate) fn denied() -> S3Error {
     s3_error!(AccessDenied, "Access Denied")
 }
 
-/// The answer where a bucket's owner is suspended.
+/// Returns the error for a bucket whose owner is suspended.
 fn suspended() -> S3Error {
     let mut error =
         S3Error::with_message(S3ErrorCode::Custom("UserSuspended".into()), "the bucket's owner is suspended");
@@ -418,7 +422,8 @@ fn suspended() -> S3Error {
     error
 }
 
-/// Who asks for another one's bucket than it means to is told so, whatever it may do there.
+/// Fails with AccessDenied if the bucket's owner is not the one that the request expects, whatever the requester may do
+/// there.
 fn check_expected_owner(headers: &HeaderMap, bucket: &Bucket) -> S3Result<()> {
     match headers.get("x-amz-expected-bucket-owner") {
         Some(expected) if expected.as_bytes() != bucket.owner.as_bytes() => Err(denied()),
@@ -426,7 +431,8 @@ fn check_expected_owner(headers: &HeaderMap, bucket: &Bucket) -> S3Result<()> {
     }
 }
 
-/// As radosgw does: what a suspended user has made public is so no longer.
+/// Refuses requests to a bucket whose owner is suspended. As in radosgw, what a suspended user has made public is no longer
+/// accessible.
 pub(super) async fn check_owner(gateway: &Gateway, bucket: &Bucket) -> S3Result<()> {
     match gateway.known_user_id(&bucket.owner).await {
         Ok(owner) if owner.suspended => Err(suspended()),
@@ -435,12 +441,12 @@ pub(super) async fn check_owner(gateway: &Gateway, bucket: &Bucket) -> S3Result<
     }
 }
 
-/// Checks every request before it is read further.
+/// Checks every request before it is processed further.
 pub(crate) struct Access(pub(crate) Arc<Gateway>);
 
 impl Access {
-    /// Who sent a form that makes `key` of `bucket`, where that may be; `headers` is what its fields are as headers, and
-    /// `signed` the access key and the token of who signed it.
+    /// Checks that a form may create `key` of `bucket`, and returns its sender. `headers` are the form's fields as headers;
+    /// `signed` is the access key and the token of the signer.
     pub(crate) async fn of_form(
         &self,
         signed: Option<(&str, Option<&str>)>,
@@ -477,8 +483,9 @@ impl Access {
         Ok(requester)
     }
 
-    /// Who sent a request for what a bucket is as a whole, where that may be, and the bucket. For requests that do not go
-    /// through the protocol's own operations; only the bucket's owner, and users that a policy allows it, may send them.
+    /// Checks a request that concerns a bucket as a whole, and returns its sender and the bucket. It is for requests that
+    /// do not go through the protocol's own operations. Only the bucket's owner, and requesters that a policy allows, may
+    /// send them.
     pub(crate) async fn of_bucket<T>(
         &self,
         req: &S3Request<T>,
@@ -517,7 +524,7 @@ impl Access {
         }
     }
 
-    /// Counts a request against what its user and its bucket may do in a minute.
+    /// Counts a request against the rate limits of its user and its bucket. Fails with SlowDown if a limit is exceeded.
     fn count(
         &self,
         user: Option<&User>,
@@ -585,7 +592,7 @@ impl S3Access for Access {
                     S3Path::Object { key, .. } => Some(&**key),
                     _ => None,
                 };
-                // A policy must not lock its bucket's owner out of changing it; each of several keys is judged by itself.
+                // A policy must not lock the bucket's owner out of changing it.
                 let policies = ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy"];
                 let of_owner = policies.contains(&operation) && requester.known() == Some(&bucket.owner);
                 let query = cx.uri().query().unwrap_or_default();
@@ -596,7 +603,7 @@ impl S3Access for Access {
                 if let Some(key) = key.filter(|_| operation != "DeleteObjects") {
                     requester = requester.with_tags_of(&self.0, &bucket, (key, version.as_deref())).await?;
                 }
-                // The first by each of its keys, the other by the tags that it brings.
+                // DeleteObjects judges each of its keys, and PutObjectTagging the tags that it sets.
                 requester = if ["DeleteObjects", "PutObjectTagging"].contains(&operation) {
                     requester.towards(&bucket)
                 } else if of_owner {
@@ -608,7 +615,7 @@ impl S3Access for Access {
                     };
                     let action = action_of(operation);
                     match operation {
-                        // What it says is part of what a read says.
+                        // The attributes are a part of what a read returns.
                         "GetObjectAttributes" => {
                             requester.asking_all(&bucket, &[&action, &action_of("GetObject")], key)?
                         }
@@ -616,7 +623,7 @@ impl S3Access for Access {
                     }
                 };
                 match operation {
-                    // With the object's head at hand.
+                    // These are checked when the object's head has been read.
                     "GetObject"
                     | "HeadObject"
                     | "GetObjectAttributes"
@@ -660,7 +667,7 @@ impl S3Access for Access {
     }
 }
 
-/// The bucket of a request that went through [`Access`].
+/// Returns the bucket of a request that went through [`Access`].
 pub(crate) fn bucket_of<T>(req: &S3Request<T>) -> S3Result<Arc<Bucket>> {
     req.extensions.get::<Arc<Bucket>>().cloned().ok_or_else(|| s3_error!(NoSuchBucket))
 }

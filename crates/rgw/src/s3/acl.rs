@@ -18,10 +18,10 @@ use std::borrow::Cow;
 const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
 const ANY_USER: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
 
-/// The most grants of a list.
+/// The most grants of an ACL.
 const MAX_GRANTS: usize = 100;
 
-/// The headers that grant something each, in the order in which grants are shown.
+/// The headers that grant a permission, in the order in which grants are shown.
 pub(super) const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
     ("x-amz-grant-read", acl::Permission::Read),
     ("x-amz-grant-write", acl::Permission::Write),
@@ -46,7 +46,7 @@ async fn user_of(gateway: &Gateway, id: &str) -> S3Result<acl::Grantee> {
     }
 }
 
-/// The user of that address. All users are looked at: it is asked for when a grant is made, and hardly ever.
+/// Returns the user with the given email address. Reads all users: grants by email address are rare.
 async fn user_by_email(gateway: &Gateway, email: &str) -> S3Result<acl::Grantee> {
     for id in gateway.users().await? {
         match gateway.known_user_id(&id).await {
@@ -61,7 +61,8 @@ async fn user_by_email(gateway: &Gateway, email: &str) -> S3Result<acl::Grantee>
     Err(S3Error::with_message(S3ErrorCode::UnresolvableGrantByEmailAddress, text))
 }
 
-/// The list that a request's headers name, for a thing of `owner`: a canned one, single grants, or else the private one.
+/// Returns the ACL that a request's headers specify for a bucket or object of `owner`: a canned ACL, single grants, or by
+/// default the private ACL.
 pub(super) async fn of_headers(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -98,7 +99,7 @@ pub(super) async fn of_headers(
     }
 }
 
-/// Whose an object is that the request makes, and its list.
+/// Returns the owner and the ACL of an object that a request creates.
 pub(super) async fn of_object(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -120,12 +121,12 @@ pub(super) async fn of_object(
     Ok((requester.id().to_owned(), acl))
 }
 
-/// The answer to who sets a list where lists count for nothing.
+/// Returns the error for setting an ACL in a bucket where ACLs are disabled.
 fn disabled() -> S3Error {
     s3_error!(AccessControlListNotSupported, "The bucket does not allow ACLs")
 }
 
-/// The list of a thing in a bucket as it counts there.
+/// Returns the effective ACL of a bucket or of an object in it.
 fn effective<'a>(bucket: &StoredBucket, acl: &'a Acl) -> Cow<'a, Acl> {
     match bucket.ownership {
         Ownership::BucketOwnerEnforced => Cow::Owned(Acl::private(&bucket.owner)),
@@ -133,12 +134,12 @@ fn effective<'a>(bucket: &StoredBucket, acl: &'a Acl) -> Cow<'a, Acl> {
     }
 }
 
-/// Refuses a list that the bucket's public access block forbids.
+/// Refuses an ACL that the bucket's public access block forbids.
 fn check_public(bucket: &StoredBucket, acl: &Acl) -> S3Result<()> {
     if bucket.public_access.block_public_acls && acl.is_public() { Err(denied()) } else { Ok(()) }
 }
 
-/// The list in a request's body.
+/// Returns the ACL in a request's body, for a bucket or object of `owner`.
 async fn of_policy(gateway: &Gateway, policy: AccessControlPolicy, owner: &str) -> S3Result<Acl> {
     if policy.owner.and_then(|owner| owner.id).is_some_and(|id| id != owner) {
         return Err(denied());
@@ -170,7 +171,7 @@ async fn of_policy(gateway: &Gateway, policy: AccessControlPolicy, owner: &str) 
     Ok(Acl { grants })
 }
 
-/// A list and an owner as answers show them: what groups are granted comes first, as from radosgw.
+/// Converts an ACL and its owner for an answer. As in radosgw, grants to groups come first.
 async fn shown(gateway: &Gateway, acl: &Acl, owner: &str) -> (Option<Vec<Grant>>, Option<Owner>) {
     let users = acl.grants.iter().filter_map(|grant| match &grant.grantee {
         acl::Grantee::User(id) => Some(id.as_str()),
@@ -204,7 +205,7 @@ async fn shown(gateway: &Gateway, acl: &Acl, owner: &str) -> (Option<Vec<Grant>>
 }
 
 impl Protocol {
-    /// The list of a request that sets one.
+    /// Returns the ACL that a request sets. `own` is the owner of the bucket or object.
     async fn set(
         &self,
         headers: &HeaderMap,

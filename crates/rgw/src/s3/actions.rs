@@ -1,8 +1,9 @@
-//! What policies call S3's operations.
+//! The policy actions of S3's operations.
 
 use std::borrow::Cow;
 
-/// What policies call an operation, where it names a version of an object.
+/// Returns the policy action of an operation on a version of an object; `None` if the operation has no separate action for
+/// versions.
 pub(super) fn version_action_of(operation: &str) -> Option<&'static str> {
     Some(match operation {
         "HeadObject" | "GetObject" => "s3:GetObjectVersion",
@@ -17,7 +18,7 @@ pub(super) fn version_action_of(operation: &str) -> Option<&'static str> {
     })
 }
 
-/// What policies call an operation.
+/// Returns the policy action of an operation.
 pub(super) fn action_of(operation: &str) -> Cow<'static, str> {
     let action = match operation {
         "HeadObject" | "GetObject" => "s3:GetObject",

@@ -1,4 +1,4 @@
-//! GetObjectAttributes: parts of what HEAD says, by name.
+//! GetObjectAttributes: returns the attributes of an object that the request names.
 
 use super::access::{Requester, bucket_of};
 use super::checksums::fields;
@@ -11,13 +11,13 @@ use http::{Method, Request, Response, header};
 use s3s::dto::*;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
-/// Whether a request asks for attributes.
+/// Returns whether a request is GetObjectAttributes.
 pub(crate) fn is_asked<B>(request: &Request<B>) -> bool {
     let mut names = request.uri().query().unwrap_or_default().split('&');
     *request.method() == Method::GET && names.any(|pair| pair == "attributes" || pair == "attributes=")
 }
 
-/// An answer with its ETag as S3 writes it here: without quotes, which s3s writes everywhere.
+/// Removes the quotes around the ETag in an answer. S3 writes none here; s3s always writes them.
 pub(crate) fn unquoted(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     let unquoted = body.bytes().and_then(|text| {
@@ -46,7 +46,7 @@ impl Protocol {
         let input = req.input;
         let mut reader = self.readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
         unlock(&self.gateway, &req.headers, &mut reader).await?;
-        // Several in one header have commas between them.
+        // A header may list several names, separated by commas.
         let named: Vec<&str> =
             input.object_attributes.iter().flat_map(|name| name.as_str().split(',')).map(str::trim).collect();
         let known = [
@@ -83,7 +83,7 @@ impl Protocol {
             output.object_parts =
                 Some(GetObjectAttributesParts { total_parts_count: count, ..Default::default() });
         }
-        // As S3 does, they are listed only where they have checksums.
+        // As in S3, parts are listed only if they have checksums.
         let has_checksums = reader.manifest.parts.iter().any(|part| part.checksum.is_some());
         if let Some(listed) = output.object_parts.as_mut().filter(|_| has_checksums) {
             let max = input.max_parts.unwrap_or(MAX_PARTS).clamp(0, MAX_PARTS);

@@ -13,15 +13,15 @@ use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 use std::collections::BTreeMap;
 
-/// Buckets listed where no number is named.
+/// The most buckets in one answer, and the default.
 const DEFAULT_MAX_BUCKETS: i32 = 10_000;
 /// The most tags of a bucket.
 const MAX_BUCKET_TAGS: usize = 50;
 
-/// The region that has no name in answers.
+/// The region whose name answers omit.
 const NAMELESS_REGION: &str = "us-east-1";
 
-/// Refuses a document that is larger than it may be: all of a bucket's are in one record.
+/// Refuses a document that exceeds its size limit. All documents of a bucket are in one record.
 fn check_document(name: &str, text: &str) -> S3Result<()> {
     let most = match name {
         POLICY => 20 << 10,
@@ -36,8 +36,9 @@ fn check_document(name: &str, text: &str) -> S3Result<()> {
     Ok(())
 }
 
-/// The parameter that asks HeadBucket for what there is in the bucket, in whatever many shards, and how many it is said of unasked.
+/// The parameter that asks HeadBucket for the number and size of the bucket's objects, however many shards the bucket has.
 const READ_STATS: &str = "read-stats";
+/// The most shards of a bucket for which HeadBucket reports them without this parameter.
 const SUMMED: u32 = 16;
 
 impl Protocol {
@@ -91,7 +92,8 @@ impl Protocol {
         }
         match self.gateway.create_bucket(name, owner, acl.clone(), documents).await {
             Ok(_) => {}
-            // As in us-east-1, and as radosgw does: who has it already gets it, as it is.
+            // As in us-east-1 and in radosgw, creating a bucket that the requester owns already succeeds if its ACL is the
+            // same.
             Err(crate::Error::BucketIsYours(_)) if self.gateway.known_bucket(name).await?.acl == acl => {}
             Err(crate::Error::BucketIsYours(_)) => return Err(s3_error!(BucketAlreadyExists)),
             Err(error) => return Err(error.into()),
@@ -107,8 +109,8 @@ impl Protocol {
         let bucket_region = Some(self.gateway.config.region.clone());
         let mut response = S3Response::new(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() });
         let mut say = |name: &'static str, number: HeaderValue| drop(response.headers.insert(name, number));
-        // As radosgw does: its older releases always, its newer ones where they are asked to. What there is of the bucket is
-        // said without them while its index moves, for one.
+        // Older releases of radosgw always report the contents, newer ones on request. If they can't be summed up, for
+        // example while the bucket's index moves, the answer omits them.
         let is_asked =
             req.uri.query().is_some_and(|query| query.split('&').any(|pair| pair.starts_with(READ_STATS)));
         if is_asked || bucket.shards <= SUMMED {
@@ -204,7 +206,7 @@ impl Protocol {
         req: S3Request<GetBucketPolicyStatusInput>,
     ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
         let bucket = bucket_of(&req)?;
-        // As radosgw has it: of the list too, and of a bucket without a policy.
+        // As in radosgw, a public ACL counts too, and a bucket without a policy has a status.
         let by_policy = bucket.policy.as_ref().is_some_and(|policy| policy.is_public());
         let policy_status = Some(PolicyStatus { is_public: Some(by_policy || bucket.acl.is_public()) });
         answer(GetBucketPolicyStatusOutput { policy_status })
@@ -218,7 +220,7 @@ impl Protocol {
         check_document(POLICY, &input.policy)?;
         let malformed = |text: String| s3_error!(MalformedPolicy, "{text}");
         let policy = Policy::read(&input.policy, &input.bucket).map_err(malformed)?;
-        // One that asked for what is never known would protect less than it says.
+        // A policy with a condition on an unsupported key would protect less than it says.
         if let Some(key) = policy.keys().find(|key| !is_known_key(key)) {
             return Err(malformed(format!("conditions can't ask for {key}")));
         }

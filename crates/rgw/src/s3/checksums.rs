@@ -1,4 +1,4 @@
-//! Checksums that come with data or are asked for: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, and Content-MD5.
+//! Checksums that are sent with data or requested: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, and Content-MD5.
 
 use crate::error::Error;
 use crate::object::multipart::MAX_PART_BYTES;
@@ -10,7 +10,7 @@ use s3s::checksum::ChecksumHasher;
 use s3s::dto::{Checksum, ChecksumType};
 use s3s::{S3Result, TrailingHeaders, s3_error};
 
-/// The checksum that comes with data.
+/// The checksum that a request sends or asks for, and its Content-MD5.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     algorithm: Option<&'static str>,
@@ -21,12 +21,12 @@ pub(super) struct Sent {
 
 const ALGORITHMS: [&str; 5] = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"];
 
-/// The algorithm of that name, in whatever case.
+/// Returns the algorithm with the given name, ignoring case.
 pub(super) fn algorithm_of(name: &str) -> Option<&'static str> {
     ALGORITHMS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Bytes of an algorithm's value.
+/// Returns the length of an algorithm's value, in bytes.
 fn length_of(algorithm: &str) -> usize {
     match algorithm {
         "CRC32" | "CRC32C" => 4,
@@ -40,7 +40,7 @@ fn is_base64_of(text: &str, bytes: usize) -> bool {
     STANDARD.decode(text).is_ok_and(|decoded| decoded.len() == bytes)
 }
 
-/// The field of `sums` that an algorithm's value is in.
+/// Returns the field of `sums` for the value of an algorithm.
 pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Option<String> {
     match algorithm {
         "CRC32" => &mut sums.checksum_crc32,
@@ -51,7 +51,7 @@ pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Opti
     }
 }
 
-/// A stored checksum in the fields of S3's answers.
+/// Converts a stored checksum to the fields of S3's answers.
 pub(super) fn fields(stored: Option<&StoredChecksum>) -> Checksum {
     let mut sums = Checksum::default();
     if let Some(stored) = stored {
@@ -63,14 +63,14 @@ pub(super) fn fields(stored: Option<&StoredChecksum>) -> Checksum {
 }
 
 impl Sent {
-    /// What headers say; trailers have their say when the body was read.
+    /// Reads the checksum in the headers. [`Sent::check`] reads the trailers, after the body.
     pub(super) fn of(
         headers: &HeaderMap,
         trailer: Option<TrailingHeaders>,
         md5: Option<String>,
     ) -> S3Result<Sent> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // An empty one, too, is none of any data.
+        // An empty value is not the digest of any data.
         if text("content-md5").is_some_and(|md5| !is_base64_of(md5, 16)) {
             return Err(s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."));
         }
@@ -102,13 +102,13 @@ impl Sent {
         Ok(sent)
     }
 
-    /// What is summed up by `algorithm`, and compared with nothing.
+    /// A checksum that is computed by `algorithm` and compared with nothing.
     pub(super) fn by(algorithm: &str) -> Sent {
         Sent { algorithm: algorithm_of(algorithm), ..Sent::default() }
     }
 
-    /// For a part of an upload whose checksums are by `algorithm`, if it has any: that is taken where the request names none,
-    /// and no other one.
+    /// Adapts the checksum to an upload whose parts have checksums by `algorithm`; empty if they have none. The upload's
+    /// algorithm applies if the request names none. Fails if the request names another one.
     pub(super) fn of_part(mut self, algorithm: &str) -> S3Result<Sent> {
         match (algorithm_of(algorithm), self.algorithm) {
             (Some(expected), Some(named)) if expected != named => {
@@ -124,7 +124,7 @@ impl Sent {
         Ok(self)
     }
 
-    /// A body that is summed up as it is read.
+    /// Returns a body that computes the checksum while it is read.
     pub(super) fn body(&self, source: Source) -> Body {
         use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
         let mut hasher = ChecksumHasher::default();
@@ -139,7 +139,8 @@ impl Sent {
         Body::new(source, MAX_PART_BYTES, hasher)
     }
 
-    /// Compares what was sent with what was read: ETag and checksum to be stored.
+    /// Compares the sent checksums with the computed ones, and returns the ETag and the checksum to store. Fails with
+    /// [`Error::BadDigest`] if they differ.
     pub(super) fn check(self, digests: Digests) -> crate::Result<(String, Option<StoredChecksum>)> {
         let Digests { md5, mut checksums } = digests;
         if self.md5.is_some_and(|sent| sent != STANDARD.encode(md5)) {

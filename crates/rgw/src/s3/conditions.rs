@@ -1,4 +1,4 @@
-//! What the conditions of policies may ask about a request: the values of their keys.
+//! The condition keys of policies, and their values for a request.
 
 use super::access::Peer;
 use super::tagging::tags_of_header;
@@ -10,18 +10,18 @@ use s3s::{S3Result, s3_error};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Values by their keys, in lower case.
+/// Values of condition keys. The keys are in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context(BTreeMap<String, Vec<String>>);
 
-/// Headers that conditions may ask for, and by which keys.
+/// Headers and the condition keys that refer to them.
 const HEADER_KEYS: [(&str, &str); 4] = [
     ("referer", "aws:referer"),
     ("user-agent", "aws:useragent"),
     ("x-amz-copy-source", "s3:x-amz-copy-source"),
     ("x-amz-content-sha256", "s3:x-amz-content-sha256"),
 ];
-/// Headers that say how something is written.
+/// Headers that describe a write, and the condition keys that refer to them.
 const WRITE_KEYS: [(&str, &str); 15] = [
     ("x-amz-acl", "s3:x-amz-acl"),
     ("x-amz-metadata-directive", "s3:x-amz-metadata-directive"),
@@ -39,7 +39,7 @@ const WRITE_KEYS: [(&str, &str); 15] = [
     ("x-amz-object-lock-legal-hold", "s3:object-lock-legal-hold"),
     ("x-amz-object-ownership", "s3:x-amz-object-ownership"),
 ];
-/// Parameters that conditions may ask for, and by which keys.
+/// Query parameters and the condition keys that refer to them.
 const QUERY_KEYS: [(&str, &str); 4] = [
     ("prefix", "s3:prefix"),
     ("delimiter", "s3:delimiter"),
@@ -48,9 +48,9 @@ const QUERY_KEYS: [(&str, &str); 4] = [
 ];
 const VERSION: &str = "versionId";
 const VERSION_KEY: &str = "s3:versionid";
-/// The keys of the tags that a request gives an object.
+/// The condition key for the keys of the tags that a request gives an object.
 const REQUEST_TAG_KEYS: &str = "s3:requestobjecttagkeys";
-/// What conditions may ask for besides.
+/// All other condition keys.
 const OTHER_KEYS: [&str; 10] = [
     REQUEST_TAG_KEYS,
     "aws:securetransport",
@@ -64,7 +64,7 @@ const OTHER_KEYS: [&str; 10] = [
     "s3:signatureversion",
 ];
 
-/// Whether conditions may ask for a key, in lower case.
+/// Returns whether a condition key, in lower case, is supported.
 pub(crate) fn is_known_key(key: &str) -> bool {
     let known = HEADER_KEYS.iter().chain(&WRITE_KEYS).chain(&QUERY_KEYS);
     OTHER_KEYS.contains(&key)
@@ -74,21 +74,21 @@ pub(crate) fn is_known_key(key: &str) -> bool {
             .any(|prefix| key.len() > prefix.len() && key.starts_with(prefix))
 }
 
-/// A name or value of a query, as the protocol understands it.
+/// Decodes a name or a value of a query as the protocol does.
 fn decoded(text: &str) -> String {
     let text = text.replace('+', " ");
     urlencoding::decode(&text).map_or_else(|_| text.clone(), |text| text.into_owned())
 }
 
-/// The version that a query names. The protocol refuses a query that names two.
+/// Returns the version that a query names. The protocol refuses a query that names two.
 pub(super) fn version_of_query(query: &str) -> Option<String> {
-    // However it is written: what is asked for must be what is judged.
+    // The name is decoded before the comparison: policies must judge the version that the protocol uses.
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let mut named = pairs.filter(|(name, _)| decoded(name) == VERSION);
     named.next().map(|(_, value)| decoded(value))
 }
 
-/// Whether the tags in a request's headers become those of an object.
+/// Returns whether the tags in a request's headers become the tags of an object.
 pub(super) fn gives_tags(operation: &str, headers: &HeaderMap) -> bool {
     let replaces =
         || headers.get("x-amz-tagging-directive").is_some_and(|said| said.as_bytes() == b"REPLACE");
@@ -99,8 +99,8 @@ pub(super) fn gives_tags(operation: &str, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Refuses `response-*` parameters, which a request without a signature must not have: anybody could make links to a public
-/// object that give it another type or name.
+/// Refuses `response-*` parameters, which a request without a signature must not have: anybody could make links that show a
+/// public object with another type or name.
 pub(super) fn check_overrides(query: &str) -> S3Result<()> {
     const OVERRIDES: [&str; 6] = [
         "response-cache-control",
@@ -121,7 +121,8 @@ pub(super) fn check_overrides(query: &str) -> S3Result<()> {
 }
 
 impl Context {
-    /// Of a request with these headers and this query, from `peer`, by a user or by a role that it has assumed.
+    /// Builds the context of a request from its headers, its query, its `peer`, and the user or the role that the user has
+    /// assumed.
     pub(crate) fn of(
         headers: &HeaderMap,
         query: &str,
@@ -180,7 +181,7 @@ impl Context {
         context
     }
 
-    /// The values of a key in lower case; none where the request has none.
+    /// Returns the values of a key, which is in lower case; empty if the request has none.
     pub(crate) fn get(&self, key: &str) -> Vec<String> {
         self.0.get(key).cloned().unwrap_or_default()
     }
@@ -190,7 +191,7 @@ impl Context {
         self.0.insert(key.to_owned(), vec![value.to_owned()]);
     }
 
-    /// Sets the tags that the request gives an object, and no others.
+    /// Replaces the tags that the request gives an object.
     pub(super) fn set_request_tags(&mut self, tags: &[(String, String)]) {
         self.0.retain(|name, _| !name.starts_with(REQUEST_TAG) && name != REQUEST_TAG_KEYS);
         self.set_tags(REQUEST_TAG, tags);
@@ -199,20 +200,20 @@ impl Context {
         }
     }
 
-    /// Sets the tags of the object that the request asks for, and no others.
+    /// Replaces the tags of the object that the request names.
     pub(super) fn set_existing_tags(&mut self, tags: &[(String, String)]) {
         self.0.retain(|name, _| !name.starts_with(EXISTING_TAG));
         self.set_tags(EXISTING_TAG, tags);
     }
 
-    /// Keys of conditions do not tell capital letters from small ones; keys of tags do. So a key may have several values.
+    /// Adds tags. Condition keys are case-insensitive and keys of tags are not, so a condition key may have several values.
     fn set_tags(&mut self, prefix: &str, tags: &[(String, String)]) {
         for (key, value) in tags {
             self.0.entry(format!("{prefix}{}", key.to_lowercase())).or_default().push(value.clone());
         }
     }
 
-    /// Sets the version that is asked for.
+    /// Sets the version that the request names.
     pub(super) fn set_version(&mut self, version: Option<&str>) {
         match version {
             Some(version) => drop(self.0.insert(VERSION_KEY.to_owned(), vec![version.to_owned()])),
@@ -220,8 +221,8 @@ impl Context {
         }
     }
 
-    /// Keeps only the values that concern reading a copy's source: removes those of what the request writes, of tags and of
-    /// the destination's version.
+    /// Keeps only the values that apply to reading the source of a copy. Removes the values of write headers and of tags,
+    /// and sets the version to the source's.
     pub(super) fn set_reading(&mut self, version: Option<&str>) {
         self.0.retain(|name, _| !WRITE_KEYS.iter().any(|(_, key)| key == name));
         self.set_request_tags(&[]);

@@ -18,10 +18,10 @@ use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
 
 const STORAGE_CLASS: &str = "x-amz-storage-class";
-/// What a copy never takes from its source.
+/// A header that a copy never takes from its source.
 const REDIRECT: &str = "x-amz-website-redirect-location";
 
-/// The headers of a copy that keeps its source's, but for what only the request can say.
+/// Returns the headers of a copy that keeps the metadata of its source. The redirect location comes from the request only.
 fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, String)> {
     let is_own = |name: &str| name == REDIRECT;
     let copied = source.headers.iter().filter(|(name, _)| !is_own(name)).cloned();
@@ -29,8 +29,9 @@ fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, St
 }
 
 impl Protocol {
-    /// Opens the source of a copy and checks the copy's conditions; also returns the id of its version where it has versions.
-    /// Policies judge the source by its own tags. With `with_tags` the copy gets these tags, which needs permission to read them.
+    /// Opens the source of a copy and checks the copy's conditions. Also returns the id of the source's version if its
+    /// bucket has versions. Policies judge the source by its own tags. With `with_tags` the copy gets these tags, which
+    /// needs permission to read them.
     pub(super) async fn copy_source(
         &self,
         requester: &Requester,
@@ -52,7 +53,7 @@ impl Protocol {
         let reading = reading.with_tags_of(&self.gateway, &bucket, (key, version)).await?;
         let reading = reading.asking(&bucket, action, Some(key))?;
         let reader = match self.readable(&reading, &bucket, key, version).await {
-            // Not the request's own method, but what it names.
+            // MethodNotAllowed would refer to the request's own method, but the source is at fault.
             Err(error) if *error.code() == S3ErrorCode::MethodNotAllowed => {
                 return Err(s3_error!(
                     InvalidRequest,
@@ -70,7 +71,7 @@ impl Protocol {
         let (if_match, if_none_match, if_modified_since, if_unmodified_since) = conditions;
         let conditions = ReadConditions { if_match, if_none_match, if_modified_since, if_unmodified_since };
         match conditions.check(&reader.head) {
-            // A copy has no 304.
+            // A copy is not answered with 304.
             Err(error) if *error.code() == S3ErrorCode::NotModified => Err(s3_error!(PreconditionFailed)),
             checked => checked.map(|()| (reader, read)),
         }
@@ -93,7 +94,7 @@ impl Protocol {
         let source = (&input.copy_source, &req.headers, !retagged);
         let (reader, read) = self.copy_source(&requester, source, conditions).await?;
         if !retagged && !reader.head.tags.is_empty() {
-            // The copy is given tags, as if the request named them.
+            // The copy gets the source's tags, which are judged as if the request named them.
             let requester = requester.clone().giving_tags(&reader.head.tags);
             requester.asking(&bucket, "s3:PutObject", Some(&input.key))?.may_write(&bucket)?;
             requester.may_tag(&bucket, &input.key)?;
@@ -109,7 +110,7 @@ impl Protocol {
             if **bucket == *input.bucket && **key == *input.key);
         let changes = [STORAGE_CLASS, REDIRECT, MANAGED, "x-amz-server-side-encryption-customer-algorithm"];
         let class = asked_class(&req.headers)?;
-        // As in S3, naming the class that the object has is enough: programs touch objects so.
+        // As in S3, naming the storage class that the object already has is enough: programs use it to touch objects.
         let changed = replaced || changes.iter().any(|name| req.headers.contains_key(*name));
         if onto_itself && !changed {
             return Err(s3_error!(

@@ -1,4 +1,5 @@
-//! What buckets could have elsewhere and have not here: answered as S3 answers of a bucket that does not use it.
+//! Configurations of buckets that S3 has and this gateway lacks. Requests are answered as S3 answers for a bucket that does
+//! not use the feature.
 
 use super::access::bucket_of;
 use super::{Protocol, answer};
@@ -29,7 +30,7 @@ impl Protocol {
     ) -> S3Result<S3Response<PutBucketLoggingOutput>> {
         bucket_of(&req)?;
         match req.input.bucket_logging_status.logging_enabled {
-            // Taken back, what never was.
+            // Disabling logging succeeds, since it is never enabled.
             None => answer(PutBucketLoggingOutput::default()),
             Some(_) => Err(s3_error!(
                 NotImplemented,

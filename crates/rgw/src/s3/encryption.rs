@@ -1,5 +1,5 @@
-//! Encryption as requests ask for it: SSE-C with a key that comes with each request, SSE-S3 with the cluster's, and buckets'
-//! defaults.
+//! Server-side encryption as requests specify it: SSE-C with a key in each request, SSE-S3 with the cluster's key, and the
+//! default encryption of buckets.
 
 use super::access::{Peer, bucket_of};
 use super::{Protocol, answer};
@@ -15,21 +15,21 @@ use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-/// The only algorithm.
+/// The only supported algorithm.
 const AES256: &str = "AES256";
 pub(super) const MANAGED: &str = "x-amz-server-side-encryption";
 const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
-/// What only goes with a KMS.
+/// Headers that are valid only with a KMS.
 const KMS: [&str; 2] = [KMS_KEY, "x-amz-server-side-encryption-context"];
 const CUSTOMER: &str = "x-amz-server-side-encryption-customer-";
-/// What headers begin with that concern the source of a copy.
+/// The prefix of the headers with the key for the source of a copy.
 const COPY_CUSTOMER: &str = "x-amz-copy-source-server-side-encryption-customer-";
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Refuses keys that others may have read on their way, where that is `required`.
+/// If `required`, refuses customer-provided keys that arrive over a connection that is neither TLS nor loopback.
 pub(super) fn check_secrecy(required: bool, headers: &HeaderMap, peer: Option<&Peer>) -> S3Result<()> {
     let is_safe = peer.is_some_and(|peer| peer.secure || peer.address.to_canonical().is_loopback());
     let mut names = headers.keys().map(HeaderName::as_str);
@@ -44,7 +44,7 @@ pub(super) fn check_secrecy(required: bool, headers: &HeaderMap, peer: Option<&P
     Ok(())
 }
 
-/// The key that comes with a request, by the headers of that prefix.
+/// Returns the customer-provided key in the headers with the given prefix; `None` without one.
 fn customer_key(headers: &HeaderMap, prefix: &str) -> S3Result<Option<Secret>> {
     let header = |name: &str| text(headers, &format!("{prefix}{name}"));
     let (algorithm, key, md5) = match (header("algorithm"), header("key"), header("key-md5")) {
@@ -76,7 +76,7 @@ fn customer_key(headers: &HeaderMap, prefix: &str) -> S3Result<Option<Secret>> {
     Ok(Some(Secret::new(Holder::Customer, bytes)))
 }
 
-/// Refuses what only a write says.
+/// Refuses a header that is valid only on writes.
 pub(super) fn check_read(headers: &HeaderMap) -> S3Result<()> {
     if headers.contains_key(MANAGED) {
         return Err(s3_error!(InvalidArgument, "{MANAGED} is not for requests that read"));
@@ -95,7 +95,8 @@ fn check_managed(algorithm: &str) -> S3Result<()> {
     }
 }
 
-/// How the data of a request is to be encrypted, if it is.
+/// Returns how to encrypt the data of a write, and the secret: as the request says, or else by the bucket's default. `None`
+/// if the data is not encrypted.
 pub(super) async fn asked_encryption(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -114,7 +115,7 @@ pub(super) async fn asked_encryption(
             }
             gateway.cluster_secret().await?
         }
-        // A request that names a key of a KMS wants one.
+        // A request with a KMS header asks for encryption by a KMS.
         (None, None) if KMS.iter().any(|name| headers.contains_key(*name)) => {
             return Err(s3_error!(NotImplemented, "there is no KMS; AES256 is"));
         }
@@ -125,7 +126,7 @@ pub(super) async fn asked_encryption(
     Ok(Some((encryption, secret)))
 }
 
-/// The secret that a part's data is encrypted under, as its upload says.
+/// Returns the secret for a part's data; `None` if its upload is not encrypted.
 pub(super) async fn secret_of_upload(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -155,7 +156,7 @@ async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) ->
     };
     if let Some(encryption) = &head.encryption {
         match secret.check(encryption) {
-            // Not the client's fault where the key is the cluster's.
+            // A wrong cluster key is a fault of the server, not of the client.
             Err(Error::WrongKey) if *secret.holder() == Holder::Customer => {
                 return Err(Error::WrongKey.into());
             }
@@ -166,13 +167,14 @@ async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) ->
     Ok(Some(secret))
 }
 
-/// Gives a reader what its object is decrypted with; refuses who has it not.
+/// Sets the secret that a reader decrypts its object with. Fails if the request's key does not match the object's
+/// encryption.
 pub(super) async fn unlock(gateway: &Gateway, headers: &HeaderMap, reader: &mut Reader) -> S3Result<()> {
     reader.secret = secret_for(gateway, &reader.head, customer_key(headers, CUSTOMER)?).await?;
     Ok(())
 }
 
-/// As [`unlock`], by the headers that concern the source of a copy.
+/// As [`unlock`], with the headers for the source of a copy.
 pub(super) async fn unlock_source(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -182,7 +184,7 @@ pub(super) async fn unlock_source(
     Ok(())
 }
 
-/// An answer that says how its object is encrypted. `headers` are the request's.
+/// Adds the headers that describe an object's encryption to an answer. `headers` are the request's.
 pub(super) fn told<T>(
     mut response: S3Response<T>,
     encryption: Option<&Encryption>,
@@ -240,7 +242,7 @@ impl Protocol {
         let default = rule.apply_server_side_encryption_by_default.as_ref();
         let default = default.ok_or_else(|| s3_error!(MalformedXML, "a rule without default"))?;
         check_managed(default.sse_algorithm.as_str())?;
-        // It fails here rather than with every write.
+        // If the cluster's key can't be used, this request fails instead of every later write.
         self.gateway.cluster_secret().await?;
         self.set_document(&bucket.name, ENCRYPTION, Some(format!("\"{AES256}\""))).await?;
         answer(PutBucketEncryptionOutput::default())

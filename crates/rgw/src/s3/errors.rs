@@ -4,15 +4,15 @@ use crate::error::{BodyFault, Error};
 use nacre_types::errno::Errno;
 use s3s::{S3Error, S3ErrorCode};
 
-/// The texts that clients get for faults of the server.
+/// Messages for clients about faults of the server.
 const INTERNAL: &str = "We encountered an internal error. Please try again.";
 const UNAVAILABLE: &str = "Service is unable to handle request.";
 const SLOW_DOWN: &str = "Please reduce your request rate.";
 
-/// Logs an error that is answered with a status of the 5xx class: operators read what happened, clients do not.
+/// Logs an error that is answered with a 5xx status. Operators find the details in the log; clients get a generic message.
 pub(crate) fn log_fault(error: &Error) {
     match error {
-        // Load, and conflicts that pass.
+        // Overload and transient conflicts.
         Error::IndexBusy(_) | Error::Contended(_) | Error::QueueFull(_) => {
             tracing::debug!(%error, "rgw: a request is refused");
         }
@@ -40,7 +40,7 @@ impl From<Error> for S3Error {
             Error::ExpiredToken => Code::ExpiredToken,
             Error::NoSuchRole(_) | Error::LimitExceeded(_) => Code::InvalidArgument,
             Error::NoSuchMetadata(_) => Code::NoSuchKey,
-            // As S3 answers a configuration whose destination it can't use.
+            // S3 answers this to a configuration whose destination it can't use.
             Error::NoSuchTopic(_) => Code::InvalidArgument,
             Error::Topic(error) => {
                 Code::from_bytes(error.s3_code().as_bytes()).unwrap_or(Code::InvalidArgument)
@@ -103,7 +103,7 @@ impl From<Error> for S3Error {
     }
 }
 
-/// What an answer says of a delete marker that was to be read.
+/// Returns the headers of the answer to a read of a delete marker.
 fn marker_headers(version: &str, mtime_ns: u64) -> http::HeaderMap {
     let mut headers = http::HeaderMap::new();
     headers.insert("x-amz-delete-marker", http::HeaderValue::from_static("true"));

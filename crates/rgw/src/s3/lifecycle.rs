@@ -1,4 +1,4 @@
-//! Lifecycle's rules as buckets' owners set them, and what answers say of them.
+//! Operations on the lifecycle rules of buckets, and the expiration that answers report.
 
 use super::access::bucket_of;
 use super::{Protocol, answer, timestamp};
@@ -9,8 +9,8 @@ use crate::object::Head;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-/// What objects are too small for transitions where a configuration does not say: the default, of which Terraform waits to be
-/// told. As in Ceph objects of all sizes move; filters tell sizes.
+/// Returns the minimum size for transitions that answers report. It is S3's default, because Terraform waits until it reads
+/// this value. As in Ceph, objects of all sizes move; filters of rules can restrict sizes.
 fn minimum() -> Option<TransitionDefaultMinimumObjectSize> {
     Some(TransitionDefaultMinimumObjectSize::from_static(
         TransitionDefaultMinimumObjectSize::ALL_STORAGE_CLASSES_128K,
@@ -56,14 +56,15 @@ impl Protocol {
         for class in rules.classes() {
             self.gateway.check_class(class).await?;
         }
-        // Who names none is given one.
+        // A rule without an id gets a generated one.
         for rule in &mut configuration.rules {
             if rule.id.as_deref().is_none_or(str::is_empty) {
                 rule.id = Some(self.gateway.tag());
             }
         }
         let text = serde_json::to_string(&configuration).map_err(|error| s3_error!(error, InternalError))?;
-        // Listed before, so that rules are never without a worker; and again, because the worker unlists a bucket without rules.
+        // The bucket is listed before the change, so that rules are never without a worker. It is listed again afterwards,
+        // because the worker unlists a bucket without rules.
         self.gateway.note_lifecycle(&bucket, true).await?;
         self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
         self.gateway.note_lifecycle(&bucket, true).await?;
@@ -85,7 +86,7 @@ impl Protocol {
         Ok(response)
     }
 
-    /// When an object goes by its bucket's rules, as answers say it.
+    /// Returns when an object expires by its bucket's rules, and by which rule, in the format of answers.
     pub(super) fn expiration_of(&self, bucket: &Bucket, key: &str, head: &Head) -> Option<String> {
         let rules = bucket.lifecycle.as_ref()?;
         let (due_ns, rule) = rules.expiration(key, head, DAY)?;

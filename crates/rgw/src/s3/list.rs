@@ -1,4 +1,4 @@
-//! Listing objects.
+//! Operations that list objects.
 
 use super::access::bucket_of;
 use super::object::shown_class;
@@ -15,7 +15,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 /// The most keys in one answer.
 const MAX_KEYS: i32 = 1000;
 
-/// How names are written in an answer.
+/// The encoding of names in an answer.
 pub(super) struct Names {
     url: bool,
 }
@@ -45,7 +45,7 @@ impl Names {
         out
     }
 
-    /// Entries as objects, with their owners where these are given.
+    /// Converts index entries to S3's objects, with their owners if these are given.
     fn objects(&self, entries: Vec<(String, Listed)>, owners: Option<&Owners>) -> Vec<Object> {
         let object = |(key, entry): (String, Listed)| Object {
             key: Some(self.write(key)),
@@ -68,12 +68,12 @@ async fn owners_of(gateway: &Gateway, entries: &[(String, Listed)]) -> Owners {
     Owners::find(gateway, distinct(entries.iter().map(|(_, entry)| entry.owner.as_str()))).await
 }
 
-/// A delimiter as answers repeat it: an empty one is none.
+/// Returns the delimiter for an answer. An empty delimiter is omitted.
 pub(super) fn said(delimiter: Option<String>) -> Option<String> {
     delimiter.filter(|delimiter| !delimiter.is_empty())
 }
 
-/// What radosgw's clients may ask for besides goes without groups.
+/// Refuses radosgw's parameter `allow-unordered` together with a delimiter.
 pub(super) fn check_unordered<T>(req: &S3Request<T>, delimiter: Option<&str>) -> S3Result<()> {
     let mut pairs = req.uri.query().unwrap_or_default().split('&');
     let unordered = pairs.any(|pair| pair.eq_ignore_ascii_case("allow-unordered=true"));
@@ -91,7 +91,7 @@ pub(super) fn check_max(max: Option<i32>) -> S3Result<i32> {
     }
 }
 
-/// A continuation token: where to go on, and whether that is a rolled up prefix.
+/// Encodes a continuation token: the name after which the listing continues, and whether the name is a common prefix.
 fn token(next: &(String, bool)) -> String {
     URL_SAFE_NO_PAD.encode([&[u8::from(next.1)], next.0.as_bytes()].concat())
 }
@@ -116,7 +116,7 @@ impl Protocol {
         let marker = input.marker.clone().unwrap_or_default();
         let query = ListQuery {
             prefix: input.prefix.clone().unwrap_or_default(),
-            // A marker that is a rolled up prefix is the last thing of an answer before.
+            // A marker that ends with the delimiter is the common prefix at the end of the previous page.
             after_group: !delimiter.is_empty() && marker.ends_with(&delimiter),
             after: marker,
             delimiter,
@@ -131,7 +131,7 @@ impl Protocol {
             marker: Some(names.write(input.marker.unwrap_or_default())),
             max_keys: Some(max),
             is_truncated: Some(next.is_some()),
-            // S3 tells it only where a delimiter was named; otherwise it is the last key.
+            // S3 returns it only with a delimiter; without one, the marker is the last key.
             next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|(name, _)| names.write(name)),
             contents: Some(names.objects(entries, Some(&owners))),
             common_prefixes: Some(names.prefixes(prefixes)),
@@ -150,7 +150,7 @@ impl Protocol {
         let input = req.input;
         let (names, max) = (Names::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let (after, after_group) = match &input.continuation_token {
-            // An empty one is that of the first page.
+            // An empty token stands for the first page.
             Some(token) if !token.is_empty() => of_token(token)?,
             _ => (input.start_after.clone().unwrap_or_default(), false),
         };

@@ -1,4 +1,4 @@
-//! Object lock: versions that must not be removed before a time, or until a hold is taken back.
+//! Object lock: retention keeps a version from being removed before a date, and a legal hold until the hold is removed.
 
 use super::access::{Requester, bucket_of};
 use super::{Protocol, answer, timestamp};
@@ -13,14 +13,14 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::time::Duration;
 
 const DAY_NS: u64 = Duration::from_secs(24 * 3600).as_nanos() as u64;
-/// What a year is to a bucket's default.
+/// Days per year of a bucket's default retention.
 const YEAR_DAYS: u64 = 365;
-/// The longest default, in days and in years.
+/// The longest default retention, in days and in years.
 const MAX_DAYS: i32 = 36_500;
 const MAX_YEARS: i32 = 100;
 
 impl Head {
-    /// Refuses a removal that object lock forbids; `bypass` overrides what is only governed.
+    /// Refuses a removal that object lock forbids; `bypass` overrides retention in governance mode.
     pub(crate) fn check_lock(&self, bypass: bool) -> crate::Result<()> {
         let retained = self
             .retention
@@ -38,7 +38,7 @@ fn nanoseconds(date: &Timestamp) -> S3Result<u64> {
     u64::try_from(date.unix_timestamp_nanos()).map_err(|_| s3_error!(InvalidArgument, "a date before 1970"))
 }
 
-/// Whether a mode is that of compliance.
+/// Returns whether a retention mode is COMPLIANCE. Fails for an unknown mode.
 fn is_compliance(mode: &str) -> S3Result<bool> {
     match mode {
         ObjectLockMode::COMPLIANCE => Ok(true),
@@ -55,7 +55,7 @@ fn future(compliance: bool, until: &Timestamp) -> S3Result<Retention> {
     Ok(Retention { compliance, until_ns })
 }
 
-/// What a write asks for of object lock, or else its bucket's default.
+/// Returns the retention and the legal hold of a write. Without a retention in the request, the bucket's default applies.
 pub(super) fn asked_lock(
     bucket: &Bucket,
     mode: Option<&ObjectLockMode>,
@@ -88,7 +88,7 @@ pub(super) fn asked_lock(
     Ok((asked.or(default), hold.is_some_and(|hold| hold.as_str() == ObjectLockLegalHoldStatus::ON)))
 }
 
-/// Object lock as the headers of an answer have it.
+/// The object lock headers of an answer.
 pub(super) struct ShownLock {
     pub(super) mode: Option<ObjectLockMode>,
     pub(super) until: Option<Timestamp>,
@@ -99,7 +99,7 @@ fn mode_of(retention: Retention) -> &'static str {
     if retention.compliance { ObjectLockMode::COMPLIANCE } else { ObjectLockMode::GOVERNANCE }
 }
 
-/// What an object's answer says of its lock.
+/// Returns the object lock headers for an object.
 pub(super) fn shown_lock(head: &Head) -> ShownLock {
     ShownLock {
         mode: head.retention.map(|retention| ObjectLockMode::from_static(mode_of(retention))),
@@ -195,7 +195,7 @@ impl Protocol {
             input.retention.ok_or_else(|| s3_error!(MalformedXML, "there is no retention"))?;
         let wanted = match (mode, retain_until_date) {
             (Some(mode), Some(until)) => Some(future(is_compliance(mode.as_str())?, &until)?),
-            // Taken back.
+            // The request removes the retention.
             (None, None) => None,
             _ => return Err(s3_error!(MalformedXML, "Mode and RetainUntilDate go together")),
         };
@@ -216,7 +216,7 @@ impl Protocol {
             Ok(())
         };
         let version = (&*input.key, input.version_id.as_deref());
-        // S3 has no event of it.
+        // S3 has no event type for this change.
         self.gateway.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
         answer(PutObjectRetentionOutput::default())
     }
@@ -252,7 +252,7 @@ impl Protocol {
             Ok(())
         };
         let version = (&*input.key, input.version_id.as_deref());
-        // S3 has no event of it.
+        // S3 has no event type for this change.
         self.gateway.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
         answer(PutObjectLegalHoldOutput::default())
     }

@@ -1,4 +1,4 @@
-//! Uploads in parts.
+//! Multipart uploads.
 
 use super::access::{Peer, Requester, bucket_of};
 use super::acl::of_object;
@@ -35,7 +35,7 @@ fn part_number(number: i32) -> S3Result<u32> {
         .ok_or_else(|| s3_error!(InvalidArgument, "Part number must be an integer between 1 and {MAX_PARTS}"))
 }
 
-/// Where the object of a request is: as the client addressed it.
+/// Returns the URL of a request's object, as the client addressed it.
 fn location_of<T>(req: &S3Request<T>) -> String {
     let is_secure = req.extensions.get::<Peer>().is_some_and(|peer| peer.secure);
     let said = req.headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -43,7 +43,7 @@ fn location_of<T>(req: &S3Request<T>) -> String {
     format!("{}://{host}{}", if is_secure { "https" } else { "http" }, req.uri.path())
 }
 
-/// The checksum of parts' checksums, as S3 puts them together.
+/// Returns the checksum of the parts' checksums, composed as in S3. `None` if the upload has no composite checksum.
 fn composite(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Option<StoredChecksum>> {
     if upload.algorithm.is_empty() || upload.whole {
         return Ok(None);
@@ -64,7 +64,8 @@ fn composite(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Opti
     Ok(Some(StoredChecksum { algorithm: upload.algorithm.clone(), value, whole: false }))
 }
 
-/// The checksum of all data, put together from those of its parts. CRCs only: they can be combined by their lengths.
+/// Returns the checksum of the whole object, combined from the checksums and sizes of its parts. Only CRCs can be combined.
+/// `None` if the upload has no full-object checksum.
 fn combined(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Option<StoredChecksum>> {
     let algorithm = match upload.algorithm.as_str() {
         "CRC32" => crc_fast::CrcAlgorithm::Crc32IsoHdlc,
@@ -87,7 +88,7 @@ fn combined(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Optio
     Ok(Some(StoredChecksum { algorithm: upload.algorithm.clone(), value, whole: true }))
 }
 
-/// A page of uploads: keys, ids and what is known of them, rolled up prefixes, and where the next one begins.
+/// A page of uploads: keys, ids and index entries, common prefixes, and the marker of the next page.
 #[derive(Default)]
 struct UploadPage {
     uploads: Vec<(String, String, UploadEntry)>,
@@ -96,7 +97,7 @@ struct UploadPage {
 }
 
 impl Protocol {
-    /// A part's data, encrypted as its upload is.
+    /// Encrypts a part's data if its upload is encrypted. Also returns the salt of the part's key.
     async fn encrypted_part(
         &self,
         headers: &http::HeaderMap,
@@ -320,7 +321,7 @@ impl Protocol {
             };
             if let Some(sum) = &head.checksum
                 && field(&mut said, &sum.algorithm).as_ref().is_some_and(|said| {
-                    // The number of parts may be left out.
+                    // The client may omit the number of parts.
                     *said != sum.value && sum.value.split('-').next() != Some(said)
                 })
             {
@@ -403,7 +404,7 @@ impl Protocol {
         })
     }
 
-    /// Uploads behind `after`, those whose keys go on behind a delimiter rolled up.
+    /// Returns the uploads after `after`. Keys with the delimiter behind the prefix are rolled up into common prefixes.
     async fn page_of_uploads(
         &self,
         bucket: &crate::bucket::Bucket,
@@ -424,7 +425,7 @@ impl Protocol {
                 let group = delimiter.and_then(|delimiter| Some((rest.find(delimiter)?, delimiter.len())));
                 match group.map(|(found, len)| key[..prefix.len() + found + len].to_owned()) {
                     None => page.uploads.push((key, id, entry)),
-                    // Its first uploads were on the page before.
+                    // The previous page has this common prefix.
                     Some(group) if after.is_some_and(|(key, _)| key.starts_with(&group)) => {}
                     Some(group) if page.groups.last() == Some(&group) => {}
                     Some(group) => page.groups.push(group),

@@ -23,9 +23,9 @@ use std::ops::Range as Bytes;
 use std::sync::Arc;
 use sync_wrapper::SyncStream;
 
-/// The most bytes of `x-amz-meta-` headers, names and values.
+/// The most bytes that the names and values of `x-amz-meta-` headers may have in total.
 const MAX_METADATA_BYTES: usize = 2048;
-/// Checks `x-amz-meta-` headers.
+/// Checks the size of the `x-amz-meta-` headers and returns them sorted.
 pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String, String)>> {
     let mut all: Vec<(String, String)> = metadata.into_iter().flatten().collect();
     if all.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_METADATA_BYTES {
@@ -35,24 +35,26 @@ pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String
     Ok(all)
 }
 
-/// The storage class that a request asks for; empty for STANDARD. Whether it is there is seen when its pool is opened.
+/// Returns the storage class that a request names; empty for STANDARD. Whether the class exists is checked when its pool is
+/// opened.
 pub(super) fn asked_class(headers: &HeaderMap) -> S3Result<String> {
     let Some(asked) = headers.get("x-amz-storage-class") else { return Ok(String::new()) };
     let class = asked.to_str().map_err(|_| Error::NoSuchStorageClass("it is no name".into()))?;
     Ok(if class == STORAGE_CLASS { "" } else { class }.to_owned())
 }
 
-/// The name of a storage class.
+/// Returns the S3 name of a storage class.
 pub(super) fn shown_class(class: &str) -> &str {
     if class.is_empty() { STORAGE_CLASS } else { class }
 }
 
-/// The storage class as GET and HEAD tell it: S3 does not name STANDARD there.
+/// Returns the storage class for the answer to GET or HEAD. As in S3, STANDARD is omitted.
 fn told_class(head: &Head) -> Option<StorageClass> {
     (!head.class.is_empty()).then(|| head.class.clone().into())
 }
 
-/// The headers that come back as they were sent. `aws-chunked` says how the body travelled, not what it is.
+/// Returns the headers that are stored with an object and returned as they were sent. `aws-chunked` is removed from
+/// `content-encoding`: it describes the transfer, not the object.
 pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     const KEPT: [&str; 7] = [
         "cache-control",
@@ -82,7 +84,7 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     kept
 }
 
-/// What a write asks of what is there.
+/// Converts `If-Match` and `If-None-Match` of a write to a condition on the current object.
 pub(super) fn condition(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
@@ -96,7 +98,7 @@ pub(super) fn condition(
     }
 }
 
-/// A request's body; without one, no data.
+/// Returns a request's body, or an empty source without one.
 pub(super) fn source_of(body: Option<StreamingBlob>) -> Source {
     match body {
         Some(body) => Box::pin(body),
@@ -104,7 +106,7 @@ pub(super) fn source_of(body: Option<StreamingBlob>) -> Source {
     }
 }
 
-/// How much data a request says that it has.
+/// Returns the body length that a request declares. Fails with EntityTooLarge above [`MAX_PART_BYTES`].
 fn length_of(length: Option<i64>) -> S3Result<Option<u64>> {
     let length = length.map(u64::try_from).transpose().map_err(|_| s3_error!(InvalidArgument))?;
     if length.is_some_and(|length| length > MAX_PART_BYTES) {
@@ -113,7 +115,7 @@ fn length_of(length: Option<i64>) -> S3Result<Option<u64>> {
     Ok(length)
 }
 
-/// Whether a read's conditions hold, in the order of RFC 9110.
+/// The conditions of a read, evaluated in the order of RFC 9110.
 pub(super) struct ReadConditions<'a> {
     pub(super) if_match: Option<&'a ETagCondition>,
     pub(super) if_none_match: Option<&'a ETagCondition>,
@@ -154,7 +156,7 @@ impl ReadConditions<'_> {
     }
 }
 
-/// The bytes that a range names, where it does not count from the end.
+/// Returns the bytes that a range names; `None` for a suffix range, which depends on the object's size.
 fn named_range(range: Option<&Range>) -> Option<Bytes<u64>> {
     match range? {
         Range::Int { first, last } => {
@@ -165,7 +167,7 @@ fn named_range(range: Option<&Range>) -> Option<Bytes<u64>> {
     }
 }
 
-/// The part of an object that is asked for, and what `Content-Range` says of it.
+/// Returns the byte range of the object that a request asks for, and the value of `Content-Range` if the answer has one.
 fn asked_range(
     reader: &Reader,
     range: Option<&Range>,
@@ -193,13 +195,12 @@ fn asked_range(
     Ok((range, said))
 }
 
-/// The id of an object's version as answers have it: only where the bucket has versions.
+/// Returns the version id for an answer; `None` if the bucket's versioning is off.
 pub(super) fn version_of(bucket: &Bucket, head: &Head) -> Option<String> {
     (bucket.versioning != Versioning::Off).then(|| head.version_id().to_owned())
 }
 
-/// The headers that were kept, under their own names.
-/// The headers that an object came with, with those in their place that the request asks for (`response-content-type`, …).
+/// Returns the headers that are stored with the object, replaced where the request says so (`response-content-type`, …).
 fn response_headers(head: &Head, asked: [(HeaderName, Option<String>); 6]) -> S3Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("binary/octet-stream"));
@@ -220,7 +221,7 @@ fn response_headers(head: &Head, asked: [(HeaderName, Option<String>); 6]) -> S3
     Ok(headers)
 }
 
-/// A time that a request wants `Expires` to be.
+/// Formats the requested value of `Expires` as an HTTP date.
 fn expires(asked: Option<Timestamp>) -> Option<String> {
     let mut text = Vec::new();
     asked?.format(TimestampFormat::HttpDate, &mut text).ok()?;
@@ -231,7 +232,7 @@ fn metadata_of(head: &Head) -> Option<Metadata> {
     (!head.metadata.is_empty()).then(|| head.metadata.iter().cloned().collect())
 }
 
-/// The answer to who asks for a part that the object has not.
+/// Returns the error for a part number that the object does not have.
 fn no_part() -> S3Error {
     let mut error = S3Error::with_message(
         S3ErrorCode::Custom("InvalidPartNumber".into()),
@@ -248,14 +249,14 @@ fn parts_count(head: &Head, part: Option<i32>) -> Option<i32> {
     }
 }
 
-/// What was opened, if the requester may read it.
+/// Returns the opened object if the requester may read it.
 fn readable_by(
     requester: &Requester,
     (bucket, key): (&Bucket, &str),
     opened: crate::error::Result<Reader>,
 ) -> S3Result<Reader> {
     match opened {
-        // Who may not list the bucket does not learn what is in it.
+        // A requester that may not list the bucket must not learn which keys exist.
         Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
             requester.may_list(bucket)?;
             Err(error.into())
@@ -269,7 +270,7 @@ fn readable_by(
 }
 
 impl Protocol {
-    /// Stores an object. `types` are those of the events that it may have.
+    /// Stores an object. `types` are the types of the events that it may cause.
     pub(super) async fn do_put_object(
         &self,
         req: S3Request<PutObjectInput>,
@@ -309,7 +310,7 @@ impl Protocol {
         let key = input.key.clone();
         let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
         let seal = |digests: Digests, head: &mut Head| {
-            // Clients that go away leave less than they said.
+            // A client that disconnects sends less than it declared.
             if length.is_some_and(|length| length != head.size) {
                 return Err(BodyFault::Incomplete.into());
             }
@@ -333,7 +334,7 @@ impl Protocol {
         Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 
-    /// What a write asks of what is there, by `If-Match` and `If-None-Match`.
+    /// Returns the condition that `If-Match` and `If-None-Match` of a write put on the current object.
     pub(super) async fn condition_of_write(
         &self,
         bucket: &Bucket,
@@ -343,7 +344,7 @@ impl Protocol {
         let (None, Some(ETagCondition::ETag(unwanted))) = (if_match, if_none_match) else {
             return condition(if_match, if_none_match);
         };
-        // What is there must be something else, and stay what it is until the write.
+        // The current object must have another ETag, and must not change before the write.
         match self.gateway.head(bucket, key).await? {
             Some((head, version)) if !head.marker => {
                 if head.etag == unwanted.value() {
@@ -355,7 +356,7 @@ impl Protocol {
         }
     }
 
-    /// An object that the requester may read.
+    /// Opens a version of an object if the requester may read it.
     pub(super) async fn readable(
         &self,
         requester: &Requester,
@@ -496,7 +497,7 @@ impl Protocol {
         Ok(response)
     }
 
-    /// The head of a version, the newest where none is named.
+    /// Returns the head of a version; without an id, of the newest one.
     pub(super) async fn head(
         &self,
         requester: &Requester,
@@ -505,7 +506,7 @@ impl Protocol {
         version: Option<&str>,
     ) -> S3Result<Head> {
         match self.gateway.head_of_version(bucket, key, version).await {
-            // Who may not list the bucket does not learn what is in it.
+            // A requester that may not list the bucket must not learn which keys exist.
             Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
                 requester.may_list(bucket)?;
                 Err(error.into())
@@ -514,7 +515,8 @@ impl Protocol {
         }
     }
 
-    /// As [`Protocol::head`], for who owns the object or its bucket.
+    /// As [`Protocol::head`]. Fails with AccessDenied unless the requester owns the object or its bucket, or a policy
+    /// allows the request.
     pub(super) async fn own_head(
         &self,
         requester: &Requester,

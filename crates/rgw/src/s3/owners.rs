@@ -4,7 +4,7 @@ use crate::gateway::Gateway;
 use s3s::dto::{Initiator, Owner};
 use std::collections::{BTreeSet, HashMap};
 
-/// Each of these users once.
+/// Returns the user ids without duplicates.
 pub(super) fn distinct<'a>(ids: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for id in ids {
@@ -20,7 +20,7 @@ pub(super) fn distinct<'a>(ids: impl IntoIterator<Item = &'a str>) -> BTreeSet<S
 pub(super) struct Owners(HashMap<String, String>);
 
 impl Owners {
-    /// Looks users up. Who is gone is called by its id.
+    /// Looks up users. A user that can't be read is shown by its id.
     pub(super) async fn find(gateway: &Gateway, ids: BTreeSet<String>) -> Owners {
         let mut names = HashMap::new();
         for id in ids {
@@ -31,7 +31,7 @@ impl Owners {
         Owners(names)
     }
 
-    /// The display name of a user.
+    /// Returns the display name of a user.
     pub(super) fn name(&self, id: &str) -> String {
         self.0.get(id).map_or(id, String::as_str).to_owned()
     }

@@ -9,7 +9,7 @@ use crate::public_access::{Ownership, PublicAccessBlock};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-/// The ownership of that name.
+/// Returns the object ownership with the given name.
 pub(super) fn ownership_of(name: &ObjectOwnership) -> S3Result<Ownership> {
     let known = Ownership::named(name.as_str());
     known.ok_or_else(|| s3_error!(InvalidArgument, "unknown object ownership {}", name.as_str()))
@@ -97,7 +97,7 @@ impl Protocol {
         let text = document(&ownership)?;
         self.gateway
             .modify_bucket(&req.input.bucket, |bucket| {
-                // Who could read it until now would be shut out unheard.
+                // Users whom the ACL grants access would lose it without notice.
                 if ownership == Ownership::BucketOwnerEnforced && !bucket.acl.is_private(&bucket.owner) {
                     return Err(Error::AclWithOwnership(bucket.name.clone()));
                 }

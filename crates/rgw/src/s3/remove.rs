@@ -1,4 +1,4 @@
-//! Removing objects and their versions.
+//! Operations that remove objects and their versions.
 
 use super::access::{Requester, bucket_of};
 use super::object::condition;
@@ -13,21 +13,21 @@ use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The most objects in one removal of several.
+/// The most objects in one DeleteObjects request.
 const MAX_DELETES: usize = 1000;
-/// Of those, how many are removed at the same time.
+/// How many objects of one DeleteObjects request are removed concurrently.
 const DELETES: usize = 16;
 
-/// What a removal came to, in S3's terms.
+/// The result of a removal, in S3's terms.
 #[derive(Default)]
 struct Removed {
-    /// Whether a delete marker was made, or is what was removed.
+    /// Whether a delete marker was created or removed.
     marker: bool,
-    /// The id of the marker that was made, or of the version that was removed.
+    /// The id of the delete marker that was created, or of the version that was removed.
     version: Option<String>,
 }
 
-/// What must be there for a removal.
+/// The conditions of a removal on the current object.
 struct Wanted {
     condition: Condition,
     size: Option<i64>,
@@ -41,7 +41,7 @@ impl Wanted {
             _ => true,
         };
         let is_size = self.size.is_none_or(|size| u64::try_from(size) == Ok(head.size));
-        // Times are told in whole seconds.
+        // Times in requests are whole seconds.
         let second = |time: &Timestamp| OffsetDateTime::from(time.clone()).unix_timestamp();
         let is_mtime =
             self.mtime.as_ref().is_none_or(|mtime| second(mtime) == second(&timestamp(head.mtime_ns)));
@@ -50,7 +50,7 @@ impl Wanted {
 }
 
 impl Protocol {
-    /// Removes an object, or the version that is named.
+    /// Removes an object, or the version if one is named.
     async fn remove(
         &self,
         requester: &Requester,
@@ -62,7 +62,7 @@ impl Protocol {
         let Some(version) = version else {
             let condition = match wanted {
                 Wanted { size: None, mtime: None, condition } => condition,
-                // What was looked at must stay what it is until it is removed.
+                // The object that was checked must not change before it is removed.
                 wanted => match self.gateway.head(bucket, key).await? {
                     Some((head, mark)) if !head.marker => {
                         wanted.check(&head)?;
@@ -71,7 +71,7 @@ impl Protocol {
                     _ => return Err(crate::Error::NoSuchKey.into()),
                 },
             };
-            // Removing what is not there succeeds.
+            // Removing an object that does not exist succeeds.
             let events = (cause, RemovalEvents::REQUEST);
             let removal =
                 self.gateway.remove_object(bucket, (key, requester.id()), condition, events).await?;
@@ -126,7 +126,8 @@ impl Protocol {
             let cause = cause.at(position);
             let requester = requester.clone();
             async move {
-                // A decision by costly policies takes milliseconds, and a request has up to 1 000 of them: other requests go on.
+                // Evaluating costly policies takes milliseconds, and a request may need 1 000 evaluations. Yielding lets
+                // other requests run.
                 tokio::task::yield_now().await;
                 let ObjectIdentifier { key, version_id, e_tag, size, last_modified_time: mtime } = object;
                 let action = if version_id.is_some() { "s3:DeleteObjectVersion" } else { "s3:DeleteObject" };

@@ -1,8 +1,8 @@
-//! How far each operation of S3 is supported.
+//! The level of support of each S3 operation.
 
 use nacre_types::support::Support::{self, Full, Partial, Refused};
 
-/// The operations of S3 by Amazon's names. Refused ones answer NotImplemented.
+/// The operations of S3 by Amazon's names. Refused operations are answered with NotImplemented.
 #[rustfmt::skip]
 pub const OPERATIONS: &[(&str, Support)] = &[
     ("AbortMultipartUpload", Full),
@@ -103,11 +103,11 @@ pub const OPERATIONS: &[(&str, Support)] = &[
     ("UploadPart", Full),
     ("UploadPartCopy", Full),
     ("WriteGetObjectResponse", Refused("no object lambdas")),
-    // Uploads by forms have no name in Amazon's SDKs.
+    // Form uploads have no name in Amazon's SDKs.
     ("PostObject", Full),
 ];
 
-/// The operations of SNS by Amazon's names, and Ceph's GetTopic. Others answer InvalidAction.
+/// The operations of SNS by Amazon's names, and Ceph's GetTopic. Other operations are answered with InvalidAction.
 #[rustfmt::skip]
 pub const TOPIC_OPERATIONS: &[(&str, Support)] = &[
     ("CreateTopic", Partial("radosgw's attributes only, no tags and data protection policies")),

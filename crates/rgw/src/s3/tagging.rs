@@ -9,12 +9,12 @@ use nacre_topics::event::EventType;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-/// The most tags of an object, and the longest name and value of a tag, in characters.
+/// The most tags of an object, and the longest key and value of a tag, in characters.
 pub(super) const MAX_OBJECT_TAGS: usize = 10;
 const MAX_TAG_KEY_CHARS: usize = 128;
 const MAX_TAG_VALUE_CHARS: usize = 256;
 
-/// Checks tags as S3 does.
+/// Checks tags by S3's rules and returns them sorted.
 pub(super) fn check_tags(tags: Vec<Tag>, max: usize) -> S3Result<Vec<(String, String)>> {
     if tags.len() > max {
         return Err(s3_error!(InvalidTag, "no more than {max} tags"));
@@ -35,7 +35,7 @@ pub(super) fn check_tags(tags: Vec<Tag>, max: usize) -> S3Result<Vec<(String, St
     Ok(checked)
 }
 
-/// Tags as the header `x-amz-tagging` has them.
+/// Parses the value of the header `x-amz-tagging`.
 pub(super) fn tags_of_header(header: Option<&str>) -> S3Result<Vec<(String, String)>> {
     let Some(header) = header else { return Ok(Vec::new()) };
     let decode = |text: &str| {

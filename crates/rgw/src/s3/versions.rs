@@ -1,4 +1,4 @@
-//! Buckets with versions, and listing those.
+//! Versioning of buckets, and the listing of versions.
 
 use super::access::bucket_of;
 use super::list::{Names, check_max, said};
@@ -61,7 +61,7 @@ impl Protocol {
         }
         let query = ListQuery {
             prefix: input.prefix.clone().unwrap_or_default(),
-            // A marker that is a rolled up prefix is the last thing of an answer before.
+            // A marker that ends with the delimiter is the common prefix at the end of the previous page.
             after_group: !delimiter.is_empty() && version.is_none() && marker.ends_with(&delimiter),
             after: marker,
             delimiter,

@@ -1,4 +1,4 @@
-//! What a bucket is as a website.
+//! Operations on the website configuration of a bucket.
 
 use super::access::bucket_of;
 use super::{Protocol, answer};
@@ -9,12 +9,12 @@ use s3s::dto::{
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-/// The most rules of a website.
+/// The most routing rules of a website.
 const MAX_RULES: usize = 50;
 /// Status codes of redirections.
 const REDIRECTS: [&str; 6] = ["301", "302", "303", "304", "307", "308"];
 
-/// Whether a redirection may lead to such a host: it ends up in a header.
+/// Returns whether a redirection may lead to this host. The host becomes part of a header.
 fn is_host(host: &str) -> bool {
     let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     !host.is_empty() && host.bytes().all(is_sound)
@@ -48,7 +48,7 @@ fn check_rule(rule: &RoutingRule) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong with a website that is to be.
+/// Checks a new website configuration. The error is the message for the client.
 fn check(website: &WebsiteConfiguration) -> Result<(), String> {
     if let Some(all) = &website.redirect_all_requests_to {
         if website.index_document.is_some()

@@ -1,7 +1,7 @@
-//! Failures to accept a connection: whose fault each one is, what is logged, and how long the listener pauses.
+//! Failures to accept a connection: their classification, what is logged, and how long the listener pauses.
 //!
-//! The listener never ends because of a failure, and never retries without a pause, but for a connection that failed before it
-//! was accepted: the kernel has removed that one from the queue, so the next call concerns another one.
+//! A failure never ends the listener, which always pauses before it retries. The exception is a connection that failed
+//! before it was accepted: the kernel has removed it from the queue, so the next call concerns another one.
 
 use crate::log_limit::LogLimit;
 use rustix::io::Errno;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Connections in a row that may fail before they are accepted, until the listener pauses for them too.
+/// How many failures in a row the listener tolerates before it also pauses for connections that failed before they were
+/// accepted.
 const IN_A_ROW: u32 = 128;
 /// Each kind of failure is logged once in this time.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
@@ -29,7 +30,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// What an error of accept(2) stands for. Linux reports errors of the network that are pending on the new socket, too.
+    /// Classifies an error of accept(2). Linux also reports network errors that are pending on the new socket.
     pub(super) fn of(error: &io::Error) -> Fault {
         match Errno::from_io_error(error) {
             Some(
@@ -61,12 +62,12 @@ impl Fault {
     }
 }
 
-/// The failures of a listener since it accepted a connection.
+/// The failures of a listener since it last accepted a connection.
 #[derive(Debug)]
 pub(super) struct Failures {
     in_a_row: u32,
     log: LogLimit,
-    /// An operator was told of a failure and not yet of its end.
+    /// Whether the log reports a failure and not yet its end.
     told: bool,
 }
 
@@ -75,8 +76,8 @@ impl Failures {
         Failures { in_a_row: 0, log: LogLimit::new(LOG_PERIOD), told: false }
     }
 
-    /// Logs a failure, unless one of its kind was logged lately, and returns how long the listener pauses. `closed` is whether
-    /// an idle connection was closed for it: its resources are free soon.
+    /// Logs a failure, unless one of its kind was logged recently, and returns how long the listener pauses. `closed` is
+    /// whether an idle connection was closed for it, which frees resources soon.
     pub(super) fn failed(&mut self, error: &io::Error, closed: bool, now: Instant) -> Duration {
         let fault = Fault::of(error);
         self.in_a_row = self.in_a_row.saturating_add(1);
@@ -108,7 +109,7 @@ impl Failures {
         }
     }
 
-    /// A connection was accepted.
+    /// Records that a connection was accepted.
     pub(super) fn accepted(&mut self) {
         self.in_a_row = 0;
         if std::mem::take(&mut self.told) {
@@ -176,7 +177,7 @@ mod tests {
         assert!(failures.told);
         failures.accepted();
         assert!(!failures.told);
-        // Each second connection is accepted.
+        // Every second call succeeds.
         for second in 1..60 {
             _ = failures.failed(&error(Errno::MFILE), true, now + Duration::from_secs(second));
             assert!(!failures.told, "{second}");

@@ -1,6 +1,6 @@
 //! The access log, in the format of S3's server access logs
-//! (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/LogFormat.html>), written by a thread of its own: a disk that is
-//! slow or full keeps no request waiting. Lines that it can't take are counted.
+//! (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/LogFormat.html>). A separate thread writes it, so that a slow or
+//! full disk does not delay requests. Lines that do not fit into its queue are dropped and counted.
 
 use super::track::Record;
 use crate::error::{Error, Result};
@@ -16,11 +16,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// Lines that wait to be written.
+/// The most lines that wait to be written.
 const WAITING: usize = 16_384;
-/// Lines reach the file within this time, and a file that was moved away is created again.
+/// Within this time lines reach the file, and a file that was moved away is created again.
 const FLUSH: Duration = Duration::from_millis(500);
-/// How many characters of a header are logged.
+/// The most characters of a quoted field.
 const MAX_FIELD: usize = 2048;
 
 /// An open access log.
@@ -31,7 +31,7 @@ pub(super) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the file for appending; it is readable by its owner only where it is made.
+    /// Opens the file for appending. A new file is readable by its owner only.
     pub(super) fn open(path: &Path, metrics: Arc<Metrics>) -> Result<AccessLog> {
         let failed =
             |error| Error::Invalid(format!("can't write the access log {}: {error}", path.display()));
@@ -87,7 +87,7 @@ fn write(path: &PathBuf, mut file: File, lines: &mpsc::Receiver<String>) {
     }
 }
 
-/// S3's name of what is done: `REST.PUT.OBJECT`.
+/// Returns S3's name of an operation, such as `REST.PUT.OBJECT`.
 fn operation(record: &Record) -> String {
     let method = record.method.as_str();
     let resource = match record.operation() {
@@ -117,7 +117,7 @@ fn operation(record: &Record) -> String {
     }
 }
 
-/// A field in quotes, without what would end it or its line.
+/// Returns a field in quotes, with the characters escaped that would end the field or its line.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -141,7 +141,7 @@ fn number(value: u64) -> String {
     if value == 0 { "-".to_owned() } else { value.to_string() }
 }
 
-/// The line of a request.
+/// Formats the line of a request.
 pub(super) fn line(record: &Record) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -175,7 +175,7 @@ pub(super) fn line(record: &Record) -> String {
     let size = if record.method == Method::PUT { record.received } else { record.sent };
     let host = record.headers.get(header::HOST).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let host = host.unwrap_or_default();
-    // A host with blanks would shift the fields behind it.
+    // A host with whitespace would shift the fields behind it.
     let host = if host.contains(char::is_whitespace) { "-" } else { or_dash(&host) };
     format!(
         "{} {} {stamp} {} {} {} {} {} {uri} {} {} {} {} {} {} {} {} - - {sigv} - {auth} {host} - - -\n",
@@ -197,7 +197,7 @@ pub(super) fn line(record: &Record) -> String {
     )
 }
 
-/// The address without signatures and tokens: who reads the log shall not be able to use them.
+/// Returns the path and query without signatures and tokens, which readers of the log must not be able to use.
 fn shown_uri(uri: &http::Uri) -> String {
     let Some(query) = uri.query() else { return uri.path().to_owned() };
     let secret = |field: &str| {

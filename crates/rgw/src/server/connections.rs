@@ -1,13 +1,14 @@
-//! The connections of a gateway: their number, in all and per address, their time limits, and which one makes way for
-//! another.
+//! The connections of a gateway: limits on their number, in total and per address, their time limits, and the choice of the
+//! connection that is closed to make room for another.
 //!
 //! A connection is *waiting* (for TLS, for the head of a request, between two requests) or *busy* with a request. A busy
-//! connection is *stalled* while the gateway waits for its client: for bytes of the request's body, or until the client takes
-//! bytes of the answer. When a bound is reached, the connection that has waited longest is closed, of the address that has
-//! most of them. A stalled request of a known user is closed only after [`Limits::stalled_after`]; a request that makes
-//! progress is never closed.
+//! connection is *stalled* while the gateway waits for its client: for bytes of the request's body, or until the client
+//! takes bytes of the answer. When a limit on the number is reached, a waiting or stalled connection is closed: of the
+//! address that has most of them, the one that has waited longest. A stalled request of a known user is closed only after
+//! [`Limits::stalled_after`]. A request that makes progress is never closed to make room.
 //!
-//! Addresses are counted as whole IPv4 addresses and as /64 networks of IPv6, which one host can use all of.
+//! An IPv4 address is counted by itself. IPv6 addresses are counted by their /64 network, because one host can use all of
+//! its addresses.
 
 mod state;
 
@@ -23,11 +24,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// How often another connection is chosen to make way when the chosen one has moved on.
+/// How many connections are tried when a chosen one can't be closed because its phase has changed.
 const CHOICES: usize = 16;
-/// How often the accept loop looks again for room when every connection is busy.
+/// How often the accept loop checks for room when every connection is busy.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long after its limit a stalled body is closed when the request does not end by itself with an answer.
+/// How long after its time limit the connection of a stalled body is closed, if the request has not ended with an answer.
 const BODY_GRACE: Duration = Duration::from_secs(5);
 
 /// Bounds on connections.
@@ -35,7 +36,7 @@ const BODY_GRACE: Duration = Duration::from_secs(5);
 pub struct Limits {
     /// `rgw_max_connections`: the most connections at a time.
     pub most: usize,
-    /// `rgw_max_connections_per_address`: the most of one address; 0 for any number.
+    /// `rgw_max_connections_per_address`: the most connections of one address; 0 for no limit.
     pub per_address: usize,
     /// `rgw_tls_handshake_timeout`: how long a TLS handshake may take.
     pub handshake: Duration,
@@ -45,9 +46,9 @@ pub struct Limits {
     /// `request_timeout_ms` of `rgw_frontends`: how long the gateway waits for a byte of a body, for a client to take a byte
     /// of an answer, and for another request.
     pub idle: Duration,
-    /// `rgw_stalled_request_time`: how long a known user's request is stalled before it may make way.
+    /// `rgw_stalled_request_time`: how long a known user's request must be stalled before it may be closed to make room.
     pub stalled_after: Duration,
-    /// `rgw_min_transfer_rate`: bytes a second below which waiting adds up towards `idle`; 0 for any rate.
+    /// `rgw_min_transfer_rate`: bytes per second below which waiting adds up towards `idle`; 0 for no minimum.
     pub min_rate: u64,
 }
 
@@ -65,22 +66,22 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Table {
     next_id: u64,
-    /// All that have a socket, also those that are told to end.
+    /// All connections that have a socket, including those that were told to close.
     by_id: BTreeMap<u64, Arc<Connection>>,
-    /// Those that are not told to end: by address, and in all.
+    /// The number of connections that were not told to close: by address, and in total.
     of_address: HashMap<IpAddr, usize>,
     active: usize,
 }
 
-/// The phase that a connection was in when it was looked at, and when that began.
+/// The phase of a connection when it was examined, and when the phase began.
 type Observed = (Phase, Duration);
 
-/// Which connections may make way.
+/// Which connections may be closed to make room.
 #[derive(Clone, Copy)]
 enum Eligible {
-    /// Waiting and stalled ones, of one address or of any.
+    /// Waiting and stalled connections, of one address or of any.
     Idle(Option<IpAddr>),
-    /// Stalled ones.
+    /// Stalled connections.
     Stalled,
 }
 
@@ -90,8 +91,8 @@ impl Connections {
         Connections { limits, began: Instant::now(), metrics, table: Mutex::default(), ended: Notify::new() }
     }
 
-    /// Takes in a connection from `ip`; another one may be closed for it. Waits while every connection is busy. `None`
-    /// where the address has its number of connections, and all of them are busy.
+    /// Admits a connection from `ip`, closing another one if necessary. Waits while every connection is busy. Returns
+    /// `None` if the address has reached its limit and none of its connections can be closed.
     pub(super) async fn admit(self: &Arc<Self>, ip: IpAddr, tls: bool) -> Option<Place> {
         let address = counted(ip);
         {
@@ -116,7 +117,7 @@ impl Connections {
                     return Some(self.insert(&mut table, address, tls));
                 }
             }
-            // A connection becomes idle without a signal.
+            // There is no signal when a connection becomes idle.
             _ = tokio::time::timeout(RETRY, ended).await;
         }
     }
@@ -135,7 +136,7 @@ impl Connections {
         self.make_way(&mut self.table.lock(), Eligible::Stalled)
     }
 
-    /// Closes an idle connection, if there is one: file descriptors are used up.
+    /// Closes an idle connection, if there is one, when the process has run out of file descriptors.
     pub(super) fn give_up_idle(&self) -> bool {
         self.make_way(&mut self.table.lock(), Eligible::Idle(None))
     }
@@ -152,8 +153,8 @@ impl Connections {
         false
     }
 
-    /// The one to close, and the phase that it is in: a waiting or unknown user's before a known user's, of the address that
-    /// has most, the oldest.
+    /// Returns the connection to close, and its phase. Prefers the address with the most eligible connections, then waiting
+    /// connections and unknown users over known users, then the longest wait.
     fn oldest(&self, table: &Table, eligible: Eligible) -> Option<(u64, Observed)> {
         let now = self.began.elapsed();
         let mut candidates = Vec::new();
@@ -187,7 +188,7 @@ impl Connections {
         best.map(|(.., id, seen)| (id, seen))
     }
 
-    /// Closes a connection that is still in the phase that it was seen in; returns whether it is.
+    /// Closes a connection if it is still in the phase `seen`; returns whether it was.
     fn close(&self, table: &mut Table, connection: &Connection, seen: Observed) -> bool {
         let closed = connection.give_up_if_still(seen);
         if closed {
@@ -197,7 +198,7 @@ impl Connections {
         closed
     }
 
-    /// Closes the connections whose time has run out.
+    /// Closes the connections that have exceeded their time limit.
     fn close_late(&self) {
         let now = self.began.elapsed();
         let mut table = self.table.lock();
@@ -224,7 +225,7 @@ impl Connections {
         }
     }
 
-    /// Closes connections that have sent nothing: the gateway is about to end.
+    /// Closes connections on which no byte of a request has arrived, when the gateway shuts down.
     pub(super) fn close_silent(&self) {
         let mut table = self.table.lock();
         let all = table.by_id.values().map(|connection| (connection.phase(), Arc::clone(connection)));
@@ -256,7 +257,7 @@ impl Table {
     }
 }
 
-/// A connection's place, until it is dropped.
+/// The place of an admitted connection, which is released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     connection: Arc<Connection>,
@@ -265,7 +266,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The connection's state.
+    /// Returns the connection's state.
     pub(super) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
@@ -277,7 +278,7 @@ impl Drop for Place {
     }
 }
 
-/// Closes connections whose time has run out, as long as there is a server.
+/// Closes connections that have exceeded their time limit, as long as the server exists.
 pub(super) async fn close_late(connections: Weak<Connections>, limits: Limits) {
     let shortest = limits.handshake.min(limits.head).min(limits.idle);
     let period = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
@@ -288,7 +289,7 @@ pub(super) async fn close_late(connections: Weak<Connections>, limits: Limits) {
     }
 }
 
-/// What an address is counted as.
+/// Returns the address under which an address is counted.
 fn counted(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),

@@ -1,7 +1,8 @@
-//! Objects that browsers send as forms (`POST` of `multipart/form-data` to a bucket).
+//! Objects that browsers upload as forms (`POST` of `multipart/form-data` to a bucket).
 //!
-//! The fields come first and are few; the file is passed on as it arrives, so that no form takes more memory than any
-//! other upload. What is in the request's own headers does not count: a form's user signs its fields.
+//! The fields precede the file and are limited in size and number. The file is streamed, so a form takes no more memory
+//! than any other upload. The object's headers are taken from the fields, which the form's user signs, and not from the
+//! request's own headers.
 
 use super::{Handler, refusal};
 use crate::post_policy::{Fields, Signed, length_error};
@@ -20,16 +21,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use sync_wrapper::SyncStream;
 
-/// Of a form the longest field, all fields, and how many there are.
+/// Limits on a form: the bytes of a field, the bytes of all fields, and the number of fields.
 const MAX_FIELD_BYTES: u64 = 64 << 10;
 const MAX_FIELDS_BYTES: usize = 256 << 10;
 const MAX_FIELDS: usize = 100;
 /// How long a client may take for the fields.
 const FIELDS_TIMEOUT: Duration = Duration::from_secs(60);
-/// What forms' types begin with.
+/// The content type of forms.
 const MULTIPART: &str = "multipart/form-data";
 
-/// Fields that are what headers are to other uploads.
+/// Fields that correspond to the headers of other uploads.
 const HEADERS: [&str; 25] = [
     "cache-control",
     "content-disposition",
@@ -58,10 +59,10 @@ const HEADERS: [&str; 25] = [
     "x-amz-server-side-encryption-customer-key-md5",
 ];
 
-/// What fields begin with that would protect the object, and that forms have no way to.
+/// The prefix of fields for object lock, which forms do not support.
 const UNSUPPORTED: &str = "x-amz-object-lock-";
 
-/// Whether a request is a form.
+/// Returns whether a request is a form.
 pub(super) fn is_form<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let prefix = kind.trim_ascii_start().get(..MULTIPART.len());
@@ -152,7 +153,7 @@ async fn store(
         trailing_headers: None,
     };
     let stored = Protocol { gateway: Arc::clone(&handler.gateway) }.post(request).await;
-    // What is wrong with the file is known better where it was read.
+    // An error of the file itself is more precise than the error of the write.
     let stored = stored.map_err(|error| match verdict.get() {
         Some((code, text)) => S3Error::with_message(S3ErrorCode::clone(code), *text),
         None => error,
@@ -168,7 +169,7 @@ async fn store(
     Ok(answer)
 }
 
-/// The bucket that a form is sent to.
+/// Returns the bucket that a form is sent to.
 fn bucket_named(in_host: &str, path: &str) -> S3Result<String> {
     let path = path.trim_start_matches('/').trim_end_matches('/');
     let named = urlencoding::decode(path).map_err(|_| s3_error!(InvalidURI))?;
@@ -192,7 +193,7 @@ fn malformed(error: &multer::Error) -> S3Error {
     }
 }
 
-/// The fields up to the file.
+/// Reads the fields up to the file.
 async fn fields(mut form: Multipart<'static>) -> S3Result<(Fields, Multipart<'static>, Field<'static>)> {
     let mut fields = Fields::new();
     let mut taken = 0;
@@ -218,7 +219,8 @@ async fn fields(mut form: Multipart<'static>) -> S3Result<(Fields, Multipart<'st
 
 type Verdict = Arc<OnceLock<(S3ErrorCode, &'static str)>>;
 
-/// The file, which ends with an error where it is not as long as it must be.
+/// Streams the file. The stream fails if the size is outside `lengths`, the minimum and the maximum, and sets `verdict` to
+/// the error.
 fn limited(
     form: Multipart<'static>,
     file: Field<'static>,
@@ -226,7 +228,7 @@ fn limited(
     verdict: Verdict,
 ) -> StreamingBlob {
     let (min, max) = lengths;
-    // The form is what the file is read from.
+    // The file is read from the form, so the stream keeps both.
     let begin = Some((form, file, 0_u64));
     let data = stream::unfold(begin, move |state| {
         let verdict = Arc::clone(&verdict);
@@ -257,7 +259,7 @@ fn limited(
     StreamingBlob::wrap(SyncStream::new(Box::pin(data)))
 }
 
-/// What the fields are as headers of another upload.
+/// Converts the fields to the headers of another upload.
 fn headers(fields: &Fields) -> S3Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     let mut set = |name: &'static str, value: &str| {
@@ -298,7 +300,7 @@ fn input(bucket: &str, key: &str, fields: &Fields, body: StreamingBlob) -> S3Res
     input.map_err(|error| s3_error!(error, InternalError))
 }
 
-/// Tags that a form has as XML, as the header has them.
+/// Converts the tags of a form from XML to the format of the header.
 fn tags_of(xml: &str) -> S3Result<String> {
     let mut reader = s3s::xml::Deserializer::new(xml.as_bytes());
     let read = <Tagging as s3s::xml::Deserialize>::deserialize(&mut reader);
@@ -311,7 +313,7 @@ fn tags_of(xml: &str) -> S3Result<String> {
     Ok(tagging.tag_set.iter().map(pair).collect::<Vec<_>>().join("&"))
 }
 
-/// What a form is answered with when its object is stored.
+/// Returns the answer to a form whose object is stored.
 fn answer(
     fields: &Fields,
     head: &request::Parts,
@@ -357,7 +359,7 @@ fn answer(
     response
 }
 
-/// Where a form's user is sent to; `None` where that is no address, which is as if there were none.
+/// Returns the URL to which a form's user is redirected; `None` if `target` is not a valid URL, which is then ignored.
 fn redirected(target: &str, bucket: &str, key: &str, etag: &str) -> Option<HeaderValue> {
     let uri: http::Uri = target.parse().ok()?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {

@@ -1,4 +1,4 @@
-//! Names that a gateway goes by: `BUCKET.NAME` addresses a bucket, as the path does everywhere else.
+//! Host names of a gateway. Under these names `BUCKET.NAME` addresses a bucket; under all other names the path does.
 
 use crate::error::{Error, Result};
 use http::{HeaderMap, header};
@@ -15,27 +15,27 @@ pub struct Hosts {
 /// What a `Host` header addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addressed {
-    /// The bucket; empty where the path names it.
+    /// The bucket; empty if the path names it.
     pub(super) bucket: String,
-    /// Buckets' websites, not the S3 of them.
+    /// Whether the host addresses websites instead of S3.
     pub(super) website: bool,
 }
 
-/// Marks a request whose host names its bucket, this one: all of its path is the key.
+/// Marks a request whose host names this bucket. The whole path is the key.
 #[derive(Clone, Debug)]
 pub(crate) struct ByHost(pub(crate) String);
 
 impl Hosts {
-    /// Takes both options, each a list with commas. Fails with a name that can't be one.
+    /// Parses both options, which are comma-separated lists. Fails if a name is not a valid host name.
     pub fn new(names: &str, website: &str) -> Result<Hosts> {
         Ok(Hosts { names: list(names)?, website: list(website)? })
     }
 
-    /// What a host stands for. One that is none of ours addresses nothing: the path says it all.
+    /// Returns what a host addresses. An unknown host addresses nothing: the path names the bucket.
     fn look(&self, host: &str) -> Addressed {
         let host = name_of(host);
         let of = |names: &[String]| -> Option<(usize, String)> {
-            // The longest: one name may be within another.
+            // The longest name wins, because one name may end with another.
             let matching = names.iter().filter_map(|name| {
                 let before = host.strip_suffix(name.as_str())?;
                 let bucket = if before.is_empty() { before } else { before.strip_suffix('.')? };
@@ -53,7 +53,7 @@ impl Hosts {
         }
     }
 
-    /// What a request's `Host` header addresses.
+    /// Returns what a request's `Host` header addresses.
     pub(super) fn addressed(&self, headers: &HeaderMap) -> Addressed {
         if self.names.is_empty() && self.website.is_empty() {
             return Addressed::default();
@@ -71,7 +71,7 @@ impl S3Host for Hosts {
     }
 }
 
-/// A host without its port and the dot at its end, in lower case.
+/// Returns a host without its port and trailing dot, in lower case.
 fn name_of(host: &str) -> String {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

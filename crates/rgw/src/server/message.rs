@@ -1,4 +1,5 @@
-//! Adds messages to answers with errors that have none, for which clients print `Unknown`, and says by how much clocks differ.
+//! Completes error documents. An error without a message gets one, because clients would print `Unknown`. An error about
+//! clocks gets the difference between them.
 
 use http::{HeaderValue, Response, header};
 use s3s::Body;
@@ -6,7 +7,7 @@ use std::time::SystemTime;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-/// Adds S3's message to an error's document that has none. `amz_date` is the time that the request states.
+/// Adds S3's message to an error document that has none. `amz_date` is the time that the request states.
 pub(super) fn complete(response: Response<Body>, amz_date: Option<&HeaderValue>) -> Response<Body> {
     if !response.status().is_client_error() && !response.status().is_server_error() {
         return response;
@@ -21,15 +22,15 @@ pub(super) fn complete(response: Response<Body>, amz_date: Option<&HeaderValue>)
     Response::from_parts(head, Body::from(text))
 }
 
-/// By how many seconds the clock of a client, which states `amz_date` now, differs from ours.
+/// Returns the difference in seconds between `amz_date`, the time that the client states, and `now`.
 fn clock_difference(amz_date: &str, now: OffsetDateTime) -> Option<u64> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let stated = PrimitiveDateTime::parse(amz_date, format).ok()?.assume_utc();
     Some((now - stated).unsigned_abs().as_secs())
 }
 
-/// An error's document with the message of its code; `None` where it has one or is no such document. To the message of an
-/// error about clocks their difference is added, where that is known.
+/// Returns an error document with the message of its code; `None` if it has a message or is no error document. The message
+/// of an error about clocks gets their difference, if it is known.
 fn with_message(text: &str, difference: impl FnOnce() -> Option<u64>) -> Option<String> {
     let (before, after) = text.split_once("</Code>")?;
     let (_, code) = before.rsplit_once("<Code>")?;
@@ -40,7 +41,7 @@ fn with_message(text: &str, difference: impl FnOnce() -> Option<u64>) -> Option<
     Some(format!("{before}</Code><Message>{}</Message>{after}", of_code(code)))
 }
 
-/// What S3 says with an error's code.
+/// Returns S3's message for an error code.
 fn of_code(code: &str) -> &'static str {
     match code {
         "AccessDenied" => "Access Denied",

@@ -1,7 +1,9 @@
-//! Signatures for regions whose names the protocol's library does not take: it knows small letters, digits and dashes, and
-//! s3cmd, for one, names `US`. There is one region here whatever it is called, as in radosgw, so such a signature is checked
-//! here and, where it is right, replaced by one for the region that all others name. A wrong signature is passed on unchanged and
-//! refused like any other.
+//! Signatures for region names that the protocol's library does not accept. The library accepts lower-case letters, digits
+//! and dashes; s3cmd, for example, uses `US`.
+//!
+//! As in radosgw, there is one region, whatever it is called. A signature for such a name is therefore checked here and, if
+//! it is valid, replaced by a signature for the usual region. An invalid signature is passed on unchanged and refused like
+//! any other.
 
 use crate::gateway::Gateway;
 use crate::signature::{self, Signed, hex};
@@ -10,10 +12,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
 use s3s::Body;
 use time::OffsetDateTime;
 
-/// The region that clients name where none is configured.
+/// The region that clients name by default.
 const USUAL: &str = "us-east-1";
 
-/// Whether a request is signed for a region that is not taken.
+/// Returns whether a request is signed for a region name that the library does not accept.
 pub(super) fn is_unusual(headers: &HeaderMap) -> bool {
     let is_taken = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -22,7 +24,7 @@ pub(super) fn is_unusual(headers: &HeaderMap) -> bool {
     region.is_some_and(|region| !region.bytes().all(is_taken))
 }
 
-/// Makes such a request's signature one that can be taken, where it is right.
+/// Replaces a valid signature for such a region by one that the library accepts.
 pub(super) async fn adapt(gateway: &Gateway, request: &mut Request<Body>) {
     let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
     if let Some(adapted) = adapted(gateway, &method, &uri, &headers).await {
@@ -35,7 +37,7 @@ async fn adapted(gateway: &Gateway, method: &Method, uri: &Uri, headers: &Header
     let signature = signature::read(headers).ok()?;
     let region = signature.region;
     let payload = headers.get("x-amz-content-sha256")?.to_str().ok()?;
-    // Chunks are signed after the request's own signature, and would not be right any more.
+    // The signatures of chunks depend on the request's signature and would become invalid.
     if payload.starts_with("STREAMING-") || signature.service != "s3" {
         return None;
     }

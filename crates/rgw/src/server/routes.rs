@@ -1,5 +1,5 @@
-//! Requests that S3's own operations do not take: the admin API's, and those for a bucket's notification configurations, whose
-//! documents have elements that the protocol's structures lack.
+//! Requests that the protocol's own operations do not handle: those of the admin API, and those for a bucket's notification
+//! configurations, whose documents have elements that the protocol's structures lack.
 
 use super::ByHost;
 use crate::admin_api::AdminApi;
@@ -10,13 +10,13 @@ use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 use std::sync::Arc;
 
-/// All routes besides the protocol's.
+/// The routes in addition to the protocol's.
 pub(super) struct Routes {
     admin: AdminApi,
     notifications: BucketRoute,
 }
 
-/// Which route a request takes, among its extensions.
+/// The route of a request, kept among its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Admin,
@@ -62,7 +62,7 @@ impl S3Route for Routes {
     }
 }
 
-/// The bucket that a request is about as a whole, by its host or by its path; `None` for others.
+/// Returns the bucket that a request concerns as a whole, by its host or its path; `None` for other requests.
 pub(crate) fn bucket_of(uri: &Uri, marks: &Extensions) -> Option<String> {
     let path = uri.path().strip_prefix('/')?;
     if let Some(ByHost(bucket)) = marks.get::<ByHost>() {

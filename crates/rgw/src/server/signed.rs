@@ -1,11 +1,14 @@
-//! What signatures of requests must cover. The protocol's library checks signatures; what it would honour though it is not
-//! signed is refused here before.
+//! Checks what the signatures of requests cover. The protocol's library verifies signatures. It would also honour headers
+//! and parameters that are not signed; such requests are refused here first.
 //!
 //! Every `x-amz-` header of a signed request must be among the signed ones, and so must the host
-//! (<https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html>). Only `x-amz-content-sha256` may be
-//! missing there in a signed header: the canonical request has its value in place of the body. A request is signed once,
-//! in its header or in its address. A signature of version 2 covers all `x-amz-` headers, but of the address only what S3
-//! knew then, and not how old it is in a header: what else would change what is done is refused, and what is too old.
+//! (<https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html>). With a signature in the header, only
+//! `x-amz-content-sha256` may be missing there: the canonical request has its value in place of the body. A request has one
+//! signature, in its header or in its URL.
+//!
+//! A signature of version 2 covers all `x-amz-` headers, but only the query parameters that S3 had at the time. In a
+//! header, it does not limit the age of the request either. A request is refused if it has another parameter that would
+//! change the operation, or if its time is too far from ours.
 
 use http::{HeaderMap, StatusCode, header};
 use s3s::dto::{Timestamp, TimestampFormat};
@@ -13,7 +16,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
-/// Parameters of signed addresses; each counts once.
+/// Signature parameters of presigned URLs. Each may occur only once.
 const PARAMETERS: [&str; 6] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -24,8 +27,8 @@ const PARAMETERS: [&str; 6] = [
 ];
 
 /// Parameters that a signature of version 2 covers
-/// (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/RESTAuthentication.html>), and those that only choose what of an
-/// answer is shown.
+/// (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/RESTAuthentication.html>), and parameters that only select what
+/// an answer shows.
 const OLD_PARAMETERS: [&str; 51] = [
     "AWSAccessKeyId",
     "Expires",
@@ -79,34 +82,34 @@ const OLD_PARAMETERS: [&str; 51] = [
     "version-id-marker",
     "versionId",
 ];
-/// More of them.
+/// More parameters that version 2 covers.
 const OLD_RESOURCES: [&str; 3] = ["versioning", "versions", "website"];
-/// How long an address may count.
+/// The longest validity of a presigned URL.
 const WEEK_SECS: u64 = 7 * 24 * 3600;
-/// How far the time in a header of version 2 may be from ours.
+/// How far the time of a request with a version 2 header may be from ours.
 const MAX_SKEW: Duration = Duration::from_secs(15 * 60);
 
 /// Why the signature of a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SignatureError {
-    /// A header counts that is not signed.
+    /// A header that must be signed is not.
     NotSigned(String),
-    /// It is signed in more than one way.
+    /// The request has more than one signature.
     Twice,
-    /// Something of the header is there twice, or not at all.
+    /// A part of the header is missing, repeated or malformed.
     Malformed(&'static str),
-    /// A parameter of the signature is there twice, not at all, or not as it may be.
+    /// A signature parameter is missing, repeated or invalid.
     Parameters(&'static str),
-    /// A parameter counts that a signature of version 2 does not cover.
+    /// The request has a parameter that a signature of version 2 does not cover.
     NotCovered(String),
-    /// The time of a signature of version 2 is so many seconds from ours.
+    /// The time of a version 2 request differs from ours by this many seconds.
     Skewed(u64),
-    /// It has none.
+    /// A version 2 request has no valid time.
     NoTime,
 }
 
 impl SignatureError {
-    /// Status and S3's code.
+    /// Returns the HTTP status and S3's error code.
     pub(super) fn code(&self) -> (StatusCode, &'static str) {
         match self {
             SignatureError::NotSigned(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
@@ -147,7 +150,7 @@ impl fmt::Display for SignatureError {
     }
 }
 
-/// Refuses a request whose signature does not cover what it must. Whether it is right is not looked at.
+/// Refuses a request whose signature does not cover what it must. Does not verify the signature.
 pub(crate) fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -> Result<(), SignatureError> {
     let mut in_header = headers.get_all(header::AUTHORIZATION).iter();
     let authorization = in_header.next();
@@ -185,7 +188,7 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -
     let is_covered = |name: &str| is_signed(name) || (!in_address && name == "x-amz-content-sha256");
     let counts = |name: &str| name.starts_with("x-amz-") || name == "host";
     for (name, value) in headers {
-        // The signature leaves out values that are not UTF-8, whatever is listed.
+        // The signature omits values that are not UTF-8, even of listed headers.
         if counts(name.as_str())
             && (!is_covered(name.as_str()) || std::str::from_utf8(value.as_bytes()).is_err())
         {
@@ -195,9 +198,9 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -
     Ok(())
 }
 
-/// Refuses a request of version 2 whose time, which is signed, is far from ours.
+/// Refuses a version 2 request whose signed time is too far from ours.
 fn check_time(headers: &HeaderMap, now: SystemTime) -> Result<(), SignatureError> {
-    // As the signature has it: the one counts only where the other is not there.
+    // As in the signature, `Date` counts only without `x-amz-date`.
     let value = headers.get("x-amz-date").or_else(|| headers.get(header::DATE));
     let text = value.and_then(|value| value.to_str().ok()).ok_or(SignatureError::NoTime)?;
     let time = Timestamp::parse(TimestampFormat::HttpDate, text)
@@ -208,14 +211,14 @@ fn check_time(headers: &HeaderMap, now: SystemTime) -> Result<(), SignatureError
     if difference > MAX_SKEW { Err(SignatureError::Skewed(difference.as_secs())) } else { Ok(()) }
 }
 
-/// What of a query counts for signatures.
+/// The parts of a query that matter for signatures.
 #[derive(Debug, Default)]
 struct Query {
-    /// The headers that a signed address lists; `None` where it is not signed by version 4.
+    /// The signed headers of a presigned URL; `None` if it has no signature of version 4.
     listed: Option<String>,
-    /// It is signed by version 2.
+    /// Whether the query has a signature of version 2.
     is_old: bool,
-    /// The first parameter that version 2 does not cover.
+    /// The first parameter that a signature of version 2 does not cover.
     uncovered: Option<String>,
 }
 
@@ -225,7 +228,7 @@ impl Query {
         let mut found: [Option<String>; PARAMETERS.len()] = Default::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // Names may be written in more than one way, and mean the same.
+            // The same name can be encoded in several ways.
             let name = decoded(name);
             if let Some(at) = PARAMETERS.iter().position(|known| *known == name)
                 && found[at].replace(decoded(value)).is_some()
@@ -259,7 +262,7 @@ impl Query {
     }
 }
 
-/// Text of an address as forms have it. What is not UTF-8 is nothing that counts.
+/// Decodes form-encoded text. Text that is not UTF-8 matches no known name.
 fn decoded(text: &str) -> String {
     let text = text.replace('+', " ");
     String::from_utf8_lossy(&urlencoding::decode_binary(text.as_bytes())).into_owned()
@@ -293,16 +296,16 @@ mod tests {
         let query = Some("X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host%3Bx-amz-acl");
         assert_eq!(check(&headers(&[("x-amz-acl", "private")]), query), Ok(()));
         assert_eq!(check(&headers(&[DATE]), query), Err(SignatureError::NotSigned("x-amz-date".into())));
-        // Written otherwise, it means the same.
+        // An encoded name means the same.
         let query = Some("X-Amz-Expires=60&X-Amz-Signatur%65=00&X-Amz-Signed%48eaders=host");
         assert_eq!(check(&headers(&[DATE]), query), Err(SignatureError::NotSigned("x-amz-date".into())));
-        // The digest of the body is in the signature, whether it is listed or not, but not in an address.
+        // A signature in the header covers the body's digest even if it is not listed; one in the URL does not.
         let digest = ("x-amz-content-sha256", "UNSIGNED-PAYLOAD");
         assert_eq!(check(&headers(&[("authorization", SIGNED), DATE, digest]), None), Ok(()));
         let address = Some("X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host");
         let loose = Err(SignatureError::NotSigned("x-amz-content-sha256".into()));
         assert_eq!(check(&headers(&[digest]), address), loose);
-        // A value that the signature leaves out, beside one that it covers.
+        // A value that the signature omits, next to one that it covers.
         let mut doubled = headers(&[("authorization", SIGNED), DATE]);
         doubled.append("x-amz-date", http::HeaderValue::from_bytes(b"\xff").unwrap());
         assert_eq!(check(&doubled, None), Err(SignatureError::NotSigned("x-amz-date".into())));

@@ -1,7 +1,7 @@
-//! TLS on the gateway's ports: a certificate and its key from files, and again from them when they change.
+//! TLS on the gateway's ports. A certificate and its key are read from files, and read again when the files change.
 //!
-//! A certificate that can't be used never takes the place of one that can: connections go on with the old one, and the log
-//! says so. Connections that are there keep what they began with.
+//! An invalid certificate never replaces a valid one: new connections use the old one, and the log reports the error.
+//! Existing connections keep the certificate that they began with.
 
 use crate::error::{Error, Result};
 use parking_lot::{Mutex, RwLock};
@@ -16,18 +16,18 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert, ServerConfig};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
-/// A certificate with its key, from files in PEM.
+/// A certificate with its key, from PEM files.
 #[derive(Debug)]
 pub struct Certificate {
     certificate: PathBuf,
     key: PathBuf,
     current: Arc<Current>,
-    /// What the files were when they were last read, for good or not.
+    /// The stamps of the files when they were last read, successfully or not.
     read: Mutex<Option<Stamp>>,
     config: Arc<ServerConfig>,
 }
 
-/// What new connections get.
+/// The certificate for new connections.
 #[derive(Debug)]
 struct Current(RwLock<Arc<CertifiedKey>>);
 
@@ -37,7 +37,7 @@ impl ResolvesServerCert for Current {
     }
 }
 
-/// What tells a file's states apart: device, inode, length and time of change.
+/// Identifies a state of a file: device, inode, length and modification time.
 type FileStamp = (u64, u64, u64, i64, i64);
 type Stamp = (FileStamp, FileStamp);
 
@@ -47,7 +47,8 @@ fn stamp_of(path: &Path) -> Option<FileStamp> {
 }
 
 impl Certificate {
-    /// Reads a certificate, with those that it is signed by behind it, and its key, which may be in the same file.
+    /// Reads a certificate and its key. The certificates of its issuers follow it in the file, and the key may be in the
+    /// same file.
     pub fn read(certificate: &Path, key: Option<&Path>) -> Result<Arc<Certificate>> {
         let key = key.unwrap_or(certificate);
         let provider = Arc::new(ring::default_provider());
@@ -72,14 +73,14 @@ impl Certificate {
         TlsAcceptor::from(Arc::clone(&self.config))
     }
 
-    /// Reads the files again for new connections. Where they can't be used the certificate stays what it was.
+    /// Reads the files again for new connections. If they can't be used, the certificate is unchanged.
     pub fn reload(&self) {
         let mut read = self.read.lock();
         self.load_again(&mut read);
     }
 
     fn load_again(&self, read: &mut Option<Stamp>) {
-        // Taken before: files that change meanwhile are read once more.
+        // The stamps are taken before reading, so that files that change during it are read once more.
         *read = stamp_of(&self.certificate).zip(stamp_of(&self.key));
         let certificate = self.certificate.display();
         match load(&self.certificate, &self.key, self.config.crypto_provider()) {
@@ -115,12 +116,12 @@ fn load(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Cer
     CertifiedKey::from_der(chain, secret, provider).map_err(|error| failed(key, &error))
 }
 
-/// Looks every `period` whether the files have changed, as long as the certificate is used.
+/// Checks every `period` whether the files have changed, as long as the certificate is in use.
 pub(super) async fn keep_fresh(certificate: Weak<Certificate>, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
         let Some(certificate) = certificate.upgrade() else { return };
-        // It reads files. A panic there was reported.
+        // Reading files blocks. A panic in the task has been reported already.
         _ = tokio::task::spawn_blocking(move || certificate.reload_if_changed()).await;
     }
 }

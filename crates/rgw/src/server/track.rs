@@ -1,5 +1,5 @@
-//! Requests from their arrival to the last byte of their answers: ids, what is known of them, limits, and the account of
-//! them when they have ended, in metrics and logs.
+//! Tracks requests from their arrival to the last byte of their answers: their ids, what is known about them, their limits,
+//! and their metrics and log entries once they have ended.
 
 use super::access_log::AccessLog;
 use super::connections::{Connection, Connections, Limits};
@@ -20,108 +20,108 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The header that names a request.
+/// The header with a request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
-/// Seconds that a client which is told to slow down is told to wait.
+/// The `Retry-After` of answers with status 503, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// How a gateway serves.
+/// The settings of a gateway's server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Bounds on connections.
     pub connections: Limits,
     /// `max_connection_backlog` of `rgw_frontends`: the most connections that wait to be accepted.
     pub backlog: u32,
-    /// `max_header_size` of `rgw_frontends`: bytes of the longest head of a request.
+    /// `max_header_size` of `rgw_frontends`: the most bytes of a request's head.
     pub max_header_size: usize,
     /// `tcp_nodelay` of `rgw_frontends`: whether answers are sent without waiting for full packets.
     pub nodelay: bool,
-    /// `rgw_max_concurrent_requests`: the most requests under way; more are told to slow down.
+    /// `rgw_max_concurrent_requests`: the most concurrent requests; further requests are answered with SlowDown.
     pub max_requests: u64,
-    /// `rgw_max_request_rate`: the most requests in a second; 0 for any number.
+    /// `rgw_max_request_rate`: the most requests per second; 0 for no limit.
     pub max_rate: u64,
     /// `rgw_op_complaint_time`: requests that take longer are logged.
     pub complaint_time: Duration,
-    /// `rgw_exit_timeout_secs`: how long requests under way may take to end when the gateway ends.
+    /// `rgw_exit_timeout_secs`: how long active requests may take to end when the gateway shuts down.
     pub exit_timeout: Duration,
-    /// `rgw_trust_forwarded_https`: whether a proxy is believed that says a request came to it by TLS.
+    /// `rgw_trust_forwarded_https`: whether to trust a proxy that says that a request came to it over TLS.
     pub trust_forwarded: bool,
-    /// `ssl_reload` of `rgw_frontends`: how often it is looked whether certificates' files have changed; 0 for never.
+    /// `ssl_reload` of `rgw_frontends`: how often certificate files are checked for changes; 0 for never.
     pub reload: Duration,
-    /// `rgw_dns_name` and `rgw_dns_s3website_name`: what the gateway is called.
+    /// `rgw_dns_name` and `rgw_dns_s3website_name`: the gateway's host names.
     pub hosts: Hosts,
     /// `rgw_ops_log_file_path`: the access log; `None` for none.
     pub access_log: Option<PathBuf>,
 }
 
-/// What is found out of a request while it is served.
+/// Information about a request that is collected while it is served.
 #[derive(Debug, Default)]
 pub(crate) struct RequestInfo {
     id: OnceLock<Box<str>>,
     asked: OnceLock<(Box<str>, Box<str>)>,
     owner: OnceLock<Box<str>>,
     bucket: OnceLock<Box<str>>,
-    /// Where its bytes are to be counted: its user's and its bucket's.
+    /// The accounts to which its bytes are charged: its user's and its bucket's.
     accounts: Mutex<Vec<Arc<Account>>>,
 }
 
 impl RequestInfo {
-    /// Of a request with that id.
+    /// Creates the information of a request with the given id.
     fn of(id: &str) -> RequestInfo {
         RequestInfo { id: OnceLock::from(Box::from(id)), ..RequestInfo::default() }
     }
 
-    /// The request's id; empty for what is no request of a client.
+    /// Returns the request's id; empty if there is no request of a client.
     pub(crate) fn id(&self) -> &str {
         self.id.get().map_or("", |id| id)
     }
 
-    /// Whether a user asks, whose signature was right.
+    /// Returns whether the requester is a user whose signature is valid.
     pub(crate) fn is_known(&self) -> bool {
         self.asked.get().is_some_and(|(_, requester)| !requester.is_empty())
     }
 
-    /// Notes S3's operation and who asks; the first note counts.
+    /// Sets S3's operation and the requester; only the first call has an effect.
     pub(crate) fn note(&self, operation: &str, requester: &str) {
         self.asked.get_or_init(|| (operation.into(), requester.into()));
     }
 
-    /// Notes the bucket that is named, whether it is there or not.
+    /// Sets the bucket that the request names, whether it exists or not.
     pub(crate) fn note_bucket(&self, bucket: &str) {
         self.bucket.get_or_init(|| bucket.into());
     }
 
-    /// Notes where the request's bytes are to be counted.
+    /// Adds an account to which the request's bytes are charged.
     pub(crate) fn note_account(&self, account: Arc<Account>) {
         self.accounts.lock().push(account);
     }
 
-    /// Notes who owns the bucket.
+    /// Sets the owner of the bucket.
     pub(crate) fn note_owner(&self, owner: &str) {
         self.owner.get_or_init(|| owner.into());
     }
 }
 
-/// A request that is served or was.
+/// The record of a request that is being served or has ended.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) id: String,
     pub(super) info: Arc<RequestInfo>,
     pub(super) method: Method,
     pub(super) uri: Uri,
-    /// Empty where there is no access log, as the next is.
+    /// Empty without an access log, and so is `bucket`.
     pub(super) headers: HeaderMap,
     /// The bucket that the host names.
     pub(super) bucket: String,
     pub(super) peer: SocketAddr,
     pub(super) began_at: SystemTime,
     pub(super) status: u16,
-    /// S3's code of an error.
+    /// S3's error code.
     pub(super) error: String,
-    /// Bytes of bodies.
+    /// Bytes of the request's body, as declared, and of the answer's body, as sent.
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Until the answer began, and until it ended.
+    /// The time until the answer began, and until it ended.
     pub(super) took: Duration,
     pub(super) total: Duration,
 }
@@ -140,20 +140,20 @@ impl Record {
     }
 }
 
-/// What all requests of a server share.
+/// The state that all requests of a server share.
 #[derive(Debug)]
 pub(super) struct Tracker {
     pub(super) settings: Settings,
     pub(super) metrics: Arc<Metrics>,
     pub(super) connections: Arc<Connections>,
-    /// Whether the gateway is about to end.
+    /// Whether the gateway is shutting down.
     pub(super) draining: AtomicBool,
     log: Option<AccessLog>,
     usage: Option<Arc<UsageLog>>,
     rate: Mutex<Rate>,
 }
 
-/// A bucket of tokens, filled all the time, that holds those of one second.
+/// A token bucket that is refilled continuously and holds the tokens of one second.
 #[derive(Debug)]
 struct Rate {
     tokens: f64,
@@ -194,7 +194,7 @@ impl Tracker {
         })
     }
 
-    /// Takes a request in, under the id `id`; the second is whether it must be told to slow down.
+    /// Starts to track a request under the id `id`. The second value is whether the request must be answered with SlowDown.
     pub(super) fn begin<B>(
         self: &Arc<Tracker>,
         request: &mut Request<B>,
@@ -204,7 +204,7 @@ impl Tracker {
     ) -> (Tracked, bool) {
         let (active, under_way) = self.metrics.begin();
         let rate = self.settings.max_rate;
-        // A request that waits for its client makes way for another.
+        // A request that waits for its client can be closed to make room for another.
         let refused = (under_way > self.settings.max_requests && !self.connections.give_up_stalled())
             || (rate > 0 && !self.rate.lock().take(Instant::now(), rate));
         if refused {
@@ -240,7 +240,7 @@ impl Tracker {
     }
 }
 
-/// A request under way; it has ended when this is dropped.
+/// An active request, which ends when this is dropped.
 pub(super) struct Tracked {
     tracker: Arc<Tracker>,
     connection: Arc<Connection>,
@@ -250,13 +250,14 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// What counts the request as one under way. Work for it that may outlive its connection holds this too.
+    /// Returns the guard that counts the request as active. Work for the request that may outlive its connection also holds
+    /// it.
     pub(super) fn active(&self) -> Arc<ActiveRequest> {
         Arc::clone(&self.active)
     }
 
-    /// The answer with the request's id in its header, and in its body where that is an error's. The request ends with
-    /// the body.
+    /// Adds the request's id to the headers of the answer, and to its body if it is an error. The request ends with the
+    /// body.
     pub(super) fn answer(mut self, response: Response<Body>) -> Response<TrackedBody> {
         let (mut head, mut body) = response.into_parts();
         self.record.took = self.began.elapsed();
@@ -282,7 +283,7 @@ impl Tracked {
     }
 }
 
-/// S3's code in an error's text, and that text with the request's id in it; `None` for another text.
+/// Returns S3's code in an error document, and the document with the request's id; `None` for other text.
 fn with_id(text: &str, id: &str) -> Option<(String, String)> {
     let (_, rest) = text.split_once("<Code>")?;
     let (code, _) = rest.split_once("</Code>")?;
@@ -301,7 +302,7 @@ impl Drop for Tracked {
         connection.answered();
         record.total = began.elapsed();
         if record.status == 0 {
-            // The client went away first; S3's logs say so.
+            // The client disconnected first. S3's logs show this status.
             record.took = record.total;
             record.status = 499;
         }
@@ -335,7 +336,7 @@ impl Drop for Tracked {
     }
 }
 
-/// Counts a request in the usage log: for the bucket's owner, or for who asked where no bucket is there.
+/// Counts a request in the usage log: for the bucket's owner, or for the requester if there is no bucket.
 fn count(usage: &UsageLog, record: &Record) {
     let (user, bucket) = match (record.owner(), record.info.bucket.get()) {
         ("", Some(_)) => (record.requester(), "-"),

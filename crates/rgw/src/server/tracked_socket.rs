@@ -1,5 +1,5 @@
-//! The socket of a connection, which tells the connection's state what moves on it. A socket is not closed before its
-//! client has had its answer.
+//! The socket of a connection, which reports reads and writes to the connection's state. A socket is not closed before its
+//! client has received its answer.
 
 use super::connections::Connection;
 use super::unread::Unread;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long a client may go on sending data that is thrown away, after it was told that the connection ends.
+/// How long a client may continue to send data, which is discarded, after the gateway has closed its sending side.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A socket whose reads and writes are reported.
@@ -21,7 +21,7 @@ pub(super) struct TrackedSocket<S> {
     socket: S,
     connection: Arc<Connection>,
     unread: Unread,
-    /// Since the sending side was closed, when there is something unread.
+    /// Set when the sending side was closed while part of a body was unread.
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
@@ -103,7 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
 }
 
 impl<S: AsyncRead + Unpin> TrackedSocket<S> {
-    /// Takes what the other side still sends, and drops it, until it ends or has had its time.
+    /// Reads and discards what the client still sends, until the client closes the connection or [`LINGER`] has passed.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let TrackedSocket { socket, lingering, .. } = self;
         let lingering = lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));

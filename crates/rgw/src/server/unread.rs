@@ -1,10 +1,10 @@
-//! Bodies of requests: whether they come in time, and those that are answered before they were read to their end.
+//! Bodies of requests: their time limit, and bodies that were not read to their end when the request is answered.
 //!
-//! Reading a body that does not come in time, or comes too slowly, fails with [`Stalled`].
+//! Reading a body that does not arrive in time, or arrives too slowly, fails with [`Stalled`].
 //!
-//! What was not read stands between such a request and the next one on its connection, so the connection ends with the
-//! answer, and says so. And it ends gently: a socket that is closed with bytes unread resets the connection, and a client
-//! that is still sending would find the reset where it looks for the answer.
+//! The unread rest of a body precedes the next request on the connection. The connection is therefore closed after the
+//! answer, and the answer says so. It is not closed at once: closing a socket with unread bytes resets the connection, and
+//! a client that is still sending would see the reset instead of the answer.
 
 use super::connections::Connection;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use tokio::time::Sleep;
 pub(super) struct Unread(Arc<AtomicBool>);
 
 impl Unread {
-    /// Whether there is something that was not read.
+    /// Returns whether part of the body was not read.
     pub(super) fn is_left(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -30,7 +30,7 @@ impl Unread {
         self.0.store(left, Ordering::Release);
     }
 
-    /// The body of the connection's next request, watched.
+    /// Wraps the body of the connection's next request.
     pub(super) fn watch(&self, body: Incoming, connection: Arc<Connection>) -> Watched {
         self.set(!body.is_end_stream());
         Watched { body, unread: self.clone(), connection, timer: None }
@@ -42,18 +42,18 @@ impl Unread {
 #[error("the body of the request did not come in time")]
 pub(super) struct Stalled;
 
-/// A body that tells when it was read to its end, and fails when it does not come in time.
+/// A body that records when it was read to its end, and fails when it does not arrive in time.
 #[derive(Debug)]
 pub(super) struct Watched {
     body: Incoming,
     unread: Unread,
     connection: Arc<Connection>,
-    /// Runs out no later than the client's time.
+    /// Expires no later than the client's time limit.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Watched {
-    /// Whether the client has had its time, of which more is allowed as bytes come.
+    /// Becomes ready when the client's time limit has passed. Bytes that arrive extend the limit.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Watched { connection, timer, .. } = self;
         let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(connection.body_patience())));

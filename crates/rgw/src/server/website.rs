@@ -1,8 +1,8 @@
-//! Buckets' websites: objects as pages, for anybody who may read them.
+//! Websites of buckets: objects as pages, for anonymous clients that may read them.
 //!
-//! A page is fetched as an anonymous `GetObject` of the same service that speaks S3, so that lists, policies, ranges and
-//! conditions hold as they do there. What is added is which object a path stands for, where to go instead, and errors
-//! that people can read.
+//! A page is fetched as an anonymous `GetObject` of the same service that serves S3, so that ACLs, policies, ranges and
+//! conditions apply as they do there. This module adds the mapping from paths to objects, redirections, and errors that
+//! people can read.
 
 use super::{Handler, escaped, plain};
 use crate::bucket::Bucket;
@@ -14,9 +14,9 @@ use s3s::dto::{Redirect, RoutingRule, WebsiteConfiguration};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// The header of an object that is to be sought elsewhere.
+/// The header of an object that redirects to another location.
 const REDIRECT_LOCATION: &str = "x-amz-website-redirect-location";
-/// Headers of a request that count for its page.
+/// Request headers that are passed on to fetch the page.
 const PASSED: [header::HeaderName; 7] = [
     header::RANGE,
     header::IF_MATCH,
@@ -27,7 +27,7 @@ const PASSED: [header::HeaderName; 7] = [
     header::USER_AGENT,
 ];
 
-/// What went wrong, in S3's words.
+/// An error in S3's terms.
 struct Failure {
     status: StatusCode,
     code: String,
@@ -40,7 +40,7 @@ impl Failure {
     }
 }
 
-/// Answers a request to the website of the bucket of that name.
+/// Answers a request to the website of the bucket with the given name.
 pub(super) async fn serve(handler: &Handler, bucket: &str, request: Request<()>) -> Response<Body> {
     let (head, ()) = request.into_parts();
     if !matches!(head.method, Method::GET | Method::HEAD) {
@@ -116,7 +116,7 @@ impl Site<'_> {
             return self.follow(rule, key);
         }
         let failure = failure_of(&mut response);
-        // What a condition came to is the client's business alone.
+        // The result of a condition or a range matters to the client only, so the error document is not shown.
         let plain = matches!(status, StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE);
         if let Some(document) = self.website.error_document.as_ref().filter(|_| !plain) {
             let mut page = self.fetch(self.head.method.clone(), &document.key, false).await;
@@ -128,7 +128,7 @@ impl Site<'_> {
         page(&self.head, &failure, &shown)
     }
 
-    /// What S3 answers to somebody unknown who asks for an object.
+    /// Returns S3's answer to an anonymous client that asks for an object.
     async fn fetch(&self, method: Method, key: &str, with_conditions: bool) -> Response<Body> {
         let path = format!("/{}/{}", self.bucket.name, encoded(key));
         let mut request = Request::new(Body::empty());
@@ -177,13 +177,14 @@ impl Site<'_> {
         };
         match HeaderValue::try_from(location) {
             Ok(location) => see(status, location),
-            // A document that was checked has none such.
+            // Configurations are checked when they are set, so this does not occur.
             Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new()),
         }
     }
 }
 
-/// The first rule that holds for a key, before it is looked for or after that failed.
+/// Returns the first rule that matches a key: before the object is fetched, or, with `failed`, after that failed with this
+/// status.
 fn rule_for<'a>(
     website: &'a WebsiteConfiguration,
     key: &str,
@@ -202,7 +203,7 @@ fn rule_for<'a>(
     })
 }
 
-/// The key that a rule leads to.
+/// Returns the key to which a rule redirects.
 fn target(rule: &RoutingRule, key: &str) -> String {
     let prefix = rule.condition.as_ref().and_then(|condition| condition.key_prefix_equals.as_deref());
     match (&rule.redirect.replace_key_with, &rule.redirect.replace_key_prefix_with) {
@@ -215,7 +216,7 @@ fn target(rule: &RoutingRule, key: &str) -> String {
     }
 }
 
-/// A key in a path: its slashes stay.
+/// Encodes a key for a path and keeps its slashes.
 fn encoded(key: &str) -> String {
     key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/")
 }
@@ -228,7 +229,7 @@ fn see(status: StatusCode, location: HeaderValue) -> Response<Body> {
     response
 }
 
-/// What S3's answer says went wrong. One to HEAD has no body.
+/// Extracts the error from S3's answer. The answer to a HEAD has no body, so its status stands for the error.
 fn failure_of(response: &mut Response<Body>) -> Failure {
     let status = response.status();
     let text = response.body_mut().take_bytes().unwrap_or_default();
@@ -245,7 +246,7 @@ fn failure_of(response: &mut Response<Body>) -> Failure {
     }
 }
 
-/// A page that says what went wrong.
+/// Returns a page that describes an error.
 fn page(head: &request::Parts, failure: &Failure, key: &str) -> Response<Body> {
     let title =
         format!("{} {}", failure.status.as_str(), failure.status.canonical_reason().unwrap_or_default());

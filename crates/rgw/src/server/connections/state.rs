@@ -1,4 +1,4 @@
-//! What one connection waits for, and since when.
+//! The state of a connection: what it waits for, and since when.
 
 use super::Limits;
 use crate::server::RequestInfo;
@@ -9,50 +9,50 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// What a connection is in the middle of.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// TLS is being agreed on.
+    /// The TLS handshake is in progress.
     Handshake,
-    /// Nothing has come yet.
+    /// No byte of a request has arrived yet.
     Silent,
-    /// The head of a request is coming.
+    /// The head of a request is arriving.
     Head,
-    /// A request was answered, and no other one has come.
+    /// A request was answered, and no other one has arrived.
     Between,
-    /// A request is served.
+    /// A request is being served.
     Busy,
-    /// It is told to end.
+    /// The connection was told to close.
     GivenUp,
 }
 
 const PHASES: [Phase; 6] =
     [Phase::Handshake, Phase::Silent, Phase::Head, Phase::Between, Phase::Busy, Phase::GivenUp];
 
-/// A connection. Times are milliseconds since the server began.
+/// A connection. Times are milliseconds since the server started.
 #[derive(Debug)]
 pub(in crate::server) struct Connection {
     pub(super) id: u64,
     pub(super) address: IpAddr,
     began: Instant,
     idle: Duration,
-    /// The phase in the lowest 3 bits, above them the time at which it began.
+    /// The phase in the lowest 3 bits, and above them the time at which it began.
     state: AtomicU64,
     body: Stall,
     answer: Stall,
-    /// The request has its answer, which may be on its way.
+    /// Whether the answer is complete. It may not be sent yet.
     answered: AtomicBool,
-    /// The body did not come in time.
+    /// Whether the body did not arrive in time.
     timed_out: AtomicBool,
     request: Mutex<Option<Arc<RequestInfo>>>,
     given_up: Notify,
 }
 
-/// Waiting for a client. Time waited is a debt that bytes pay off, so that neither silence nor a trickle goes on for long,
-/// and no credit is kept.
+/// The time spent waiting for a client. Waiting adds to a debt and transferred bytes reduce it, so that neither silence nor
+/// a trickle can last long. The debt never becomes negative: earlier transfers earn no credit.
 #[derive(Debug)]
 struct Stall {
-    /// When the waiting began, plus one; 0 where nothing is waited for.
+    /// When the wait began, plus one; 0 if the gateway does not wait.
     since: AtomicU64,
     debt_ms: AtomicU64,
     min_rate: u64,
@@ -69,11 +69,11 @@ impl Stall {
     }
 
     fn wait(&self, now: u64) {
-        // It fails if the connection waits already.
+        // This fails if a wait has begun already.
         _ = self.since.compare_exchange(0, now + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Something came or went.
+    /// Records that `bytes` were transferred, and ends a wait.
     fn progress(&self, now: u64, bytes: usize) {
         let since = self.since.swap(0, Ordering::Relaxed);
         let waited = if since == 0 { 0 } else { (now + 1).saturating_sub(since) };
@@ -121,12 +121,12 @@ impl Connection {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX >> 3)
     }
 
-    /// The phase, and when it began.
+    /// Returns the phase, and when it began.
     pub(super) fn phase(&self) -> (Phase, Duration) {
         unpack(self.state.load(Ordering::Acquire))
     }
 
-    /// Changes from one of `from` to `to`; false where it is in another phase.
+    /// Changes the phase from one of `from` to `to`; returns false if it is none of `from`.
     fn change(&self, from: &[Phase], to: Phase) -> bool {
         let next = pack(to, self.now());
         let changed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
@@ -135,24 +135,24 @@ impl Connection {
         changed.is_ok()
     }
 
-    /// TLS is agreed on.
+    /// Records that the TLS handshake is complete.
     pub(in crate::server) fn shook_hands(&self) {
         self.change(&[Phase::Handshake], Phase::Silent);
     }
 
-    /// Bytes have come.
+    /// Records that bytes have arrived.
     pub(in crate::server) fn received(&self) {
         match self.phase().0 {
             Phase::Silent | Phase::Between => {
                 self.change(&[Phase::Silent, Phase::Between], Phase::Head);
             }
-            // How many count is known when their frames are read.
+            // The number of body bytes is known only when their frames are read.
             Phase::Busy => self.body.progress(self.now(), 0),
             _ => {}
         }
     }
 
-    /// A request begins; false where the connection is told to end.
+    /// Begins a request; returns false if the connection was told to close.
     pub(in crate::server) fn begin(&self) -> bool {
         self.body.reset();
         self.answer.reset();
@@ -162,22 +162,22 @@ impl Connection {
         self.change(&[Phase::Silent, Phase::Head, Phase::Between, Phase::Busy], Phase::Busy)
     }
 
-    /// What is known of the request.
+    /// Sets the information about the request.
     pub(in crate::server) fn set_request(&self, info: Arc<RequestInfo>) {
         *self.request.lock() = Some(info);
     }
 
-    /// Whether the request is that of a user whose signature was right.
+    /// Returns whether the request is from a user whose signature is valid.
     pub(super) fn is_known(&self) -> bool {
         self.request.lock().as_ref().is_some_and(|info| info.is_known())
     }
 
-    /// The answer is complete, and is sent as fast as the client takes it.
+    /// Records that the answer is complete. It is sent as fast as the client takes it.
     pub(in crate::server) fn answered(&self) {
         self.answered.store(true, Ordering::Release);
     }
 
-    /// Everything was sent.
+    /// Records that everything was sent. If the answer is complete, the request ends.
     pub(in crate::server) fn flushed(&self) {
         if self.answered.load(Ordering::Acquire) && self.answered.swap(false, Ordering::AcqRel) {
             *self.request.lock() = None;
@@ -185,17 +185,17 @@ impl Connection {
         }
     }
 
-    /// The gateway waits for bytes of the body.
+    /// Records that the gateway waits for bytes of the body.
     pub(in crate::server) fn body_awaited(&self) {
         self.body.wait(self.now());
     }
 
-    /// So many bytes of the body were read.
+    /// Records that `bytes` of the body were read.
     pub(in crate::server) fn body_came(&self, bytes: usize) {
         self.body.progress(self.now(), bytes);
     }
 
-    /// How long the gateway waits for more of the body; zero where it has waited long enough.
+    /// Returns how long the gateway waits for more of the body; zero once it has waited long enough.
     pub(in crate::server) fn body_patience(&self) -> Duration {
         self.idle.saturating_sub(self.body_owed())
     }
@@ -204,22 +204,22 @@ impl Connection {
         self.body.owed(self.now())
     }
 
-    /// The body did not come in time.
+    /// Records that the body did not arrive in time.
     pub(in crate::server) fn time_out(&self) {
         self.timed_out.store(true, Ordering::Release);
     }
 
-    /// Whether the body did not come in time.
+    /// Returns whether the body did not arrive in time.
     pub(in crate::server) fn has_timed_out(&self) -> bool {
         self.timed_out.load(Ordering::Acquire)
     }
 
-    /// The client takes nothing of the answer.
+    /// Records that the gateway waits for the client to take bytes of the answer.
     pub(in crate::server) fn answer_waits(&self) {
         self.answer.wait(self.now());
     }
 
-    /// The client took so many bytes.
+    /// Records that the client took `bytes` of the answer.
     pub(in crate::server) fn answer_taken(&self, bytes: usize) {
         self.answer.progress(self.now(), bytes);
     }
@@ -228,12 +228,12 @@ impl Connection {
         self.answer.owed(self.now())
     }
 
-    /// Since when the gateway waits for the client in the middle of a request.
+    /// Returns since when the gateway has waited for the client during a request; `None` if it does not wait.
     pub(super) fn stalled_since(&self) -> Option<Duration> {
         self.body.since().or(self.answer.since()).map(Duration::from_millis)
     }
 
-    /// Tells it to end; false where it was told before.
+    /// Tells the connection to close; returns false if it was told before.
     pub(super) fn give_up(&self) -> bool {
         let told = self.change(&PHASES[..5], Phase::GivenUp);
         if told {
@@ -242,8 +242,8 @@ impl Connection {
         told
     }
 
-    /// Tells it to end, unless it has left the phase that `seen` ([`Connection::phase`]) says: its thread may have started a
-    /// request meanwhile. False where it has, and where it was told before.
+    /// Tells the connection to close if it is still in the phase `seen` ([`Connection::phase`]): another thread may have
+    /// begun a request meanwhile. Returns false if the phase has changed, or if the connection was told before.
     pub(super) fn give_up_if_still(&self, seen: (Phase, Duration)) -> bool {
         let state = pack(seen.0, u64::try_from(seen.1.as_millis()).unwrap_or(u64::MAX >> 3));
         let next = pack(Phase::GivenUp, self.now());
@@ -255,7 +255,7 @@ impl Connection {
         told
     }
 
-    /// Waits until it is told to end.
+    /// Waits until the connection is told to close.
     pub(in crate::server) async fn given_up(&self) {
         self.given_up.notified().await;
     }

@@ -25,12 +25,12 @@ fn is_given_up(place: &Place) -> bool {
 
 async fn admit(connections: &Arc<Connections>, last: u8) -> Place {
     let place = connections.admit(ip(last), false).await.unwrap();
-    // Ages are told apart by milliseconds.
+    // Ages have a resolution of milliseconds.
     tokio::time::sleep(Duration::from_millis(2)).await;
     place
 }
 
-/// Ends those that are told to, as their tasks do.
+/// Drops the connections that were told to close, as their tasks do.
 fn end(places: &mut Vec<Place>) -> usize {
     let before = places.len();
     places.retain(|place| !is_given_up(place));
@@ -50,7 +50,7 @@ async fn the_oldest_idle_connection_of_the_busiest_address_makes_way() {
     while !many.iter().any(is_given_up) {
         tokio::task::yield_now().await;
     }
-    // The place is given when the socket is closed, not before.
+    // The place becomes free only when the socket is closed.
     assert!(!waiting.is_finished());
     assert!(is_given_up(&many[1]) && !is_given_up(&many[0]) && !is_given_up(&lone));
     assert!(!many[1].connection().begin(), "a request began on a connection that is closed");
@@ -93,7 +93,7 @@ async fn busy_connections_are_closed_only_when_they_stall() {
     assert!(!all.give_up_idle() && !all.give_up_stalled());
     known.connection().body_awaited();
     stranger.connection().answer_waits();
-    // A user's request has its time, a stranger's has none.
+    // A known user's request may stall for some time, an unknown one's may not.
     assert!(all.give_up_stalled());
     assert!(is_given_up(&stranger) && !is_given_up(&known));
     assert!(!all.give_up_stalled());
@@ -119,7 +119,7 @@ async fn an_address_has_its_bound() {
     }
     assert!(all.admit(ip(1), false).await.is_none(), "all of them are busy");
     assert!(all.admit(ip(3), false).await.is_some());
-    // One host has a whole network of IPv6.
+    // One host can use a whole IPv6 network.
     let six = |text: &str| text.parse::<IpAddr>().unwrap();
     assert_eq!(counted(six("2001:db8::1")), counted(six("2001:db8::ffff:1:2:3")));
     assert_ne!(counted(six("2001:db8::1")), counted(six("2001:db8:0:1::1")));
@@ -131,7 +131,8 @@ async fn the_oldest_idle_connection_of_an_address_makes_way_at_its_bound() {
     let all = connections(Limits { per_address: 3, most: 100, ..LIMITS });
     let others = [admit(&all, 2).await, admit(&all, 2).await];
     let mut places = [admit(&all, 1).await, admit(&all, 1).await, admit(&all, 1).await];
-    // The oldest one is busy, and the second one waits for its next request since later than the third one waits for its first.
+    // The oldest connection is busy. The second one began to wait for its next request after the third one began to wait
+    // for its first.
     assert!(places[0].connection().begin() && places[1].connection().begin());
     places[1].connection().answered();
     places[1].connection().flushed();
@@ -148,7 +149,7 @@ async fn a_request_that_begins_while_its_connection_is_chosen_is_not_cut() {
     let all = connections(Limits { most: 2, ..LIMITS });
     let (first, second) = (admit(&all, 1).await, admit(&all, 1).await);
     let seen = first.connection().phase();
-    // On another thread.
+    // As another thread would.
     assert!(first.connection().begin());
     {
         let mut table = all.table.lock();
@@ -167,7 +168,7 @@ async fn a_connection_whose_task_panics_or_is_cancelled_leaves_nothing() {
     let metrics = Arc::new(Metrics::default());
     let all = Arc::new(Connections::new(Limits { most: 1, per_address: 1, ..LIMITS }, Arc::clone(&metrics)));
     for panics in [true, false] {
-        // There is room again after the one before.
+        // The previous connection has released its place.
         let place = all.admit(ip(1), false).await.unwrap();
         assert!(place.connection().begin());
         let task = tokio::spawn(async move {
