@@ -14,6 +14,7 @@ use nacre_topics::record::Event;
 use nacre_topics::topic::TopicId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The result of a synchronous push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,14 +50,16 @@ async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event
     let count = events.len() as u64;
     let lost = SyncOutcome { delivered: 0, failed: count };
     let limit = core.settings.topic_defaults().sync_timeout;
-    match core.env.timeout(limit, push(core, &arn, id, events)).await {
+    let is_sent = AtomicBool::new(false);
+    match core.env.timeout(limit, push(core, &arn, id, events, &is_sent)).await {
         Ok(Ok(delivered)) => SyncOutcome { delivered, failed: count - delivered.min(count) },
         Ok(Err(error)) => {
             tracing::warn!(topic = %arn, %error, "notifications: events of a topic without queues are lost");
             lost
         }
         Err(_) => {
-            if let Some(endpoint) = core.endpoints.peek(id) {
+            // Otherwise the time went by before the endpoint was asked.
+            if let Some(endpoint) = core.endpoints.peek(id).filter(|_| is_sent.load(Ordering::Relaxed)) {
                 endpoint.failed(core, "it did not answer in time");
             }
             lost
@@ -64,8 +67,14 @@ async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event
     }
 }
 
-/// Pushes events of one topic; returns the number of delivered events.
-async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> Result<u64> {
+/// Pushes events of one topic; returns the number of delivered events. Sets `is_sent` when it begins to send.
+async fn push(
+    core: &Core,
+    arn: &TopicArn,
+    id: TopicId,
+    events: Vec<Event>,
+    is_sent: &AtomicBool,
+) -> Result<u64> {
     let Some(stored) = core.topics.get(arn, id).await? else { return Ok(0) };
     let Some(endpoint) = core.endpoints.get(core, &stored) else { return Ok(0) };
     if endpoint.permits(core) == 0 {
@@ -84,6 +93,7 @@ async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> R
         |event| Message { event: Arc::new(event), opaque_data: Arc::clone(&opaque_data), is_replayed: false };
     let messages: Vec<Message> = events.into_iter().map(message).collect();
     let mut delivered = 0;
+    is_sent.store(true, Ordering::Relaxed);
     for part in messages.chunks(endpoint.push_events(core)) {
         let outcomes = endpoints::push(Arc::clone(&connection), part.to_vec()).await;
         delivered += outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;

@@ -4,7 +4,8 @@
 //! A gateway decides before it starts the operation, based on the queue's size in its last reading and on the events that
 //! it admitted itself. It never decides later: an admitted event is always enqueued. A gateway has at most `allowance`
 //! *outstanding* events: events that were admitted, and that are neither included in a reading of the queue's size nor
-//! given up. So with G gateways (including those that died with outstanding events), the limit is exceeded by at most (G -
+//! given up. One operation with more events is admitted while none are outstanding; for it, read its events for `allowance`
+//! below. So with G gateways (including those that died with outstanding events), the limit is exceeded by at most (G -
 //! 1) × allowance events.
 //!
 //! Proof: of the readings that any admission is based on, consider the one that started last, at time t. For its gateway,
@@ -55,8 +56,10 @@ impl Admission {
     /// [`Admission::enqueued`] or [`Admission::given_up`].
     pub fn admit(&mut self, events: u64) -> Decision {
         let Some(entries) = self.entries else { return Decision::ReadFirst };
-        let outstanding = self.outstanding() + events;
-        if outstanding > self.allowance {
+        let before = self.outstanding();
+        let outstanding = before + events;
+        // An operation that exceeds the allowance alone would never be admitted otherwise.
+        if outstanding > self.allowance && before > 0 {
             // A reading turns enqueued events into entries, but does not help against pending events.
             let is_helped = self.fresh + self.settled_by_reading > 0;
             return if is_helped { Decision::ReadFirst } else { Decision::Full };

@@ -360,7 +360,7 @@ impl Gateway {
         if let Some(notifier) = self.notifier() {
             notifier.stop().await;
         }
-        if tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_err() {
+        if !self.finish_changes().await {
             tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
         }
         match tokio::time::timeout(FINISH_TIMEOUT, self.flush_usage()).await {
@@ -383,6 +383,11 @@ impl Gateway {
             Ok(Err(error)) => tracing::debug!(%error, "rgw: the lease could not be given back"),
             Err(_) => tracing::warn!("rgw: the lease could not be given back"),
         }
+    }
+
+    /// Waits for a bounded time until this gateway has no change left to be finished in an index. Returns whether there is none.
+    pub(crate) async fn finish_changes(&self) -> bool {
+        tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_ok()
     }
 
     /// Waits until the cluster has blocklisted this gateway, because it was considered dead. Then all its operations fail,

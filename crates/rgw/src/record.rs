@@ -103,7 +103,7 @@ pub(crate) async fn remove_if<T: Versioned>(
 }
 
 /// Whether a record was changed since it was read.
-fn is_overtaken(error: &nacre_client::Error) -> bool {
+pub(crate) fn is_overtaken(error: &nacre_client::Error) -> bool {
     matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW)
 }
 

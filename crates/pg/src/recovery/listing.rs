@@ -24,11 +24,9 @@ impl Pg {
             objects.extend(last.map(|o| (o, Eversion::default())));
         }
         match self.listings.remove(&list) {
-            Some(ListFor::Scan { to, interval, scan }) => {
-                if self.follows(to, interval) {
-                    // The interval of the question: the primary may hear of a later one after this member.
-                    out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
-                }
+            Some(ListFor::Scan { to, interval, scan }) if self.follows(to, interval) => {
+                // The interval of the question: the primary may hear of a later one after this member.
+                out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
             }
             Some(ListFor::Backfill { osd, scan }) => {
                 self.list_missing(&mut objects, end);
@@ -36,7 +34,7 @@ impl Pg {
                     backfill.mine = Some((objects, end));
                 }
             }
-            None => {}
+            Some(ListFor::Scan { .. }) | None => {}
         }
     }
 

@@ -26,6 +26,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// The least time for a step of a transaction, even if the push is late.
 const LEAST_STEP: Duration = Duration::from_secs(1);
+/// Remembered events of commits whose outcome was determined late.
+const MAX_COMMITTED: usize = 8192;
 /// The delay before a step is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The broker's timeout for a transaction exceeds the timeout of a push by this much.
@@ -48,7 +50,7 @@ struct State {
     producer: Option<Arc<Producer>>,
     is_fenced: bool,
     phase: Phase,
-    /// Events of a commit whose outcome was determined by a later push.
+    /// Events of commits whose outcome was determined by a later push. They are kept until a push has reported them.
     committed: HashSet<String>,
 }
 
@@ -122,7 +124,6 @@ impl Queue {
         let ids: Vec<String> = messages.iter().map(|message| message.event.id()).collect();
         let mut left: Vec<usize> =
             (0..messages.len()).filter(|at| !state.committed.contains(&ids[*at])).collect();
-        state.committed.clear();
         while !left.is_empty() {
             if Instant::now() >= deadline {
                 return Err(timed_out(&self.context.limits.kafka));
@@ -154,6 +155,7 @@ impl Queue {
             }
             left = accepted;
         }
+        state.committed.retain(|id| !ids.contains(id));
         Ok(outcomes)
     }
 
@@ -187,7 +189,13 @@ impl Queue {
             Phase::InDoubt(ids) => {
                 state.phase = Phase::InDoubt(ids.clone());
                 match self.commit(state, producer, deadline).await {
-                    Ok(()) => state.committed = ids.into_iter().collect(),
+                    Ok(()) => {
+                        // Events that did not come again expired.
+                        if state.committed.len() > MAX_COMMITTED {
+                            state.committed.clear();
+                        }
+                        state.committed.extend(ids);
+                    }
                     // The transaction was aborted, so its events are sent again.
                     Err(_) if matches!(state.phase, Phase::Idle) => {}
                     Err(failure) => return Err(failure),

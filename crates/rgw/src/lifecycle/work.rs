@@ -250,25 +250,30 @@ impl Gateway {
     pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<Expired> {
         let (mut expired, mut failed) = (Expired::default(), None);
         for shard in (0..SHARDS).map(|shard| format!("lc.{shard}")) {
-            let entries = self.lifecycle_shard(&shard).await?;
-            let is_due = |entry: &LifecycleEntry| all || self.lifecycle.is_due(entry.begun_ns, now_ns());
-            if !entries.iter().any(|(_, entry)| is_due(entry)) || !self.lock_lifecycle(&shard).await? {
-                continue;
-            }
-            let done = self.process_shard(&shard, all).await;
-            match self.pools.lifecycle.unlock(&shard, LOCK, self.session()).await {
-                Ok(()) => {}
-                // The lock expired.
-                Err(error) if error.is_not_found() => {}
-                Err(error) => tracing::debug!(%error, shard, "rgw: a lock was not given back"),
-            }
-            match done {
+            match self.process_due_shard(&shard, all).await {
                 Ok(done) => expired.add(done),
                 // Other shards may be on other OSDs and are still processed.
                 Err(error) => failed = Some(error),
             }
         }
         failed.map_or(Ok(expired), Err)
+    }
+
+    /// Does what is due in the buckets of a shard, or in all of them, while it holds the shard's lock.
+    async fn process_due_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<Expired> {
+        let entries = self.lifecycle_shard(shard).await?;
+        let is_due = |entry: &LifecycleEntry| all || self.lifecycle.is_due(entry.begun_ns, now_ns());
+        if !entries.iter().any(|(_, entry)| is_due(entry)) || !self.lock_lifecycle(shard).await? {
+            return Ok(Expired::default());
+        }
+        let done = self.process_shard(shard, all).await;
+        match self.pools.lifecycle.unlock(shard, LOCK, self.session()).await {
+            Ok(()) => {}
+            // The lock expired.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => tracing::debug!(%error, shard, "rgw: a lock was not given back"),
+        }
+        done
     }
 
     /// Takes or renews a shard's lock. Returns whether this gateway holds it.

@@ -14,7 +14,7 @@ use super::{
     STRIPE_BYTES, Salt, StoredChecksum, UnclassedHead, tail_count, tails_name,
 };
 use crate::bucket::Bucket;
-use crate::error::{Error, Result};
+use crate::error::{BodyFault, Error, Result};
 use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::index::{self, Tails};
 use crate::notifications::Cause;
@@ -300,6 +300,10 @@ impl Gateway {
         let stored = write_tails(&pool, &tails.name, first, &mut body).await?;
         tails.count = tail_count(stored);
         let size = body.taken();
+        // Incomplete data must not replace an earlier part.
+        if length.is_some_and(|length| length != size) {
+            return Err(BodyFault::Incomplete.into());
+        }
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
             held.resize(usage(size))?;
         }
@@ -485,9 +489,15 @@ impl Gateway {
             .omap_set(vec![(Bytes::from_static(MARK), Bytes::from(head.tag.clone().into_bytes()))]);
         change.mark();
         if let Err(error) = self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-            let absent = error.is_not_found();
-            change.fail(&error.into()).await;
-            return Err(if absent { Error::NoSuchUpload } else { Error::IndexBusy(bucket.name.clone()) });
+            let answer = match &error {
+                error if error.is_not_found() => Some(Error::NoSuchUpload),
+                // A part was listed, or another completion began.
+                error if record::is_overtaken(error) => Some(Error::IndexBusy(bucket.name.clone())),
+                _ => None,
+            };
+            let error = error.into();
+            change.fail(&error).await;
+            return Err(answer.unwrap_or(error));
         }
         let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition, cause, types };
         let head = put.commit(self, (Some(change), events), manifest.into(), None).await?;

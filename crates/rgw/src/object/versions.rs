@@ -776,18 +776,27 @@ impl Gateway {
         let mut heads = Vec::new();
         loop {
             let room = (max - heads.len()) as u64;
-            let page = match self.pools.data.omap_get_vals(&name, behind.clone(), "v", room.min(PAGE)).await {
-                Err(error) if error.is_not_found() => return Ok((heads, false)),
-                page => page?,
-            };
-            for (key, value) in &page.entries {
-                heads.push(record::decode::<Head>(&name, value)?);
-                behind = key.clone();
-            }
-            if !page.more || heads.len() >= max {
-                return Ok((heads, page.more));
+            let (page, more) = self.versions_behind(&name, &mut behind, room.min(PAGE)).await?;
+            heads.extend(page);
+            if !more || heads.len() >= max {
+                return Ok((heads, more));
             }
         }
+    }
+
+    /// At most `max` versions of an object with versions, newest first, behind the omap key `behind`, which becomes that of
+    /// the last one. Returns whether there are more.
+    async fn versions_behind(&self, name: &str, behind: &mut Bytes, max: u64) -> Result<(Vec<Head>, bool)> {
+        let page = match self.pools.data.omap_get_vals(name, behind.clone(), "v", max).await {
+            Err(error) if error.is_not_found() => return Ok((Vec::new(), false)),
+            page => page?,
+        };
+        let mut heads = Vec::with_capacity(page.entries.len());
+        for (key, value) in &page.entries {
+            heads.push(record::decode::<Head>(name, value)?);
+            *behind = key.clone();
+        }
+        Ok((heads, page.more))
     }
 
     /// All tails of an object, in all its versions.
@@ -851,20 +860,21 @@ impl Gateway {
 
     /// The version that the write with this tag made, with its manifest, if it exists.
     pub(crate) async fn made_by(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<Option<Reader>> {
-        let mut after: Option<String> = None;
-        loop {
-            let (heads, more) = self.versions(bucket, key, after.as_deref(), PAGE as usize).await?;
-            if let Some(head) = heads.iter().find(|head| head.tag == tag) {
-                return match self.open_version(bucket, key, Some(head.version_id())).await {
-                    Ok(reader) if reader.head.tag == tag => Ok(Some(reader)),
-                    Ok(_) | Err(Error::NoSuchKey | Error::NoSuchVersion) => Ok(None),
-                    Err(error) => Err(error),
-                };
-            }
-            match heads.last() {
-                Some(last) if more => after = Some(last.version_id().to_owned()),
-                _ => return Ok(None),
-            }
+        let name = head_name(bucket, key);
+        let Some(current) = self.current(bucket, key).await? else { return Ok(None) };
+        let mut found = Some(current.head).filter(|head| head.tag == tag);
+        // By their places: the version `null` that ends a page may be removed before the next page is read.
+        let (mut behind, mut more) = (Bytes::new(), current.versions.is_some());
+        while found.is_none() && more {
+            let heads;
+            (heads, more) = self.versions_behind(&name, &mut behind, PAGE).await?;
+            found = heads.into_iter().find(|head| head.tag == tag);
+        }
+        let Some(head) = found else { return Ok(None) };
+        match self.open_version(bucket, key, Some(head.version_id())).await {
+            Ok(reader) if reader.head.tag == tag => Ok(Some(reader)),
+            Ok(_) | Err(Error::NoSuchKey | Error::NoSuchVersion) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }

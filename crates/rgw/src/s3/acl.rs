@@ -75,6 +75,9 @@ pub(super) async fn of_headers(
         for part in text(name).unwrap_or_default().split(',').filter(|part| !part.trim().is_empty()) {
             let wrong =
                 || s3_error!(InvalidArgument, "{name}: '{part}' is neither id=, uri= nor emailAddress=");
+            if grants.len() >= MAX_GRANTS {
+                return Err(s3_error!(InvalidArgument, "no more than {MAX_GRANTS} grants"));
+            }
             let (kind, value) = part.trim().split_once('=').ok_or_else(wrong)?;
             let value = value.trim().trim_matches('"');
             let grantee = match kind.trim() {

@@ -191,9 +191,6 @@ impl Protocol {
         let body = sent.body(source_of(input.body));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
         let part = self.gateway.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
-        if length.is_some_and(|length| length != part.size) {
-            return Err(s3_error!(IncompleteBody));
-        }
         let sums = fields(part.checksum.as_ref());
         let output = UploadPartOutput {
             e_tag: Some(ETag::Strong(part.etag)),

@@ -2,6 +2,7 @@
 //! (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/LogFormat.html>). A separate thread writes it, so that a slow or
 //! full disk does not delay requests. Lines that do not fit into its queue are dropped and counted.
 
+use super::signed::decoded;
 use super::track::Record;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
@@ -164,13 +165,17 @@ pub(super) fn line(record: &Record) -> String {
         let value = record.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
         value.map_or_else(|| "\"-\"".to_owned(), |value| quoted(&value))
     };
-    let in_query = record.uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
-    let auth = match record.headers.contains_key(header::AUTHORIZATION) {
-        true => "AuthHeader",
-        false if in_query => "QueryString",
-        false => "-",
+    let signed = |name: &str| {
+        let query = record.uri.query().unwrap_or_default();
+        query.split('&').any(|field| field.split_once('=').is_some_and(|(found, _)| decoded(found) == name))
     };
-    let sigv = if auth == "-" { "-" } else { "SigV4" };
+    let (auth, sigv) = match record.headers.get(header::AUTHORIZATION) {
+        Some(value) if value.as_bytes().starts_with(b"AWS ") => ("AuthHeader", "SigV2"),
+        Some(_) => ("AuthHeader", "SigV4"),
+        None if signed("X-Amz-Signature") => ("QueryString", "SigV4"),
+        None if signed("Signature") => ("QueryString", "SigV2"),
+        None => ("-", "-"),
+    };
     let uri = quoted(&format!("{} {} HTTP/1.1", record.method, shown_uri(&record.uri)));
     let size = if record.method == Method::PUT { record.received } else { record.sent };
     let host = record.headers.get(header::HOST).map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -201,7 +206,7 @@ pub(super) fn line(record: &Record) -> String {
 fn shown_uri(uri: &http::Uri) -> String {
     let Some(query) = uri.query() else { return uri.path().to_owned() };
     let secret = |field: &str| {
-        let name = field.split('=').next().unwrap_or_default();
+        let name = decoded(field.split('=').next().unwrap_or_default());
         ["x-amz-signature", "x-amz-security-token", "signature"].iter().any(|n| name.eq_ignore_ascii_case(n))
     };
     let shown: Vec<&str> = query.split('&').filter(|field| !secret(field)).collect();
@@ -226,7 +231,7 @@ mod tests {
             id: "ID".into(),
             info,
             method: Method::GET,
-            uri: "/pics/a%20b?versionId=1&X-Amz-Signature=00".parse().unwrap(),
+            uri: "/pics/a%20b?versionId=1&X-Amz-Signatur%65=00".parse().unwrap(),
             headers,
             bucket: String::new(),
             peer: "10.0.0.1:5".parse().unwrap(),

@@ -263,7 +263,7 @@ impl Query {
 }
 
 /// Decodes form-encoded text. Text that is not UTF-8 matches no known name.
-fn decoded(text: &str) -> String {
+pub(super) fn decoded(text: &str) -> String {
     let text = text.replace('+', " ");
     String::from_utf8_lossy(&urlencoding::decode_binary(text.as_bytes())).into_owned()
 }
