@@ -95,7 +95,7 @@ pub struct Nemesis {
     pools_made: u32,
     /// When objects were damaged last, by OSD.
     damaged: BTreeMap<(u32, ObjectId), Nanos>,
-    /// When a full disk got room again last.
+    /// When a full disk got room again last, or a map may have come back that shows it as full.
     last_full: Option<Nanos>,
     calm: bool,
     struck: BTreeMap<Fault, u64>,
@@ -330,6 +330,8 @@ impl World {
                 let forgetful = loses.iter().any(|fault| self.scenario.faults.contains(fault));
                 let named = if forgetful { self.osds.iter().map(|osd| osd.id).collect() } else { Vec::new() };
                 self.with_monitor(|monitor, out| monitor.restore(now, age, &named, out));
+                // The older map may show pools and OSDs as full.
+                self.nemesis.last_full = self.nemesis.last_full.map(|_| now);
                 self.schedule.after(random.range(100 * MILLI, 3 * SECOND), Happening::MonStart);
             }
             Fault::OutIn => {

@@ -6,7 +6,7 @@ use super::{World, describe_map};
 use crate::client::Client;
 use crate::client::batches::{is_part, object};
 use crate::history::Action;
-use crate::invariants::left_over;
+use crate::invariants::{Violation, left_over};
 use crate::nemesis::TROUBLE_BEGINS;
 use crate::network::Node;
 use crate::osd::Osd;
@@ -65,7 +65,8 @@ impl World {
             && unclean.is_empty()
             && left_over.is_empty()
             && self.not_shown().is_empty()
-            && self.unanswered().is_empty();
+            && self.unanswered().is_empty()
+            && self.watchers_are_told().is_ok();
         let began = TROUBLE_BEGINS + self.scenario.trouble;
         let inactive = unclean.iter().find(|(_, state)| !state.starts_with("active"));
         if let Some((pg, state)) = inactive.filter(|_| now > began + ACTIVE_WITHIN) {
@@ -80,6 +81,8 @@ impl World {
                 self.fail("data of deleted pools is left", left_over.join(", "));
             }
             if now > self.whole_by {
+                let told = self.watchers_are_told();
+                self.check(told);
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);
             }
@@ -99,14 +102,7 @@ impl World {
                 let lost = self.lost_pgs();
                 let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);
                 self.check(checked);
-                let checked = self.history.watching.at_rest(self.schedule.now(), |session, object| {
-                    let owner = self.clients.iter().find(|client| client.session() == session);
-                    let silent =
-                        |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
-                    let map = &self.monitor.view().map;
-                    owner.is_none_or(silent)
-                        || map.pools.get(&object.pool()).is_none_or(|pool| lost.contains(&pool.pg_of(object)))
-                });
+                let checked = self.watchers_are_told();
                 self.check(checked);
                 if self.network.longest() > MAX_QUEUE {
                     let detail = format!("{} messages on one direction", self.network.longest());
@@ -114,6 +110,19 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether watchers that missed a notify were told. A client that was paused is told after it goes on.
+    fn watchers_are_told(&self) -> Result<(), Violation> {
+        let lost = self.lost_pgs();
+        self.history.watching.at_rest(self.schedule.now(), |session, object| {
+            let owner = self.clients.iter().find(|client| client.session() == session);
+            let silent =
+                |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
+            let map = &self.monitor.view().map;
+            owner.is_none_or(silent)
+                || map.pools.get(&object.pool()).is_none_or(|pool| lost.contains(&pool.pg_of(object)))
+        })
     }
 
     /// One client reads every object that was ever used.
@@ -170,11 +179,11 @@ impl World {
                 let has_unfound = machine.unfound().is_some_and(|mut unfound| unfound.next().is_some());
                 let is_current = map.membership(pg).is_some_and(|m| m.interval == machine.interval());
                 let is_whole = state & (pg_state::UNDERSIZED | pg_state::REMAPPED) == 0;
-                (state, may_lack && has_unfound && is_current && is_whole)
+                (state, may_lack && has_unfound && is_current && is_whole, is_current)
             };
             let primary = primary.and_then(|osd| self.osds.get(osd.0 as usize));
-            let (state, is_settled) =
-                primary.and_then(|osd| osd.with_machine(pg, look)).unwrap_or((0, false));
+            let (state, is_settled, is_current) =
+                primary.and_then(|osd| osd.with_machine(pg, look)).unwrap_or((0, false, true));
             // CRUSH may find fewer OSDs than the pool's size, where their weights differ much: more members there can't be.
             let up = view.up.get(&pg).map_or(&[][..], Vec::as_slice);
             let has_all = map
@@ -190,6 +199,10 @@ impl World {
             }
             if state & wanted != wanted {
                 unclean.push((pg, pg_state::to_text(state)));
+            } else if !is_current {
+                // It does not know yet that the map was restored, or changed.
+                unclean
+                    .push((pg, format!("{} in another interval than the map's", pg_state::to_text(state))));
             }
         }
         unclean
