@@ -81,8 +81,10 @@ impl World {
                 self.fail("data of deleted pools is left", left_over.join(", "));
             }
             if now > self.whole_by {
-                let told = self.watchers_are_told();
-                self.check(told);
+                if unclean.is_empty() && self.unanswered().is_empty() {
+                    let told = self.watchers_are_told();
+                    self.check(told);
+                }
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);
             }
