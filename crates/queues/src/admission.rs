@@ -4,8 +4,8 @@
 //! A gateway decides before it starts the operation, based on the queue's size in its last reading and on the events that
 //! it admitted itself. It never decides later: an admitted event is always enqueued. A gateway has at most `allowance`
 //! *outstanding* events: events that were admitted, and that are neither included in a reading of the queue's size nor
-//! given up. One operation with more events is admitted while none are outstanding; for it, read its events for `allowance`
-//! below. So with G gateways (including those that died with outstanding events), the limit is exceeded by at most (G -
+//! given up. An operation with more events than that is admitted only while none are outstanding; then the gateway has the
+//! events of that operation instead. So with G gateways (including those that died with outstanding events), the limit is exceeded by at most (G -
 //! 1) × allowance events.
 //!
 //! Proof: of the readings that any admission is based on, consider the one that started last, at time t. For its gateway,
@@ -208,5 +208,18 @@ mod tests {
         assert_eq!(admission.admit(1), Decision::Admitted);
         admission.expire();
         assert_eq!(admission.admit(1), Decision::ReadFirst);
+    }
+
+    #[test]
+    fn an_operation_above_the_allowance_is_admitted_alone() {
+        let mut admission = Admission::new(10, 2);
+        admission.reading_begins();
+        admission.reading_ended(3);
+        assert_eq!(admission.admit(8), Decision::Full, "the limit holds");
+        assert_eq!(admission.admit(7), Decision::Admitted);
+        assert_eq!(admission.admit(1), Decision::Full);
+        admission.given_up(7);
+        assert_eq!(admission.admit(1), Decision::Admitted);
+        assert_eq!(admission.admit(7), Decision::Full, "others are outstanding");
     }
 }

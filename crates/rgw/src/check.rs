@@ -121,7 +121,7 @@ impl Gateway {
         if !runs.is_empty() {
             self.check_orphans(&bucket, runs, fix, &mut report).await?;
         }
-        // The sums must include the repairs. Where clients' changes never cease, some of these are missing from them.
+        // The sums must include the repairs. The wait is bounded: a busy gateway always has changes to finish.
         self.finish_changes().await;
         for shard in 0..bucket.shards.max(1) {
             self.check_sums(&index::shard_name(&bucket, shard), fix, &mut report).await?;

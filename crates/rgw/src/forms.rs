@@ -145,7 +145,7 @@ impl Caller {
         policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
     }
 
-    /// Whether the caller is an administrator, whom no policy restricts. Roles, and sessions with a policy, are not
+    /// Whether the caller is an administrator. No policy restricts administrators. Roles, and sessions with a policy, are not
     /// administrators.
     pub(crate) fn is_administrator(&self) -> bool {
         let user = &self.assumed.user;

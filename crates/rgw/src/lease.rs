@@ -91,7 +91,7 @@ impl Gateway {
             );
             return Ok(false);
         }
-        // The gateway may have begun to watch again after its lease expired.
+        // The gateway may watch again after its lease expired.
         if self.gateways().await?.contains(session) {
             self.pools.control.unlock(&name, LOCK, CLAIM).await?;
             return Ok(false);

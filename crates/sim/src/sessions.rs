@@ -2,8 +2,8 @@
 //!
 //! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
 //! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections, those for heartbeats
-//! among them, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides with which processes there are
-//! sessions and connections.
+//! among them, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides which processes it has
+//! sessions and connections with.
 
 mod connection;
 mod end;

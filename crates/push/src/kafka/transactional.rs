@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// The least time for a step of a transaction, even if the push is late.
 const LEAST_STEP: Duration = Duration::from_secs(1);
-/// Remembered events of commits whose outcome was determined late.
+/// With more remembered events of commits than this, all are forgotten. They may be sent again then.
 const MAX_COMMITTED: usize = 8192;
 /// The delay before a step is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -190,7 +190,7 @@ impl Queue {
                 state.phase = Phase::InDoubt(ids.clone());
                 match self.commit(state, producer, deadline).await {
                     Ok(()) => {
-                        // Events that did not come again expired.
+                        // Events that were not pushed again expired in their queue.
                         if state.committed.len() > MAX_COMMITTED {
                             state.committed.clear();
                         }

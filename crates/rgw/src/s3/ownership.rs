@@ -97,7 +97,7 @@ impl Protocol {
         let text = document(&ownership)?;
         self.gateway
             .modify_bucket(&req.input.bucket, |bucket| {
-                // Users whom the ACL grants access would lose it without notice.
+                // Users with grants in the ACL would lose access without notice.
                 if ownership == Ownership::BucketOwnerEnforced && !bucket.acl.is_private(&bucket.owner) {
                     return Err(Error::AclWithOwnership(bucket.name.clone()));
                 }

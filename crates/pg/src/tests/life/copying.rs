@@ -161,30 +161,33 @@ fn a_new_member_is_backfilled_while_writes_go_on() {
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
 }
 
-/// A cluster whose osd.3 is backfilled from osd.0, which has just sent it a scan.
-fn scanning() -> Cluster {
+/// A cluster in which osd.3 takes the place of osd.2 and needs a backfill.
+fn with_a_new_member(min_size: u32) -> Cluster {
     let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
-    let mut c = Cluster::new(4, 3, 1, settings);
+    let mut c = Cluster::new(4, 3, min_size, settings);
     c.run_clean();
     write_some(&mut c, 20);
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
     c.mon.set_up(&[0, 1, 3]);
-    let is_scan = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::Scan { .. }, .. });
-    c.run_until("a scan", |c| c.links.values().any(|wires| wires.iter().any(is_scan)));
-    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1])));
     c
 }
 
-/// Whether the answer to a scan is on its way.
-fn is_answered(c: &Cluster) -> bool {
-    let is_answer = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::ScanReply { .. }, .. });
-    c.links.values().any(|wires| wires.iter().any(is_answer))
+fn is_backfilling(c: &Cluster) -> bool {
+    c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.backfill_position.is_some())
+}
+
+/// Whether such a message is on its way.
+fn is_under_way(c: &Cluster, is_meant: impl Fn(&PeerMsg) -> bool) -> bool {
+    let is_one = |wire: &Wire| matches!(wire, Wire::Peer { msg, .. } if is_meant(msg));
+    c.links.values().any(|wires| wires.iter().any(is_one))
 }
 
 #[test]
 fn a_scan_is_answered_by_a_member_that_knows_a_later_interval_than_its_primary() {
-    let mut c = scanning();
+    let mut c = with_a_new_member(1);
+    c.run_until("a scan", |c| is_under_way(c, |msg| matches!(msg, PeerMsg::Scan { .. })));
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1])));
     c.kill(osd(1), 0);
     c.mon.down(osd(1));
     let interval = c.hosts[&osd(0)].pg.interval();
@@ -192,7 +195,7 @@ fn a_scan_is_answered_by_a_member_that_knows_a_later_interval_than_its_primary()
         c.act(action);
     }
     assert!(c.hosts[&osd(3)].pg.interval() > interval);
-    while !is_answered(&c) {
+    while !is_under_way(&c, |msg| matches!(msg, PeerMsg::ScanReply { .. })) {
         let next = [Action::Deliver(osd(0), osd(3)), Action::Answer(osd(3)), Action::Flush(osd(3))];
         c.act(next.into_iter().find(|action| c.actions().contains(action)).unwrap());
     }
@@ -211,22 +214,13 @@ fn a_scan_is_answered_by_a_member_that_knows_a_later_interval_than_its_primary()
 
 #[test]
 fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
-    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
-    let mut c = Cluster::new(4, 3, 2, settings);
-    c.run_clean();
-    write_some(&mut c, 20);
     let set_flags = |c: &mut Cluster, flags: u32| c.mon.change(|map| map.flags = flags);
     // One whose log does not reach: its backfill stops where it is, and does not begin again.
-    c.kill(osd(2), 0);
-    c.mon.down(osd(2));
-    c.mon.set_up(&[0, 1, 3]);
-    let filling = |c: &Cluster| {
-        c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.backfill_position.is_some())
-    };
-    c.run_until("a backfill", filling);
+    let mut c = with_a_new_member(2);
+    c.run_until("a backfill", is_backfilling);
     set_flags(&mut c, flag::NOBACKFILL);
-    c.run_until("no backfill", |c| !filling(c));
-    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || filling(c)));
+    c.run_until("no backfill", |c| !is_backfilling(c));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || is_backfilling(c)));
     let state = c.hosts[&c.primary()].pg.state();
     assert!(state & pg_state::BACKFILL_WAIT != 0 && state & pg_state::BACKFILLING == 0, "{state:x}");
     // One whose log does comes back all the same.
@@ -246,24 +240,15 @@ fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
 
 #[test]
 fn a_store_that_becomes_too_full_for_a_backfill_gets_the_rest_when_it_has_room() {
-    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
-    let mut c = Cluster::new(4, 3, 2, settings);
-    c.run_clean();
-    write_some(&mut c, 20);
-    c.kill(osd(2), 0);
-    c.mon.down(osd(2));
-    c.mon.set_up(&[0, 1, 3]);
-    let filling = |c: &Cluster| {
-        c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.backfill_position.is_some())
-    };
-    c.run_until("a backfill", filling);
+    let mut c = with_a_new_member(2);
+    c.run_until("a backfill", is_backfilling);
     let now = c.now;
     let target = c.hosts.get_mut(&osd(3)).unwrap();
     target.backfill_full = true;
     target.feed(now, Event::TargetTooFull);
     c.collect(osd(3));
-    c.run_until("no backfill", |c| !filling(c));
-    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || filling(c)));
+    c.run_until("no backfill", |c| !is_backfilling(c));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || is_backfilling(c)));
     let state = c.hosts[&c.primary()].pg.state();
     assert!(state & pg_state::BACKFILL_TOOFULL != 0, "{state:x}");
     c.hosts.get_mut(&osd(3)).unwrap().backfill_full = false;

@@ -69,7 +69,7 @@ impl Stall {
     }
 
     fn wait(&self, now: u64) {
-        // This fails if a wait has begun already.
+        // This fails if a wait is already in progress.
         _ = self.since.compare_exchange(0, now + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -243,7 +243,7 @@ impl Connection {
     }
 
     /// Tells the connection to close if it is still in the phase `seen` ([`Connection::phase`]): another thread may have
-    /// begun a request meanwhile. Returns false if the phase has changed, or if the connection was told before.
+    /// started a request meanwhile. Returns false if the phase has changed, or if the connection was told before.
     pub(super) fn give_up_if_still(&self, seen: (Phase, Duration)) -> bool {
         let state = pack(seen.0, u64::try_from(seen.1.as_millis()).unwrap_or(u64::MAX >> 3));
         let next = pack(Phase::GivenUp, self.now());
