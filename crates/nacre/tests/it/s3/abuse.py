@@ -11,6 +11,8 @@ import socket
 import sys
 import urllib.parse
 
+import boto3
+
 from gateway import Gateway, wait
 
 ENDPOINT, TLS, ACCESS, SECRET, FOLDER, PID, NACRE = sys.argv[1:8]
@@ -339,14 +341,14 @@ def bodies():
     assert not is_there("b")
 
 
-def chunked(key, chunks, trailer=None, bend=None, decoded=None, kind=None):
+def chunked(key, chunks, trailer=None, bend=None, decoded=None, kind=None, query=""):
     """A body of signed chunks, bent."""
     data = b"".join(chunks)
     kind = kind or ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD" + ("-TRAILER" if trailer else ""))
     more = {"x-amz-decoded-content-length": str(len(data) if decoded is None else decoded), "content-encoding": "aws-chunked"}
     if trailer:
         more["x-amz-trailer"] = trailer[0]
-    request = put(key, body=b"", payload=kind, headers=more)
+    request = put(key, body=b"", payload=kind, headers=more, query=query)
     signature, body = request.signature, []
     for chunk in [*chunks, b""]:
         text = "\n".join(["AWS4-HMAC-SHA256-PAYLOAD", request.stamp, request.scope, signature, EMPTY,
@@ -392,6 +394,30 @@ def chunks():
         status, _ = chunked("c", parts, decoded=decoded)
         assert status == 400, (decoded, status)
     assert not is_there("c")
+
+
+def parts():
+    """A part whose data does not have the announced length leaves the earlier part of its number as it was."""
+    s3 = boto3.client("s3", endpoint_url=f"http://{HOST}", region_name="us-east-1", aws_access_key_id=ACCESS, aws_secret_access_key=SECRET)
+    upload = s3.create_multipart_upload(Bucket="abuse", Key="p")["UploadId"]
+    query = f"partNumber=1&uploadId={urllib.parse.quote(upload)}"
+    data = [b"d" * 65536, b"e" * 65536, b"f" * 100]
+    assert chunked("p", data, query=query) == (200, "")
+
+    def stored():
+        return [(part["Size"], part["ETag"]) for part in s3.list_parts(Bucket="abuse", Key="p", UploadId=upload)["Parts"]]
+
+    first = stored()
+    assert first == [(131_172, f'"{hashlib.md5(b"".join(data)).hexdigest()}"')], first
+    # Less than announced, more than announced, and a chunk that lacks.
+    for bad in (dict(decoded=131_173), dict(decoded=131_171), dict(bend=lambda body: body.pop(1))):
+        status, _ = chunked("p", [chunk.swapcase() for chunk in data], query=query, **bad)
+        assert status in (400, 403), (bad, status)
+        assert stored() == first, (bad, stored())
+    completed = {"Parts": [{"PartNumber": 1, "ETag": first[0][1]}]}
+    s3.complete_multipart_upload(Bucket="abuse", Key="p", UploadId=upload, MultipartUpload=completed)
+    assert s3.get_object(Bucket="abuse", Key="p")["Body"].read() == b"".join(data)
+    s3.delete_object(Bucket="abuse", Key="p")
 
 
 def unread():
@@ -499,7 +525,7 @@ SLOW = []
 for n in range(300):
     SLOW.append(socket.create_connection(("127.0.0.1", GATEWAY.port)))
     SLOW[-1].sendall(b"GET /abuse/k HTTP/1.1\r\nX-Slow: " + b"a" * n)
-for test in (smuggling, names, headers, unsigned, signatures, bodies, chunks, unread, documents, memory):
+for test in (smuggling, names, headers, unsigned, signatures, bodies, chunks, parts, unread, documents, memory):
     print(test.__name__, flush=True)
     test()
 print("end", flush=True)
