@@ -1,4 +1,4 @@
-//! What goes in and out of a [`crate::Pg`]: events, commands, messages between members.
+//! The interface of a [`crate::Pg`]: events, commands, messages between members.
 
 use crate::log::DupSnapshot;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How often bounds of a [`crate::Pg`] were reached since it was made.
+/// How often bounds of a [`crate::Pg`] were reached since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Client sessions that expired ([`Settings::session_expiry_ns`]).
@@ -23,19 +23,19 @@ pub struct Reached {
 
 /// The host's lease table as a PG needs it (rule R4).
 pub trait LeaseView {
-    /// Whether this OSD holds a lease from `from` now that a PG may count which has acted on the map of `epoch`.
+    /// Whether this OSD holds a lease from `from` now that counts for a PG that has acted on the map of `epoch`.
     fn held_from(&self, from: OsdId, epoch: Epoch) -> bool;
 
     /// The time (CLOCK_BOOTTIME, ns) from which no lease that this OSD ever granted to `to` can be valid.
     fn quiet_at(&self, to: OsdId) -> u64;
 }
 
-/// A client's request as far as replication cares. The host keeps the request itself under `token`.
+/// The parts of a client's request that replication needs. The host keeps the request itself under `token`.
 #[derive(Clone, Debug)]
 pub struct ClientOp {
     /// The host's handle.
     pub token: u64,
-    /// Names the request across resends.
+    /// Identifies the request across resends.
     pub reqid: ReqId,
     /// The client's oldest outstanding tid.
     pub oldest_tid: u64,
@@ -47,49 +47,50 @@ pub struct ClientOp {
     pub object: ObjectId,
     /// Whether it may change the object.
     pub write: bool,
-    /// Whether it does not look at one object but lists the PG: is executed as soon as the PG is active, and answered when the
-    /// updates that it may show are committed.
+    /// Whether it lists the PG instead of reading one object: it is executed as soon as the PG is active, and answered
+    /// when the updates that it may show are committed.
     pub listing: bool,
-    /// The host finds out elsewhere whether it was executed, should this PG have forgotten its client.
+    /// The host determines by other means whether it was executed, if this PG has forgotten its client.
     pub vouched: bool,
-    /// The host had it before and withdrew it ([`Executed::Withdrawn`]): it goes on before what waits for the same object here.
+    /// The host received it before and withdrew it ([`Executed::Withdrawn`]): it precedes the requests that wait for
+    /// the same object here.
     pub resumed: bool,
 }
 
-/// What executing an operation brought ([`Event::Executed`]).
+/// The result of executing an operation ([`Event::Executed`]).
 #[derive(Clone, Debug)]
 pub enum Executed {
     /// Nothing changed: a read. The reply waits for earlier writes to the object and for the lease.
     Read,
-    /// The host took the operation back before it had any effect: it is forgotten.
+    /// The host withdrew the operation before it had any effect: it is forgotten.
     Withdrawn,
-    /// A request that may write failed. The failure is recorded like an update, so that a late copy of the request can't
-    /// succeed once its client was told.
+    /// A request that may write failed. The failure is recorded like an update, so that a late copy of the request
+    /// can't succeed after its client was told that it failed.
     Failed {
         /// The encoded reply, kept for resends (R6).
         result: Bytes,
     },
-    /// A request succeeded that might change an object, but changed nothing of this one as it is. That is recorded like an
-    /// update, so that a late copy of the request can't change what the object has become since.
+    /// A request that may change an object succeeded without a change. This is recorded like an update, so that a late
+    /// copy of the request can't change the object in a later state.
     Unchanged {
         /// The encoded reply, kept for resends (R6).
         result: Bytes,
     },
-    /// The object, or what the request needs of it, can't be read, or the copy lacks it ([`crate::Pg::lacks`]). Nothing was
-    /// changed.
+    /// The object, or the part of it that the request needs, can't be read, or the copy lacks it
+    /// ([`crate::Pg::lacks`]). Nothing was changed.
     Damaged {
-        /// For a request that does nothing but remove the object: the encoded reply to its removal.
+        /// For a request that only removes the object: the encoded reply to its removal.
         removal: Option<Bytes>,
     },
     /// The object changes.
     Write {
-        /// The change, without log steps. Must be applicable: the host has checked it against its store's state.
+        /// The change, without log steps. Must be applicable: the host has checked it against the state of its store.
         txn: Transaction,
-        /// Whether the object is gone afterwards.
+        /// Whether the object does not exist afterwards.
         delete: bool,
-        /// The object's version before; the default where it did not exist.
+        /// The object's version before the change; the default if it did not exist.
         prior: Eversion,
-        /// The user's version after.
+        /// The user version after the change.
         user_version: u64,
         /// mtime, nanoseconds since 1970.
         mtime_ns: u64,
@@ -103,52 +104,52 @@ pub enum Executed {
 pub enum Refusal {
     /// It needs a part of an object that can't be read.
     Damaged,
-    /// There is no space for it.
+    /// The store has no space for it.
     Full,
 }
 
-/// Into a [`crate::Pg`].
+/// The input of a [`crate::Pg`].
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A new map. `up` is where CRUSH wants the PG under it.
+    /// A new map. `up` is the PG's up set in it.
     Map {
         /// The map.
         map: Arc<OsdMap>,
-        /// CRUSH's up set, holes left out.
+        /// CRUSH's up set without holes.
         up: Vec<OsdId>,
         /// OSDs of earlier generations that the map does not list ([`crate::KnownOsds`]).
         unlisted: Arc<[OsdId]>,
     },
     /// A client's request.
     Client(ClientOp),
-    /// The answer to [`Command::Execute`]; fed at once, before any other event.
+    /// The answer to [`Command::Execute`]; passed immediately, before any other event.
     Executed {
         /// The request.
         token: u64,
-        /// What it did.
+        /// The result.
         outcome: Executed,
     },
     /// A message from another member.
     Peer {
-        /// Who sent it.
+        /// The sender.
         from: OsdId,
-        /// What.
+        /// The message.
         msg: PeerMsg,
     },
     /// The connection to a peer was lost with messages possibly undelivered, or the peer restarted.
     PeerReset(OsdId),
-    /// A [`Command::Persist`] is durable. Ids become durable in rising order.
+    /// A [`Command::Persist`] is durable. Ids become durable in ascending order.
     Committed {
         /// The highest durable id.
         persist: u64,
     },
     /// The map authority's answer to a proposal.
     Cas(PgCasReply),
-    /// The answer to [`Command::ReadObject`]: the object from `offset` on as the store has it now.
+    /// The answer to [`Command::ReadObject`]: the object from `offset` on in its current state in the store.
     ObjectRead {
         /// The command's handle.
         read: u64,
-        /// What was read; `None` where the object does not exist; EIO where it is damaged, another error where it can't be read
+        /// What was read; `None` if the object does not exist; EIO if it is damaged; another error if it can't be read
         /// now.
         piece: Result<Option<ObjectPiece>, nacre_types::errno::Errno>,
     },
@@ -165,24 +166,24 @@ pub enum Event {
     Reserved,
     /// The answer to [`Command::ReserveTarget`]: this copy may be filled.
     TargetReserved,
-    /// The store has become too full for copies to be filled: a backfill of this one is to wait.
+    /// The store has become too full to be filled by backfill: a backfill of this copy must wait.
     TargetTooFull,
-    /// The lease table changed for the better, or a peer restarted.
+    /// The lease table gained a lease or a shorter wait, or a peer restarted.
     Leases,
-    /// Time has passed; at least as often as [`crate::Pg::next_wake`] asks for.
+    /// Time has passed. Passed at the latest at the time that [`crate::Pg::next_wake`] returns.
     Tick,
 }
 
-/// Part of an object on its way to another member. The first piece carries attributes; omap follows the data.
+/// A part of an object that is sent to another member. The first piece has the attributes; the omap follows the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObjectPiece {
-    /// Whether it is the object's first piece: what the receiver had before goes.
+    /// Whether it is the object's first piece: the receiver discards what it had before.
     pub first: bool,
     /// The object's version.
     pub version: Eversion,
-    /// Whole size of the data in bytes.
+    /// The size of the whole data in bytes.
     pub size: u64,
-    /// Where `data` belongs.
+    /// The offset of `data` in bytes.
     pub offset: u64,
     /// Data.
     #[serde(with = "nacre_types::payload")]
@@ -193,53 +194,53 @@ pub struct ObjectPiece {
     pub omap_header: Bytes,
     /// Omap entries.
     pub omap: Vec<(Bytes, Bytes)>,
-    /// Where to go on: data offset and last omap key sent; `None` when this is the last piece.
+    /// The start of the next piece: data offset and last omap key sent; `None` in the last piece.
     pub next: Option<PieceCursor>,
 }
 
-/// Where the next [`ObjectPiece`] begins.
+/// The start of the next [`ObjectPiece`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceCursor {
     /// Data offset in bytes.
     pub offset: u64,
-    /// The last omap key that was sent, once the data is through.
+    /// The last omap key that was sent, once all data is sent.
     pub omap_after: Option<Bytes>,
 }
 
-/// Why a client's request is dropped without an answer: the client sends it again.
+/// The reason why a client's request is dropped without an answer. The client sends it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// This OSD is not the PG's primary, or the request was sent before the interval began.
+    /// This OSD is not the PG's primary, or the request was sent before its reign began, or its update was rolled back (R10).
     StaleInterval,
-    /// Too many requests wait.
+    /// Too many requests are waiting.
     Full,
 }
 
-/// Out of a [`crate::Pg`]; to be carried out in order.
+/// The output of a [`crate::Pg`]; to be executed in order.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Run the request against the store's present state and feed [`Event::Executed`] at once.
+    /// Execute the request against the current state of the store and pass [`Event::Executed`] immediately.
     Execute {
         /// The request.
         token: u64,
         /// The version that it gets if it changes the object.
         version: Eversion,
     },
-    /// Queue a transaction; report [`Event::Committed`] when durable.
+    /// Queue a transaction; pass [`Event::Committed`] when it is durable.
     Persist {
-        /// Rising.
+        /// Ascending.
         id: u64,
-        /// What.
+        /// The transaction.
         txn: Transaction,
     },
-    /// Send to another member; in order per member.
+    /// Send a message to another member; in order per member.
     Send {
-        /// Whom.
+        /// The receiver.
         to: OsdId,
-        /// What.
+        /// The message.
         msg: PeerMsg,
     },
-    /// The request took effect and is durable, or its reply may go out: send what `Execute` produced.
+    /// The request took effect and is durable, or its reply may be sent: send the reply that `Execute` produced.
     Reply {
         /// The request.
         token: u64,
@@ -257,7 +258,7 @@ pub enum Command {
     Drop {
         /// The request.
         token: u64,
-        /// Why.
+        /// The reason.
         reason: DropReason,
     },
     /// Refuse the request permanently: its outcome was forgotten (R6).
@@ -267,64 +268,65 @@ pub enum Command {
         /// The error to answer with.
         errno: nacre_types::errno::Errno,
     },
-    /// Forget a request without answering: a resend of it has taken its place.
+    /// Forget a request without an answer: a resend of it has replaced it.
     Forget {
         /// The superseded request.
         token: u64,
     },
-    /// Send a proposal to the map authority; the host fills in `tid` and routes the answer back.
+    /// Send a proposal to the map authority. The host fills in `tid` and routes the answer back.
     Propose(PgCas),
     /// Read an object for recovery, from `cursor` on, about `max_bytes`.
     ReadObject {
-        /// Handle for the answer.
+        /// The handle for the answer.
         read: u64,
-        /// Which.
+        /// The object.
         object: ObjectId,
-        /// From where.
+        /// The start.
         cursor: PieceCursor,
-        /// How much.
+        /// The approximate number of bytes.
         max_bytes: usize,
     },
     /// List objects with their versions for backfill.
     ListObjects {
-        /// Handle for the answer.
+        /// The handle for the answer.
         list: u64,
-        /// The first candidate; `None` begins.
+        /// The first candidate; `None` for the start of the collection.
         from: Option<ObjectId>,
-        /// At most so many.
+        /// The maximum number of objects.
         max: usize,
     },
-    /// Ask for one of the OSD's recovery slots; answered by [`Event::Reserved`], given back by [`Command::Release`]. Asked again
-    /// while it waits, it changes the priority.
+    /// Request one of the OSD's recovery slots; answered by [`Event::Reserved`], released by [`Command::Release`]. A
+    /// repeated request that still waits changes the priority.
     Reserve {
-        /// Whether whole copies are to be made (`osd_max_backfills`), or only missing objects.
+        /// Whether whole copies are made (`osd_max_backfills`), or only missing objects are copied.
         backfill: bool,
-        /// How urgent it is, before the pool's `recovery_priority` is added: Ceph's `OSD_RECOVERY_*` and `OSD_BACKFILL_*`.
+        /// The priority, before the pool's `recovery_priority` is added: Ceph's `OSD_RECOVERY_*` and `OSD_BACKFILL_*`.
         priority: u8,
     },
-    /// Give the slot back, or withdraw the request.
+    /// Release the slot, or withdraw the request.
     Release,
-    /// Ask for one of the OSD's slots for copies that other OSDs fill by backfill; answered by [`Event::TargetReserved`], given
-    /// back by [`Command::ReleaseTarget`]. Asked again while it waits, it changes the priority.
+    /// Request one of the OSD's slots for copies that other OSDs fill by backfill; answered by
+    /// [`Event::TargetReserved`], released by [`Command::ReleaseTarget`]. A repeated request that still waits changes
+    /// the priority.
     ReserveTarget {
         /// As in [`Command::Reserve`].
         priority: u8,
     },
-    /// Give that slot back, or withdraw the request.
+    /// Release that slot, or withdraw the request.
     ReleaseTarget,
-    /// An object's contents changed behind the executor's back (recovery, backfill): drop what is cached of it.
+    /// Recovery or backfill changed an object's contents without the executor: drop what is cached of it.
     Invalidate {
-        /// The object; `None` means all of the PG's.
+        /// The object; `None` means all objects of the PG.
         object: Option<ObjectId>,
     },
     /// The OSD no longer needs its copy of the PG: remove it in the background, then forget the PG.
     RemovePg,
 }
 
-/// What a member knows of its copy.
+/// A member's report of its copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberInfo {
-    /// Whether it has the PG at all; if not, nothing else counts (R2).
+    /// Whether it has the PG at all; if not, the other fields do not count (R2).
     pub exists: bool,
     /// The highest membership that it has seen (R7).
     pub highest: Option<PgMembership>,
@@ -334,61 +336,62 @@ pub struct MemberInfo {
     pub tail: Eversion,
     /// The highest update that it knows to be acknowledged.
     pub committed_to: Eversion,
-    /// Whether every object is there up to the log's head, apart from `missing`.
+    /// Whether every object is present up to the log's head, except `missing`.
     pub complete: bool,
-    /// Number of objects that the log names but that have not arrived, or that are damaged.
+    /// The number of objects that the log names but that have not arrived, or that are damaged.
     pub missing: u64,
     /// The first of them.
     pub lacks: BTreeSet<ObjectId>,
-    /// The process, so that a restarted primary's leases are known to be gone.
+    /// The process, so that the leases of a restarted primary are known to have ended.
     pub boot_nonce: u64,
 }
 
-/// Between members of one PG.
+/// Messages between members of one PG.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum PeerMsg {
-    /// Primary asks a member for its info, under this interval. With `versions` also for its log's versions above
-    /// `tail`.
+    /// The primary asks a member for its info in this interval. With `versions_after`, it also asks for the versions in
+    /// the member's log above that version.
     Query {
         /// The primary's interval.
         interval: Interval,
-        /// Pairs the answer with the question: what was told before does not count.
+        /// Matches the answer to the query: answers to earlier queries do not count.
         round: u64,
-        /// Above which version the member should list its log; `None` for none.
+        /// The version above which the member lists its log; `None` for no list.
         versions_after: Option<Eversion>,
-        /// The primary's process: the member takes updates from no other.
+        /// The primary's process: the member accepts updates from no other process.
         boot_nonce: u64,
     },
-    /// The answer.
+    /// The answer to [`PeerMsg::Query`].
     Info {
         /// The interval of the query.
         interval: Interval,
-        /// The question that it answers.
+        /// The query that it answers.
         round: u64,
-        /// The copy, as durable as it was when the question came.
+        /// The copy, as durable as it was when the query arrived.
         info: MemberInfo,
-        /// The log's versions asked for, in order: the one named in the query, if the log holds it, and all above.
+        /// The requested versions of the log, in order: the one named in the query, if the log holds it, and all above.
         versions: Option<Vec<Eversion>>,
     },
-    /// The answer to a query of an interval below what was promised to somebody else: this member can't take part
-    /// before the interval has risen.
+    /// The answer to a query of an interval below the one that the member promised to another OSD: it can't take part
+    /// until the interval has risen.
     Promised {
         /// The interval of the query.
         interval: Interval,
-        /// The least interval in which it takes part.
+        /// The lowest interval in which it takes part.
         promised: Interval,
     },
-    /// Primary to an in-sync member that is ahead: send what follows `after` (R3: the longest log is adopted).
+    /// From the primary to an in-sync member that is ahead: send what follows `after` (R3: the longest log is adopted).
     GetTail {
         /// The interval.
         interval: Interval,
-        /// The primary's head, or the member's where that is lower and nothing but objects is wanted.
+        /// The primary's head, or the member's head if that is lower and only objects are requested.
         after: Eversion,
-        /// Objects that the primary lacks besides (R10).
+        /// Objects that the primary lacks in addition (R10).
         objects: Vec<ObjectId>,
     },
-    /// In-sync member's entries above `after`; and primary's to an in-sync member that is behind. The objects they name, and
-    /// those that the receiver lacks, follow as [`PeerMsg::TailObject`]; all of it takes effect at once.
+    /// The entries above `after`: of an in-sync member, or of the primary for an in-sync member that is behind. The
+    /// objects that they name and those that the receiver lacks follow as [`PeerMsg::TailObject`]. All of it takes
+    /// effect at once.
     Tail {
         /// The interval.
         interval: Interval,
@@ -396,38 +399,38 @@ pub enum PeerMsg {
         after: Eversion,
         /// Encoded entries, oldest first.
         entries: Vec<Bytes>,
-        /// Number of objects that follow.
+        /// The number of objects that follow.
         objects: u64,
     },
     /// One piece of an object that a [`PeerMsg::Tail`] names.
     TailObject {
         /// The interval.
         interval: Interval,
-        /// Which.
+        /// The object.
         object: ObjectId,
-        /// The piece; `None`: the object does not exist.
+        /// The piece; `None` if the object does not exist.
         piece: Option<ObjectPiece>,
     },
-    /// The tail is durable: the receiver's head.
+    /// The tail is durable on the receiver.
     TailDone {
         /// The interval.
         interval: Interval,
-        /// Its head now.
+        /// The receiver's head now.
         head: Eversion,
     },
-    /// Primary to a member to catch up: your log is to become mine. Entries above `common` of the receiver's log are
-    /// divergent and go; `entries` follow. Objects of both become missing. With `backfill` the copy starts from nothing
-    /// known and is filled in object order.
+    /// From the primary to a member that catches up: make your log equal to mine. The receiver removes its entries
+    /// above `common`, which are divergent, and appends `entries`. Objects of both become missing. With `backfill`, no
+    /// object of the copy is considered known, and it is filled in object order.
     CatchUp {
         /// The interval.
         interval: Interval,
         /// The last version that both logs have.
         common: Eversion,
-        /// The new log's tail where it is replaced whole (backfill).
+        /// The new log's tail if the whole log is replaced (backfill).
         tail: Eversion,
         /// Encoded entries above `common`.
         entries: Vec<Bytes>,
-        /// Retained dup records, where the log is replaced whole.
+        /// Retained dup records, if the whole log is replaced.
         dups: DupSnapshot,
         /// Whether the copy is filled by backfill.
         backfill: bool,
@@ -436,7 +439,7 @@ pub enum PeerMsg {
     CaughtLog {
         /// The interval.
         interval: Interval,
-        /// Objects with the version needed (`None`: to be deleted is done already, not listed).
+        /// Objects with the version that is needed. Deletions are already done and not listed.
         missing: Vec<(ObjectId, Eversion)>,
     },
     /// A write, to in-sync and catching-up members.
@@ -445,67 +448,68 @@ pub enum PeerMsg {
         interval: Interval,
         /// Encoded [`crate::log::LogEntry`].
         entry: Bytes,
-        /// The change; empty ops where the receiver only logs it (R8).
+        /// The change; without operations if the receiver only logs it (R8).
         txn: Arc<Transaction>,
-        /// Everything up to here is acknowledged.
+        /// Everything up to this version is acknowledged.
         committed_to: Eversion,
-        /// Trim the log up to here.
+        /// The receiver trims the log up to this version.
         trim_to: Eversion,
-        /// Client's oldest outstanding tid: its dup records below may go.
+        /// The client's oldest outstanding tid: its dup records below may be removed.
         oldest_tid: u64,
-        /// The primary's process. What a former one sent may come late; the present one orders other updates in its place.
+        /// The primary's process. Updates of an earlier process may arrive late; the current process orders other
+        /// updates in their place.
         boot_nonce: u64,
     },
-    /// Everything up to `head` is durable here.
+    /// Everything up to `head` is durable on the member.
     RepAck {
         /// The interval.
         interval: Interval,
         /// The durable log head.
         head: Eversion,
     },
-    /// One piece of an object for a catching-up member.
+    /// One piece of an object for a member that catches up.
     Push {
         /// The interval.
         interval: Interval,
-        /// Which.
+        /// The object.
         object: ObjectId,
-        /// The version that the pieces make up; the default deletes the object.
+        /// The version of the whole object; the default deletes the object.
         version: Eversion,
-        /// The piece; `None` deletes.
+        /// The piece; `None` deletes the object.
         piece: Option<ObjectPiece>,
     },
-    /// The object is durable there.
+    /// The object is durable on the member.
     PushDone {
         /// The interval.
         interval: Interval,
-        /// Which.
+        /// The object.
         object: ObjectId,
-        /// Which version.
+        /// The version.
         version: Eversion,
     },
-    /// Primary asks a member being backfilled for its objects from `from` on.
+    /// The primary asks a member that is backfilled for its objects from `from` on.
     Scan {
         /// The interval.
         interval: Interval,
-        /// Pairs the answer with the question.
+        /// Matches the answer to the request.
         scan: u64,
-        /// The first candidate; `None` begins.
+        /// The first candidate; `None` for the start of the collection.
         from: Option<ObjectId>,
-        /// At most so many.
+        /// The maximum number of objects.
         max: u64,
     },
-    /// The answer.
+    /// The answer to [`PeerMsg::Scan`].
     ScanReply {
         /// The interval.
         interval: Interval,
-        /// The question that it answers.
+        /// The request that it answers.
         scan: u64,
         /// Objects with versions, in order.
         objects: Vec<(ObjectId, Eversion)>,
         /// Whether the collection ends here.
         end: bool,
     },
-    /// Everything below the cursor is in place; `None`: everything is.
+    /// Everything below the cursor is in place; `None` if everything is.
     BackfillCursor {
         /// The interval.
         interval: Interval,
@@ -517,13 +521,13 @@ pub enum PeerMsg {
         /// The interval that it knows.
         interval: Interval,
     },
-    /// The primary, clean in this interval, lets a stray remove itself.
+    /// The primary, clean in this interval, allows a stray to remove itself.
     RemoveStray {
         /// The interval.
         interval: Interval,
     },
-    /// Asks any possible member for its highest record after a MapStore restore (R7). Who answers has taken the new
-    /// generation, and stopped acting by older records.
+    /// Asks every possible member for its highest record after a MapStore restore (R7). A member that answers has
+    /// adopted the new generation and no longer acts on older records.
     HighestQuery {
         /// The new generation.
         generation: u64,
@@ -535,23 +539,24 @@ pub enum PeerMsg {
         /// The answer.
         answer: Remembered,
     },
-    /// Primary to an in-sync member, before anything under this record: it is the membership now (R7).
+    /// From the primary to an in-sync member, before anything else under this record: the current membership (R7).
     Record {
         /// The record.
         record: PgMembership,
     },
-    /// Primary to a member that needs a backfill: tell when you have a slot for it. Repeated until it has one.
+    /// From the primary to a member that needs a backfill: reply when you have a slot for it. Repeated until the member
+    /// has one.
     ReserveBackfill {
         /// The interval.
         interval: Interval,
         /// As in [`Command::Reserve`].
         priority: u8,
     },
-    /// The answer, and another one when the slot is there.
+    /// The answer, sent again when the slot is granted.
     BackfillReserved {
-        /// The interval of the question.
+        /// The interval of the request.
         interval: Interval,
-        /// Whether the member has a slot for the backfill; else it waits for one.
+        /// Whether the member has a slot for the backfill; otherwise it waits for one.
         granted: bool,
     },
     /// The primary does not backfill the member for now.
@@ -559,7 +564,7 @@ pub enum PeerMsg {
         /// The interval.
         interval: Interval,
     },
-    /// A member, in sync or not, could not apply an update, and lacks the object now (R10).
+    /// A member, in sync or not, could not apply an update and now lacks the object (R10).
     Lacks {
         /// The interval.
         interval: Interval,
@@ -568,35 +573,36 @@ pub enum PeerMsg {
     TailUnreadable {
         /// The interval.
         interval: Interval,
-        /// Which.
+        /// The object.
         object: ObjectId,
     },
-    /// In place of [`PeerMsg::Push`]: no member in sync has the object (R10). Answered by [`PeerMsg::PushDone`].
+    /// In place of [`PeerMsg::Push`]: no in-sync member has the object (R10). Answered by [`PeerMsg::PushDone`].
     Unfound {
         /// The interval.
         interval: Interval,
-        /// Which.
+        /// The object.
         object: ObjectId,
         /// The version that is lost.
         version: Eversion,
     },
-    /// One piece of an object, of a [`PeerMsg::Push`] or a [`PeerMsg::TailObject`], is durable there: so much fewer are under way.
+    /// A piece of an object, of a [`PeerMsg::Push`] or a [`PeerMsg::TailObject`], is durable on the receiver and no
+    /// longer in flight.
     PieceDone {
         /// The interval of the piece.
         interval: Interval,
-        /// Of which object.
+        /// The object.
         object: ObjectId,
     },
 }
 
-/// What an OSD knows of a PG across MapStore generations (R7).
+/// An OSD's record of a PG across MapStore generations (R7).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
     /// The process that answers.
     pub boot_nonce: u64,
     /// Whether it has a copy.
     pub exists: bool,
-    /// Whether the copy is whole, but for objects that it knows it lacks.
+    /// Whether the copy is complete, except for objects that it knows it lacks.
     pub whole: bool,
     /// The highest record that the copy remembers.
     pub highest: Option<PgMembership>,
@@ -609,8 +615,8 @@ pub struct Remembered {
 pub struct PgEnvelope {
     /// The PG.
     pub pg: PgId,
-    /// Bytes that the sender's store may still take before it is full, so that who orders writes knows it of all
-    /// members (rule R8).
+    /// The bytes that the sender's store can take before it is full. The primary needs this of all members before it
+    /// orders writes (rule R8).
     pub space_bytes: u64,
     /// The message.
     pub msg: PeerMsg,
@@ -621,26 +627,26 @@ impl Message for PgEnvelope {
     const NAME: &'static str = "PgEnvelope";
 }
 
-/// How far a member that is filled has come.
+/// The progress of a member that is being filled.
 #[derive(Clone, Debug, Serialize)]
 pub struct CatchUpStatus {
     /// The member's OSD.
     pub osd: OsdId,
-    /// What happens to it, in words.
+    /// The current stage, in words.
     pub stage: &'static str,
-    /// Objects that it lacks by its log; 0 while it is backfilled.
+    /// Objects that it lacks according to its log; 0 while it is backfilled.
     pub missing: u64,
-    /// Everything up to this object is backfilled; `None` where the log suffices.
+    /// Everything up to this object is backfilled; `None` if the log suffices.
     pub backfill_position: Option<String>,
-    /// Objects that are read or sent to it.
+    /// Objects that are being read or sent to it.
     pub pushing: u64,
-    /// Objects that were sent whole and whose arrival is not confirmed.
+    /// Objects that were sent completely and whose arrival is not confirmed.
     pub unconfirmed: u64,
-    /// Up to which version its log is durable.
+    /// The version up to which its log is durable.
     pub acked: Eversion,
 }
 
-/// `pg query`: what a PG knows of itself.
+/// The answer to `pg query`: the state of a PG.
 #[derive(Clone, Debug, Serialize)]
 pub struct PgQuery {
     /// Statistics and state.
@@ -651,10 +657,10 @@ pub struct PgQuery {
     pub membership: Option<PgMembership>,
     /// Proposals whose outcome is unknown.
     pub proposals: Vec<PgMembership>,
-    /// What the machine is doing, in words.
+    /// The machine's phase, in words.
     pub phase: String,
     /// Members that are being filled.
     pub catching_up: Vec<CatchUpStatus>,
-    /// What blocks activity, in words; empty when nothing does.
+    /// What prevents the PG from being active, in words; empty if nothing does.
     pub blocked_by: Vec<String>,
 }

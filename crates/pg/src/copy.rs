@@ -1,7 +1,7 @@
-//! What a member keeps on disk of its copy besides objects and log: one record, and a key per missing object.
+//! The records of a copy on disk besides objects and log: one record, and a key per missing object.
 //!
 //! Keys of the collection's metadata (docs/format/pglog.md): `info` holds [`CopyRecord`], `missing.<hex of the encoded
-//! object id>` the version that is needed, `temp` the objects that a tail being received may have left.
+//! object id>` the version that is needed, `temp` the objects that a tail in transfer may have left over.
 
 use bytes::Bytes;
 use nacre_types::encoding::{self, DecodeError, Versioned};
@@ -12,14 +12,14 @@ use nacre_types::txn::{Transaction, TxnOp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The namespace of objects that are being put together. Never listed, never compared.
+/// The namespace of objects that are being assembled. They are never listed and never compared.
 pub const TEMP_NAMESPACE: &str = ".nacre.temp";
 
 const INFO_KEY: &str = "info";
 const TEMP_KEY: &str = "temp";
 const MISSING_PREFIX: &str = "missing.";
 
-/// Whether `object` is one that is being put together.
+/// Whether `object` is being assembled.
 pub fn is_temp(object: &ObjectId) -> bool {
     object.namespace() == TEMP_NAMESPACE
 }
@@ -29,19 +29,19 @@ pub fn is_temp(object: &ObjectId) -> bool {
 pub(crate) struct CopyRecord {
     /// The highest membership seen (R7).
     pub(crate) highest: Option<PgMembership>,
-    /// Nothing of an interval below this one is taken part in (R3).
+    /// The member takes part in no interval below this one (R3).
     pub(crate) promised: Interval,
     /// The MapStore generation under which `highest` was last confirmed (R7).
     pub(crate) generation: u64,
     /// The last interval in which this OSD was primary and knew that all leases of earlier primaries had expired (R4).
     pub(crate) activated: Interval,
-    /// Primaries since then: they may still hold leases of this OSD (R4).
+    /// The primaries since then: they may still hold leases of this OSD (R4).
     pub(crate) lease_holders: Vec<OsdId>,
-    /// Whether every object is there up to the log's head, apart from the missing ones.
+    /// Whether every object is present up to the log's head, except the missing ones.
     pub(crate) complete: bool,
     /// The log's tail.
     pub(crate) tail: Eversion,
-    /// An update known to be acknowledged, and with it all before; not necessarily the last one.
+    /// An update that is known to be acknowledged, with all updates before it; not necessarily the last one.
     pub(crate) committed_to: Eversion,
 }
 
@@ -72,7 +72,7 @@ impl Versioned for Named {
     const NAME: &'static str = "PG missing object's name";
 }
 
-/// What [`load`] finds.
+/// The result of [`load`].
 pub(crate) struct Loaded {
     pub(crate) record: CopyRecord,
     pub(crate) missing: BTreeMap<ObjectId, Eversion>,
@@ -113,17 +113,17 @@ pub(crate) fn put_record(record: &CopyRecord, txn: &mut Transaction) {
     txn.push(TxnOp::MetaSet(vec![(INFO_KEY.into(), encoding::encode(record).into())]));
 }
 
-/// Adds a missing object to `txn`.
+/// Adds the record of a missing object to `txn`.
 pub(crate) fn put_missing(object: &ObjectId, needed: Eversion, txn: &mut Transaction) {
     txn.push(TxnOp::MetaSet(vec![(missing_key(object), encoding::encode(&Needed(needed)).into())]));
 }
 
-/// Takes a missing object back.
+/// Adds the removal of the record of a missing object to `txn`.
 pub(crate) fn remove_missing(object: &ObjectId, txn: &mut Transaction) {
     txn.push(TxnOp::MetaRm(vec![missing_key(object)]));
 }
 
-/// Notes which temporary objects may exist.
+/// Adds the record of the temporary objects that may exist to `txn`.
 pub(crate) fn put_temps(temps: &[ObjectId], txn: &mut Transaction) {
     txn.push(if temps.is_empty() {
         TxnOp::MetaRm(vec![TEMP_KEY.into()])

@@ -1,10 +1,10 @@
 //! Damage of single objects (R10).
 //!
-//! A member that can't read an object, or can't apply an update to it, records that durably: the object is missing from
-//! its copy until a whole one has arrived. Peering mends it, before anything else is served or acknowledged: members that
-//! lack objects are sent them with the tail of the log, and a primary fetches its own from a member that has them. So all
-//! in-sync members of an active PG are whole, but for objects that none of them has. Those are *unfound*: operations on
-//! them fail with EIO, all but a removal, and everything else goes on.
+//! A member that can't read an object, or can't apply an update to it, records this durably: the object is missing from
+//! its copy until a whole one has arrived. Peering repairs it before anything else is served or acknowledged: members
+//! that lack objects receive them with the tail of the log, and a primary fetches its own from a member that has them.
+//! So all in-sync members of an active PG are complete, except for objects that none of them has. Those are *unfound*:
+//! operations on them fail with EIO, except removals, and all other operations continue.
 
 use crate::api::{ClientOp, Command, DropReason, LeaseView, PeerMsg, Refusal};
 use crate::copy;
@@ -19,16 +19,16 @@ use nacre_types::object::ObjectId;
 use nacre_types::osdmap::Member;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Missing objects that a member names. One that lacks more has lost its copy rather than objects of it.
+/// The most missing objects that a member names. A member that lacks more has lost its copy, not single objects.
 pub(crate) const MAX_NAMED: usize = 4096;
-/// The version of a missing object of which nothing is in the log: older than any that is.
+/// The version of a missing object that has no entry in the log: older than any version in it.
 pub(crate) const UNKNOWN: Eversion = Eversion { interval: Interval(0), version: 1 };
-/// An object is mended so often within this time at most: what comes may be unreadable here every time.
+/// The most repairs of an object within a time in nanoseconds: every arriving copy may become unreadable again.
 const MENDS: (u32, u64) = (5, 10_000_000_000);
 
 impl Pg {
-    /// The store refused a transaction of [`Command::Persist`] and changed nothing; to be called before any later command
-    /// is carried out. Returns whether the machine goes on without it; else the OSD must stop.
+    /// Handles a transaction of [`Command::Persist`] that the store refused without any change. Must be called before
+    /// any later command is executed. Returns whether the machine continues without it; if not, the OSD must stop.
     pub fn refused(
         &mut self,
         now_ns: u64,
@@ -39,13 +39,14 @@ impl Pg {
     ) -> bool {
         self.now = now_ns;
         let Some(at) = self.pending.iter().position(|(id, _)| *id == persist) else { return false };
-        // There must be something that it can do without.
+        // Only changes of objects can be left out.
         if !txn.ops.iter().any(TxnOp::changes_object) {
             return false;
         }
         let in_sync = self.in_sync().contains(&self.me);
         match (self.pending[at].1.clone(), why) {
-            // The primary checks the space of members in sync before it orders an update. One that is being filled starts over.
+            // The primary checks the space of in-sync members before it orders an update. A member that is being filled
+            // starts over.
             (Durable::Head(version), why) if why == Refusal::Damaged || !in_sync => {
                 let entry = self.log.find(version).filter(|entry| entry.kind == EntryKind::Modify);
                 let Some(object) = entry.map(|entry| entry.object.clone()) else { return false };
@@ -62,8 +63,8 @@ impl Pg {
                 }
                 true
             }
-            // A piece of an object that the primary copies here. It hears nothing more from this member, and starts over. A full
-            // store grants the slot for that when it has space.
+            // A piece of an object that the primary copies here. This member sends the primary nothing more, and starts
+            // over. A full store grants the slot for that when it has space.
             (Durable::Piece { object, .. } | Durable::Pushed { object, .. }, _) => {
                 self.replica.forget_piece(&object);
                 self.replica.session = None;
@@ -72,20 +73,21 @@ impl Pg {
                     && self.copy.complete
                     && version != Eversion::default()
                 {
-                    // That it is missing was not taken back on disk.
+                    // On disk, the object is still recorded as missing.
                     self.missing.insert(object, version);
                 }
                 self.pending[at].1 = Durable::Nothing;
                 out.push(Command::Persist { id: persist, txn: Transaction::new(self.id) });
                 true
             }
-            // What removes the objects of rolled back updates must be applied as a whole: one that is left would pass for a copy.
+            // A transaction that removes the objects of rolled back updates must be applied as a whole: an object that
+            // remains would count as a copy.
             _ => false,
         }
     }
 
-    /// An object of this copy can't be read: it is missing from now on. `false` where that changes nothing: it is missing
-    /// already, should not be there, or was mended too often.
+    /// Records that an object of this copy can't be read, and is missing from now on. Returns `false` if this changes
+    /// nothing: the object is already missing, should not exist, or was repaired too often.
     pub(crate) fn note_damaged(&mut self, object: &ObjectId, out: &mut Vec<Command>) -> bool {
         let newest = self.log.latest_for_object(object);
         let mended = self.mended.get(object);
@@ -107,7 +109,7 @@ impl Pg {
         true
     }
 
-    /// A whole copy of an object has come.
+    /// Counts the arrival of a whole copy of an object.
     pub(crate) fn note_mended(&mut self, object: &ObjectId) {
         let now = self.now;
         self.mended.retain(|_, (_, since)| now < *since + MENDS.1);
@@ -116,7 +118,7 @@ impl Pg {
         }
     }
 
-    /// An operation met an object that can't be read, or that this copy lacks.
+    /// Handles an operation on an object that can't be read, or that this copy lacks.
     pub(crate) fn on_damaged_op(
         &mut self,
         leases: &dyn LeaseView,
@@ -160,7 +162,7 @@ impl Pg {
         self.resume_waiting(leases, out);
     }
 
-    /// A member lacks an object since it could not apply an update.
+    /// Handles the report of a member that lacks an object because it could not apply an update.
     pub(crate) fn on_lacks(&mut self, from: OsdId, interval: Interval) {
         let required = self.required().any(|m| m.osd == from);
         // A member may know the next interval of this reign before its primary does.
@@ -168,12 +170,12 @@ impl Pg {
         if required {
             self.mend = true;
         } else {
-            // Its recovery starts over, and its answer names what it lacks.
+            // Its recovery starts over, and its next answer names the objects that it lacks.
             primary.catching_up.remove(&from);
         }
     }
 
-    /// Begins peering where a member in sync lacks something.
+    /// Starts peering if an in-sync member lacks something.
     pub(crate) fn begin_mending(&mut self, out: &mut Vec<Command>) {
         let skips = self.settings.breaks(Mutation::SkipMending);
         if std::mem::take(&mut self.mend) && !skips && self.primary.as_ref().is_some_and(|p| !p.must_bump) {
@@ -181,8 +183,8 @@ impl Pg {
         }
     }
 
-    /// Fetches objects that this copy lacks from members that have them; returns whether there is still something to wait
-    /// for. What is missing in the end is unfound.
+    /// Fetches objects that this copy lacks from members that have them. Returns whether some are still outstanding.
+    /// Objects that are missing in the end are unfound.
     pub(crate) fn fetch_missing(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
         let (head, interval) = (self.log.head(), self.interval());
         let Some(primary) = self.primary.as_mut().filter(|_| !self.missing.is_empty()) else { return false };
@@ -226,8 +228,8 @@ impl Pg {
         true
     }
 
-    /// Rolls back updates that no other member has and whose contents this copy lacks. They were not acknowledged. Their
-    /// versions must not be used again, so the interval rises.
+    /// Rolls back updates that no other member has and whose contents this copy lacks. They were not acknowledged.
+    /// Their versions must not be used again, so the interval rises.
     fn take_back(&mut self, common: Eversion, out: &mut Vec<Command>) {
         let mut txn = Transaction::new(self.id);
         self.roll_back(common, &[], &mut txn, out);
@@ -240,9 +242,9 @@ impl Pg {
         out.push(Command::Invalidate { object: None });
         if let Some(primary) = &mut self.primary {
             primary.must_bump = true;
-            // Members being filled follow another log now.
+            // Members that are being filled follow another log now.
             primary.catching_up.clear();
-            // Their clients send them again.
+            // The clients send them again.
             let dropped = primary.take_uncommitted(|version| version > common);
             let reason = DropReason::StaleInterval;
             out.extend(dropped.into_iter().map(|token| Command::Drop { token, reason }));
@@ -260,7 +262,7 @@ impl Pg {
         }
     }
 
-    /// No member in sync has a whole copy of an object.
+    /// Records that no in-sync member has a whole copy of an object.
     pub(crate) fn on_unfound(
         &mut self,
         from: OsdId,

@@ -1,16 +1,16 @@
-//! Heartbeats between OSDs: who is alive, and the leases that ride on pings (rule R4).
+//! Heartbeats between OSDs: failure detection, and the leases that pings carry (rule R4).
 //!
-//! One machine per OSD, pure: maps, messages and time in, messages and reports out. It pings the OSDs that share a PG
-//! with this one and some neighbours, renews leases by the same pings (every quarter of a term, or more often if
-//! `osd_heartbeat_interval` says so), and reports a peer to the map authority when its connection is refused or when a
-//! ping stays unanswered for `osd_heartbeat_grace`. It also tells the [`LeaseTable`] what maps say: who is granted
-//! nothing, and which processes are gone.
+//! There is one machine per OSD. It is pure: it takes maps, messages and times, and returns messages and reports. It pings the
+//! OSDs that share a PG with this one and some neighbours. The same pings renew leases (every quarter of a term, or more often,
+//! according to `osd_heartbeat_interval`). It reports a peer to the map authority when its connection is refused or when a ping
+//! stays unanswered for `osd_heartbeat_grace`. It also updates the [`LeaseTable`] from maps: which OSDs are granted nothing,
+//! and which processes have ended.
 //!
-//! Invariants: a lease is granted only to the process that the map shows up; a peer's answer counts only for the process
-//! that was pinged; only a later process on the same store proves that the one before it has ended; a pause of this
-//! OSD is no evidence against its peers.
+//! Invariants: a lease is granted only to the process that the map shows up; a peer's answer counts only for the process that
+//! was pinged; only a later process on the same store proves that the previous one has ended; a pause of this OSD is no
+//! evidence against its peers.
 //!
-//! Must not know connections or PGs. Bounded: one record per OSD of the map, one output per peer and event.
+//! It must not know connections or PGs. It is bounded: one record per OSD of the map, one output per peer and event.
 
 use crate::lease::{LeaseGrant, LeaseRequest, LeaseTable};
 use nacre_types::ids::Incarnation;
@@ -20,36 +20,36 @@ use nacre_types::{Epoch, OsdId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From options.
+/// Settings from options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatSettings {
     /// `osd_heartbeat_interval`, nanoseconds.
     pub interval_ns: u64,
     /// `osd_heartbeat_grace`, nanoseconds.
     pub grace_ns: u64,
-    /// `osd_mon_report_interval`, nanoseconds: a failure is reported again after so long.
+    /// `osd_mon_report_interval`, nanoseconds: the time after which a failure is reported again.
     pub report_interval_ns: u64,
 }
 
 impl Default for HeartbeatSettings {
-    /// Ceph's: 6 s, 20 s, 5 s.
+    /// Ceph's values: 6 s, 20 s, 5 s.
     fn default() -> Self {
         const SECOND: u64 = 1_000_000_000;
         HeartbeatSettings { interval_ns: 6 * SECOND, grace_ns: 20 * SECOND, report_interval_ns: 5 * SECOND }
     }
 }
 
-/// What OSDs send each other to show that they live.
+/// A message between OSDs that shows that the sender is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HbMsg {
-    /// Are you there, and may I have a lease?
+    /// Asks for an answer and a lease.
     Ping {
-        /// The process that is meant; another one's answer does not count.
+        /// The process that is pinged; the answer of another process does not count.
         to_boot_nonce: u64,
         /// The sender, its map and the time, which the answer repeats.
         lease: LeaseRequest,
     },
-    /// Yes.
+    /// The answer to a ping.
     Pong {
         /// The answering process.
         boot_nonce: u64,
@@ -67,8 +67,8 @@ pub enum HbMsg {
 /// [`HbMsg`] on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HbEnvelope {
-    /// Bytes that the sender's store may still take before it is full; see [`crate::PgEnvelope`]. Members that a PG has
-    /// nothing to tell hear of it here.
+    /// The bytes that the sender's store can take before it is full; see [`crate::PgEnvelope`]. Informs members to which no PG
+    /// sends messages.
     pub space_bytes: u64,
     /// The message.
     pub msg: HbMsg,
@@ -90,20 +90,20 @@ pub struct UpOsd {
     pub up_from: Epoch,
 }
 
-/// What heartbeats need of a map.
+/// The parts of a map that heartbeats need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeartbeatMap {
     /// The map's epoch.
     pub epoch: Epoch,
-    /// Every OSD that is up, this one too.
+    /// Every OSD that is up, including this one.
     pub up: BTreeMap<OsdId, UpOsd>,
-    /// Whom to ping.
+    /// The OSDs to ping.
     pub peers: BTreeSet<OsdId>,
 }
 
 impl HeartbeatMap {
-    /// Picks from `map`, as `me` sees it: the up OSDs of `sharing` (those with which it shares a PG), its neighbours by
-    /// id, and more of them up to `min_peers` (`osd_heartbeat_min_peers`).
+    /// Selects from `map` for `me`: the OSDs of `sharing` (those with which it shares a PG) that are up, its neighbours by id,
+    /// and more of them up to `min_peers` (`osd_heartbeat_min_peers`).
     pub fn new(map: &OsdMap, me: OsdId, sharing: &BTreeSet<OsdId>, min_peers: usize) -> HeartbeatMap {
         let up: BTreeMap<OsdId, UpOsd> = map
             .osds
@@ -129,73 +129,73 @@ impl HeartbeatMap {
     }
 }
 
-/// Into a [`Heartbeat`].
+/// The input of a [`Heartbeat`].
 #[derive(Clone, Debug)]
 pub enum HbEvent {
-    /// A newer map; to be fed before any PG acts on it, so that the fences stand.
+    /// A newer map; passed before any PG acts on it, so that the fences are in place.
     Map(HeartbeatMap),
-    /// From another OSD.
+    /// A message from another OSD.
     Message {
-        /// Who.
+        /// The sender.
         from: OsdId,
-        /// What.
+        /// The message.
         msg: HbMsg,
     },
-    /// The connection to the map authority was lost: reports may not have arrived, or be forgotten there.
+    /// The connection to the map authority was lost: it may not have received reports, or may have forgotten them.
     MonReset,
     /// A connection to the address of this process was refused: no process listens there.
     Refused {
-        /// Whose.
+        /// The OSD.
         target: OsdId,
         /// The process that the map shows at that address.
         boot_nonce: u64,
     },
-    /// Time has passed; at least as often as [`Heartbeat::next_wake`] asks for.
+    /// Time has passed. Passed at the latest at the time that [`Heartbeat::next_wake`] returns.
     Tick,
 }
 
-/// Out of a [`Heartbeat`].
+/// The output of a [`Heartbeat`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HbCommand {
-    /// Send a ping, on a connection of which nothing else holds it up.
+    /// Send a ping, on a connection on which no other message delays it.
     SendPing {
-        /// Whom.
+        /// The receiver.
         to: OsdId,
         /// The ping.
         msg: HbMsg,
     },
     /// Answer a ping.
     SendReply {
-        /// Whom.
+        /// The receiver.
         to: OsdId,
         /// The answer.
         msg: HbMsg,
     },
-    /// Tell the map authority that a peer does not answer.
+    /// Report to the map authority that a peer does not answer.
     ReportFailure(OsdFailure),
-    /// Take a report back (`silent_ms` is 0).
+    /// Withdraw a report (`silent_ms` is 0).
     CancelFailure(OsdFailure),
-    /// A lease is held that was not before: PGs waiting for it may go on.
+    /// A lease is held that was not held before: PGs that wait for it may continue.
     LeaseGained(OsdId),
-    /// A peer acts by a map newer than this OSD's.
+    /// A peer acts on a newer map than this OSD's.
     NewerMap(Epoch),
 }
 
-/// Time to the second ping of a peer that has not granted a lease; it doubles up to the usual interval. Two OSDs that
-/// learn of each other from the same map refuse each other until both have it, and should have leases soon after.
+/// The time to the second ping of a peer that has not granted a lease; it doubles up to the usual interval. Two OSDs that learn
+/// of each other from the same map refuse each other until both have it, and should have leases soon after.
 const FIRST_RETRY_NS: u64 = 50_000_000;
 
 #[derive(Clone, Debug)]
 struct Peer {
     boot_nonce: u64,
     last_ping_ns: Option<u64>,
-    /// When the oldest ping without an answer was sent.
+    /// When the oldest unanswered ping was sent.
     unanswered_since_ns: Option<u64>,
     refused: bool,
     reported_at_ns: Option<u64>,
-    /// Its last answer granted a lease.
+    /// Whether its last answer granted a lease.
     grants: bool,
-    /// Time to the next ping while it grants none.
+    /// The time to the next ping while it grants no lease.
     retry_ns: u64,
 }
 
@@ -212,7 +212,7 @@ impl Peer {
         }
     }
 
-    /// Time between two pings: `every_ns` if the peer grants leases.
+    /// The time between two pings: `every_ns` if the peer grants leases.
     fn ping_every_ns(&self, every_ns: u64) -> u64 {
         if self.grants { every_ns } else { every_ns.min(self.retry_ns) }
     }
@@ -238,13 +238,13 @@ pub struct Heartbeat {
     epoch: Epoch,
     up: BTreeMap<OsdId, UpOsd>,
     peers: BTreeMap<OsdId, Peer>,
-    /// The last process seen of each OSD.
+    /// The last process of each OSD that a map showed.
     seen: BTreeMap<OsdId, Shown>,
     last_tick_ns: Option<u64>,
 }
 
 impl Heartbeat {
-    /// The machine of process `boot_nonce` of `me`. Silent until the first map.
+    /// Creates the machine of process `boot_nonce` of `me`. It sends nothing before the first map.
     pub fn new(me: OsdId, boot_nonce: u64, settings: HeartbeatSettings) -> Heartbeat {
         Heartbeat {
             me,
@@ -258,17 +258,17 @@ impl Heartbeat {
         }
     }
 
-    /// Changes intervals.
+    /// Changes the settings.
     pub fn set_settings(&mut self, settings: HeartbeatSettings) {
         self.settings = settings;
     }
 
-    /// Whom this OSD pings.
+    /// The OSDs that this OSD pings.
     pub fn peers(&self) -> impl Iterator<Item = OsdId> {
         self.peers.keys().copied()
     }
 
-    /// Takes an event and appends what to do to `out`. `now_ns` is CLOCK_BOOTTIME, read before the call.
+    /// Handles an event and appends the resulting commands to `out`. `now_ns` is CLOCK_BOOTTIME, read before the call.
     pub fn handle(&mut self, now_ns: u64, leases: &mut LeaseTable, event: HbEvent, out: &mut Vec<HbCommand>) {
         match event {
             HbEvent::Map(map) => self.on_map(now_ns, leases, map, out),
@@ -350,8 +350,8 @@ impl Heartbeat {
             {
                 // A process boots only with its store's lock, so the one before it has ended.
                 leases.process_gone(*osd, old.boot_nonce);
-                // The old process was the current one in a map made after this OSD booted, so the new one has never
-                // been granted anything by an earlier run of this OSD.
+                // A map made after this OSD booted showed the old process as the current one. So no earlier run of this OSD
+                // granted the new process anything.
                 if !is_replaced && my_boot.is_some_and(|me| old.epoch >= me.up_from) {
                     leases.proved_fresh(*osd);
                 }
@@ -362,7 +362,7 @@ impl Heartbeat {
         (self.epoch, self.up) = (map.epoch, map.up);
 
         let mut before = std::mem::take(&mut self.peers);
-        // Who is not shown up pings nobody: nobody would grant it a lease or believe its reports.
+        // An OSD that is not shown up pings no OSD: no OSD would grant it a lease or accept its reports.
         let wanted = if my_boot.is_some() { map.peers } else { BTreeSet::new() };
         for osd in wanted {
             let Some(up) = self.up.get(&osd).filter(|_| osd != self.me) else { continue };
@@ -441,7 +441,7 @@ impl Heartbeat {
     fn tick(&mut self, now_ns: u64, leases: &mut LeaseTable, out: &mut Vec<HbCommand>) {
         let last_tick_ns = self.last_tick_ns.replace(now_ns).unwrap_or(now_ns);
         if now_ns.saturating_sub(last_tick_ns) > self.settings.grace_ns / 2 {
-            // This OSD did not run: answers may wait unread, so silence is counted from now on.
+            // This OSD did not run, and answers may wait unread. So silence is counted from now on.
             for peer in self.peers.values_mut() {
                 peer.unanswered_since_ns = peer.unanswered_since_ns.map(|_| now_ns);
             }
@@ -483,7 +483,7 @@ impl Heartbeat {
         out.push(HbCommand::ReportFailure(OsdFailure {
             target,
             boot_nonce: peer.boot_nonce,
-            // 0 would take the report back.
+            // 0 would withdraw the report.
             silent_ms: (silent_ns / 1_000_000).max(1),
             refused: peer.refused,
             epoch: self.epoch,

@@ -1,8 +1,8 @@
-//! Which OSDs may hold copies: what an OSD remembers of the maps that it saw, across MapStore restores (R7).
+//! OSDs that may hold copies: a record of the maps that an OSD received, across MapStore restores (R7).
 //!
-//! A restored map does not list OSDs that joined after the copy was made, yet they may hold the newest records. So every
-//! OSD keeps, durably, the ids that the maps of earlier generations listed, and tells those that the present map lacks
-//! to whoever asks for records. The host stores this record before it lets any PG act on the map it came from.
+//! A restored map does not list OSDs that joined after the copy was made, but they may hold the newest records. So every OSD
+//! durably keeps the ids that the maps of earlier generations listed, and reports those that the current map does not list to
+//! members that ask for records. The host stores this record before it lets any PG act on the map that changed it.
 
 use nacre_types::encoding::Versioned;
 use nacre_types::ids::OsdId;
@@ -10,14 +10,14 @@ use nacre_types::osdmap::OsdMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// OSDs that this one has heard of.
+/// The OSDs that this OSD knows from maps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownOsds {
     /// The newest generation seen; 0 for none.
     generation: u64,
-    /// What the newest map lists.
+    /// The OSDs that the newest map lists.
     listed: BTreeSet<OsdId>,
-    /// What maps of earlier generations listed and no map of this one has listed yet.
+    /// The OSDs that maps of earlier generations listed and no map of this generation has listed yet.
     earlier: BTreeSet<OsdId>,
 }
 
@@ -26,7 +26,7 @@ impl Versioned for KnownOsds {
 }
 
 impl KnownOsds {
-    /// Notes a map; returns whether that is news, to be made durable.
+    /// Records a map. Returns whether the record changed and must be made durable.
     pub fn on_map(&mut self, map: &OsdMap) -> bool {
         let news = map.generation > self.generation;
         if map.generation < self.generation
@@ -39,12 +39,12 @@ impl KnownOsds {
             self.generation = map.generation;
             self.earlier.extend(before);
         }
-        // Once this generation lists an OSD, its maps decide: an operator may remove it for good.
+        // Once this generation lists an OSD, its maps decide: an operator may remove it permanently.
         self.earlier.retain(|osd| !map.osds.contains_key(osd));
         true
     }
 
-    /// OSDs of earlier generations that the present one has not listed.
+    /// OSDs of earlier generations that the current generation has not listed.
     pub fn unlisted(&self) -> impl Iterator<Item = OsdId> + '_ {
         self.earlier.iter().copied()
     }
@@ -72,7 +72,7 @@ mod tests {
         let mut known = KnownOsds::default();
         assert!(known.on_map(&map(1, &[0, 1])) && !known.on_map(&map(1, &[0, 1])));
         assert!(known.on_map(&map(1, &[0, 1, 2, 3])));
-        // osd.1 was removed by an operator: nobody waits for it.
+        // An operator removed osd.1: no PG waits for it.
         assert!(known.on_map(&map(1, &[0, 2, 3])));
         assert!(known.on_map(&map(2, &[0])));
         assert_eq!(unlisted(&known), [2, 3]);

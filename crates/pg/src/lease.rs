@@ -1,97 +1,97 @@
-//! Leases between pairs of OSDs (rule R4): what lets a primary answer reads without asking anybody, and tells a
-//! would-be primary when the old one has stopped doing so.
+//! Leases between pairs of OSDs (rule R4). With leases, a primary answers reads without asking the members, and a new primary
+//! knows when the previous one has stopped doing so.
 //!
-//! An OSD *holds* a lease from a peer for one term from the moment it *sent* the request; the peer has *granted* it for
-//! one term from the moment it *received* it. The first moment is never later than the second, and both sides correct
-//! for the worst drift of CLOCK_BOOTTIME, so the holder's lease always ends before the granter's grant does.
+//! An OSD *holds* a lease from a peer for one term from the time it *sent* the request; the peer has *granted* it for one term
+//! from the time it *received* the request. The first time is never later than the second, and both sides correct for the worst
+//! drift of CLOCK_BOOTTIME. So the holder's lease always ends before the granter's grant does.
 //!
 //! With a term `T` and clocks that run fast or slow by at most the fraction `d` each, the holder counts `T - m` and the
 //! granter `T + m`, where `m = T·d`: in true time the holder's lease lasts at most `(T - m) / (1 - d) = T`, and the
 //! grant at least `(T + m) / (1 + d) = T`.
 //!
-//! A primary may answer a read while it holds leases from every in-sync member (checked after the store read, before
-//! the reply). A member may serve as, or help, another primary from [`LeaseTable::quiet_at`] on. Grants are not
-//! persisted: a booted OSD takes it that it granted to everybody just before it went down
+//! A primary may answer a read while it holds leases from every in-sync member (checked after the store read, before the
+//! reply). A member may serve as primary, or take part under another primary, from [`LeaseTable::quiet_at`] on. Grants are not
+//! persisted: a booted OSD assumes that it granted leases to all OSDs just before it went down
 //! ([`LeaseTable::boot_wait_until`]).
 //!
-//! Two fences keep a deposed primary from using new leases: an OSD marked down is granted nothing
-//! ([`LeaseTable::stop_granting`]), so that its grants run out; and a grant names the newest epoch that the granter has
-//! acted on, and counts only for a PG that has acted on that map too: who was replaced can't go on by its successor's
-//! lease, not even in the moment between an OSD's receipt of a map and a PG's.
+//! Two fences keep a deposed primary from using new leases. An OSD that is marked down is granted nothing
+//! ([`LeaseTable::stop_granting`]), so its grants expire. And a grant names the newest epoch that the granter has acted on, and
+//! counts only for a PG that has acted on that map too. So a replaced primary can't continue with its successor's lease, even
+//! between the times at which an OSD and its PG receive a map.
 //!
-//! All times are nanoseconds of this OSD's CLOCK_BOOTTIME; those in messages are the holder's and only echoed.
+//! All times are nanoseconds of this OSD's CLOCK_BOOTTIME. Times in messages are the holder's, and are only returned.
 
 use crate::api::LeaseView;
 use nacre_types::{Epoch, OsdId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Epochs per peer whose grants are kept apart; those of the newest are kept.
+/// The most epochs per peer whose grants are kept separately. The newest are kept.
 const MAX_EPOCHS_PER_GRANTER: usize = 8;
 
-/// Processes of one OSD whose grants are remembered apart. The newest are kept apart; the end of an older one's grant
-/// is kept in the OSD's common one.
+/// The most processes of one OSD whose grants are kept separately. The newest are kept; the end of an older process's grant is
+/// kept in the OSD's common end.
 const MAX_PROCESSES_PER_OSD: usize = 4;
 
-/// How long leases last. The same on every OSD of a cluster.
+/// The duration of leases. It must be the same on every OSD of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
     /// The term in nanoseconds.
     pub term_ns: u64,
-    /// How much an OSD's CLOCK_BOOTTIME may run fast or slow against true time, in parts per million.
+    /// The most that an OSD's CLOCK_BOOTTIME may run fast or slow against true time, in parts per million.
     pub drift_ppm: u32,
 }
 
 impl Default for LeaseSettings {
-    /// 16 s, Ceph's `osd_pool_default_read_lease_ratio` of `osd_heartbeat_grace`; and 1000 ppm, twice the 500 ppm by
-    /// which NTP slews at most.
+    /// 16 s, Ceph's `osd_pool_default_read_lease_ratio` of `osd_heartbeat_grace`; and 1000 ppm, twice the maximum slew of NTP,
+    /// 500 ppm.
     fn default() -> Self {
         LeaseSettings { term_ns: 16_000_000_000, drift_ppm: 1000 }
     }
 }
 
 impl LeaseSettings {
-    /// The correction on each side, rounded up; nanoseconds.
+    /// The correction on each side in nanoseconds, rounded up.
     pub fn margin_ns(&self) -> u64 {
         let product = u128::from(self.term_ns) * u128::from(self.drift_ppm);
         u64::try_from(product.div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 
-    /// How long a holder counts from its send; nanoseconds.
+    /// The holder's term from its send, in nanoseconds.
     pub fn holder_term_ns(&self) -> u64 {
         self.term_ns.saturating_sub(self.margin_ns())
     }
 
-    /// How long a granter counts from the receipt; nanoseconds.
+    /// The granter's term from the receipt, in nanoseconds.
     pub fn granter_term_ns(&self) -> u64 {
         self.term_ns.saturating_add(self.margin_ns())
     }
 
-    /// How long after a request the next one is due: a quarter of the term.
+    /// The time from a request to the next one in nanoseconds: a quarter of the term.
     pub fn renew_ns(&self) -> u64 {
         (self.term_ns / 4).max(1)
     }
 }
 
-/// Asks for a lease; travels on a ping.
+/// A request for a lease, sent in a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
-    /// The asking process.
+    /// The requesting process.
     pub boot_nonce: u64,
     /// The newest map that it has.
     pub epoch: Epoch,
-    /// When it asked, on its clock.
+    /// The time of the request, on the requesting OSD's clock.
     pub sent_at_ns: u64,
 }
 
-/// Grants the lease that was asked for; travels on the ping's answer.
+/// The grant of the requested lease, sent in the answer to a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseGrant {
     /// The granting process.
     pub boot_nonce: u64,
     /// The newest epoch that the granter has acted on: the lease counts for a holder that has it too.
     pub epoch: Epoch,
-    /// The process that asked.
+    /// The requesting process.
     pub for_boot_nonce: u64,
     /// The request's time.
     pub sent_at_ns: u64,
@@ -100,13 +100,13 @@ pub struct LeaseGrant {
 #[derive(Clone, Debug, Default)]
 struct Held {
     last_sent_ns: u64,
-    /// The granter's epoch and the latest end of its grants under it, in order of epochs. A later end under an earlier
-    /// epoch makes a later epoch's one superfluous.
+    /// Pairs of a granter's epoch and the latest end of its grants under it, in order of epochs. An epoch is left out if an
+    /// earlier epoch has a later end.
     until_ns: Vec<(Epoch, u64)>,
 }
 
 impl Held {
-    /// Notes a grant.
+    /// Records a grant.
     fn add(&mut self, epoch: Epoch, until_ns: u64) {
         if self.until(epoch) >= until_ns {
             return;
@@ -119,7 +119,7 @@ impl Held {
         }
     }
 
-    /// Until when a lease is held by who has acted on `epoch`.
+    /// The end of the lease for a holder that has acted on `epoch`.
     fn until(&self, epoch: Epoch) -> u64 {
         let known = self.until_ns.iter().filter(|(of, _)| *of <= epoch);
         known.map(|(_, until)| *until).max().unwrap_or(0)
@@ -128,16 +128,16 @@ impl Held {
 
 #[derive(Clone, Debug, Default)]
 struct Granted {
-    /// End of the grants by process.
+    /// The ends of the grants by process.
     until_ns: BTreeMap<u64, u64>,
-    /// End of the grants to processes that are no longer told apart.
+    /// The end of the grants to processes that are no longer kept separately.
     others_until_ns: u64,
     stopped: bool,
-    /// No process of the peer can hold a lease from before this OSD booted.
+    /// Whether no process of the peer can hold a lease from before this OSD booted.
     fresh: bool,
 }
 
-/// The leases that one OSD holds from, and granted to, every other one.
+/// The leases that one OSD holds from, and granted to, all others.
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
     settings: LeaseSettings,
@@ -152,7 +152,7 @@ pub struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// The table of the process `boot_nonce` that started at `boot_ns`.
+    /// Creates the table of the process `boot_nonce` that started at `boot_ns`.
     pub fn new(settings: LeaseSettings, boot_nonce: u64, boot_ns: u64) -> LeaseTable {
         LeaseTable {
             settings,
@@ -165,13 +165,13 @@ impl LeaseTable {
         }
     }
 
-    /// The terms.
+    /// The settings.
     pub fn settings(&self) -> LeaseSettings {
         self.settings
     }
 
-    /// Notes that this OSD has the map of `epoch` and that its PGs are about to act on it. Returns the peers from which
-    /// leases are held from now on by who acts on it, in order.
+    /// Records that this OSD has the map of `epoch` and that its PGs are about to act on it. Returns, in order, the peers whose
+    /// leases become valid by acting on it.
     pub fn on_map(&mut self, epoch: Epoch, now_ns: u64) -> Vec<OsdId> {
         let before = self.map_epoch;
         self.map_epoch = before.max(epoch);
@@ -181,20 +181,20 @@ impl LeaseTable {
         self.held.iter().filter_map(|(osd, held)| gained(held).then_some(*osd)).collect()
     }
 
-    /// Notes that this OSD acts on what `epoch` shows though it may not have that map yet: the answer to a proposal.
-    /// To be called before it does.
+    /// Records that this OSD acts on `epoch` though it may not have that map yet: the answer to a proposal. Must be called
+    /// before it acts.
     pub fn acts_on(&mut self, epoch: Epoch) {
         self.acted_epoch = self.acted_epoch.max(epoch);
     }
 
-    /// The request to send to `to` now.
+    /// Creates the request to send to `to` now.
     pub fn request(&mut self, to: OsdId, now_ns: u64) -> LeaseRequest {
         self.held.entry(to).or_default().last_sent_ns = now_ns;
         LeaseRequest { boot_nonce: self.boot_nonce, epoch: self.map_epoch, sent_at_ns: now_ns }
     }
 
-    /// Takes `from`'s grant. Returns whether a lease is held now that was not before. A grant for another process or
-    /// for a request that was never sent counts for nothing; late and repeated ones do no harm.
+    /// Records a grant of `from`. Returns whether a lease is held now that was not held before. A grant for another process or
+    /// for a request that was never sent does not count; late and repeated grants are harmless.
     pub fn granted(&mut self, from: OsdId, grant: &LeaseGrant, now_ns: u64) -> bool {
         let Some(held) = self.held.get_mut(&from) else { return false };
         if grant.for_boot_nonce != self.boot_nonce || grant.sent_at_ns > held.last_sent_ns.min(now_ns) {
@@ -205,22 +205,22 @@ impl LeaseTable {
         !was_held && now_ns < held.until(self.map_epoch)
     }
 
-    /// Until when a lease from `from` is held by who acts on the map of `epoch`; 0 for never.
+    /// The end of the lease from `from` for a holder that acts on the map of `epoch`; 0 for never.
     pub fn held_until_under(&self, from: OsdId, epoch: Epoch) -> u64 {
         self.held.get(&from).map_or(0, |held| held.until(epoch))
     }
 
-    /// Until when a lease from `from` is held by who acts on the newest map; 0 for never.
+    /// The end of the lease from `from` for a holder that acts on the newest map; 0 for never.
     pub fn held_until(&self, from: OsdId) -> u64 {
         self.held_until_under(from, self.map_epoch)
     }
 
-    /// Whether a lease from `from` is held at `now_ns` by who acts on the newest map.
+    /// Whether a lease from `from` is held at `now_ns` by a holder that acts on the newest map.
     pub fn holds(&self, from: OsdId, now_ns: u64) -> bool {
         now_ns < self.held_until(from)
     }
 
-    /// Whether leases from all of `from_all` are held at `now_ns` by who acts on the newest map.
+    /// Whether leases from all of `from_all` are held at `now_ns` by a holder that acts on the newest map.
     pub fn valid(&self, from_all: &[OsdId], now_ns: u64) -> bool {
         from_all.iter().all(|from| self.holds(*from, now_ns))
     }
@@ -230,8 +230,8 @@ impl LeaseTable {
         self.held.get(&to).map_or(0, |held| held.last_sent_ns.saturating_add(self.settings.renew_ns()))
     }
 
-    /// Answers `to`'s request, received at `received_ns`, and remembers the grant; `None` while granting is stopped.
-    /// The caller has checked that the asking process is the one that the map shows.
+    /// Answers the request of `to`, received at `received_ns`, and records the grant; `None` while granting is stopped. The
+    /// caller has checked that the requesting process is the one that the map shows.
     pub fn grant(&mut self, to: OsdId, request: &LeaseRequest, received_ns: u64) -> Option<LeaseGrant> {
         let granted = self.granted.entry(to).or_default();
         if granted.stopped {
@@ -259,40 +259,40 @@ impl LeaseTable {
         })
     }
 
-    /// Until when this OSD granted to the process `boot_nonce` of `to`, ended grants included while remembered.
+    /// The end of the grants to the process `boot_nonce` of `to`. Ended grants are included while they are remembered.
     pub fn granted_until(&self, to: OsdId, boot_nonce: u64) -> Option<u64> {
         self.granted.get(&to)?.until_ns.get(&boot_nonce).copied()
     }
 
-    /// Grants `to` nothing more: the map shows it down. To be called before any PG acts on that map.
+    /// Stops grants to `to`: the map shows it down. Must be called before any PG acts on that map.
     pub fn stop_granting(&mut self, to: OsdId) {
         self.granted.entry(to).or_default().stopped = true;
     }
 
-    /// Grants `to` again: the map shows it up. To be called after [`LeaseTable::on_map`] with that map, so that the
+    /// Resumes grants to `to`: the map shows it up. Must be called after [`LeaseTable::on_map`] with that map, so that the
     /// grants count only once `to` knows that it was down.
     pub fn resume_granting(&mut self, to: OsdId) {
         self.granted.entry(to).or_default().stopped = false;
     }
 
-    /// Forgets the grants to a process of `to` that is proven to have ended; silence is no proof.
+    /// Forgets the grants to a process of `to` that is proven to have ended. Silence is no proof.
     pub fn process_gone(&mut self, to: OsdId, boot_nonce: u64) {
         if let Some(granted) = self.granted.get_mut(&to) {
             granted.until_ns.remove(&boot_nonce);
         }
     }
 
-    /// Notes that no process of `to` which started before this one is alive, by proof: it holds no forgotten lease.
+    /// Records the proof that no process of `to` that started before this one is alive: it holds no forgotten lease.
     pub fn proved_fresh(&mut self, to: OsdId) {
         self.granted.entry(to).or_default().fresh = true;
     }
 
-    /// From when on no lease can be valid that this OSD granted in an earlier run.
+    /// The time from which no lease can be valid that this OSD granted in an earlier run.
     pub fn boot_wait_until(&self) -> u64 {
         self.boot_wait_until_ns
     }
 
-    /// From when on no lease can be valid that this OSD ever granted to `to`. Rises while granting goes on.
+    /// The time from which no lease can be valid that this OSD ever granted to `to`. Rises while granting continues.
     pub fn quiet_at(&self, to: OsdId) -> u64 {
         let Some(granted) = self.granted.get(&to) else { return self.boot_wait_until_ns };
         let boot_ns = if granted.fresh { 0 } else { self.boot_wait_until_ns };
@@ -300,13 +300,13 @@ impl LeaseTable {
         boot_ns.max(newest_ns).max(granted.others_until_ns)
     }
 
-    /// The table as a PG sees it at `now_ns`.
+    /// Returns the table as a PG sees it at `now_ns`.
     pub fn at(&self, now_ns: u64) -> LeasesAt<'_> {
         LeasesAt { table: self, now_ns }
     }
 }
 
-/// A [`LeaseTable`] at one moment.
+/// A [`LeaseTable`] at one point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct LeasesAt<'a> {
     table: &'a LeaseTable,

@@ -1,15 +1,15 @@
-//! The replication state machine of one placement group: pure, events in, commands out.
+//! The replication state machine of one placement group. It is pure: it takes events and returns commands.
 //!
-//! One [`Pg`] stands for one PG on one OSD. The host (the OSD, or the simulator) feeds it [`Event`]s and carries out the
-//! [`Command`]s that come back, in order. The machine owns the PG's log, its peering, replication, recovery and the
-//! proposals of new memberships; it does no I/O, reads no clock, and holds no data but payload handles in flight.
+//! One [`Pg`] represents one PG on one OSD. The host (the OSD, or the simulator) passes [`Event`]s to it and executes
+//! the returned [`Command`]s in order. The machine owns the PG's log, peering, replication, recovery and proposals of
+//! new memberships. It does no I/O, reads no clock, and holds no data except payload handles in flight.
 //!
-//! The scheme is primary copy fenced by the map: `docs/replication.md` tells it from the start, with rules R1 to R8.
-//! What keeps it safe, in one paragraph: the OSDMap holds each PG's membership (interval, primary, in-sync set), changed
-//! only by compare-and-swap. A write is acknowledged when every in-sync member has it durable. Logs of in-sync members
-//! are therefore prefixes of one another; a new primary brings all of them to the longest before it serves, so nothing
-//! acknowledged is lost while one in-sync member's disk survives. Whoever was not in sync is rolled back to common
-//! ground and filled before it enters the set.
+//! The scheme is primary copy fenced by the map; `docs/replication.md` describes it, with rules R1 to R8 and R10. In
+//! short: the OSDMap holds each PG's membership (interval, primary, in-sync set), which changes only by
+//! compare-and-swap. A write is acknowledged when every in-sync member has it durable. So the logs of in-sync members
+//! are prefixes of one another. A new primary brings all of them to the longest log before it serves, so no
+//! acknowledged update is lost while the disk of one in-sync member survives. A member that is not in sync is rolled
+//! back to the common part of the logs and filled before it enters the set.
 
 mod api;
 mod copy;

@@ -1,15 +1,15 @@
-//! The log of one PG: what was updated, in which order, and for which request.
+//! The log of one PG: its updates in order, with their requests.
 //!
-//! Owns the entries in memory, the index by object, and the dup records by which a resent request is answered
-//! instead of executed again (rule R6; kept in [`dups`]). The caller owns the durable copy: it writes an entry's
-//! [`LogEntry::encode`] and the pairs of [`PgLog::dup_meta_updates`] in the transaction that has the effect
-//! (docs/format/pglog.md), and restores them with [`PgLog::load`].
+//! Owns the entries in memory, the index by object, and the dup records with which a resent request is answered instead of
+//! executed again (rule R6; in [`dups`]). The caller owns the durable copy: it writes an entry's [`LogEntry::encode`] and the
+//! pairs of [`PgLog::dup_meta_updates`] in the transaction that has the effect (docs/format/pglog.md), and restores them with
+//! [`PgLog::load`].
 //!
-//! Invariants: entries are those in `(tail, head]`; `version.version` rises by exactly one from entry to entry and
-//! `version.interval` never falls, so an entry is found by subtraction. Everything at or before `tail` is in the
-//! objects. Every request that was ever executed is in the log, or retained, or below its client's floor.
+//! Invariants: the entries are those in `(tail, head]`. `version.version` rises by exactly one from entry to entry and
+//! `version.interval` never falls, so an entry's index is a difference. Every update up to `tail` is in the objects. Every
+//! request that was ever executed is in the log, or retained, or below its client's floor.
 //!
-//! Must not know stores, messages or who is primary.
+//! It must not know stores, messages or which OSD is primary.
 
 mod dups;
 
@@ -26,31 +26,31 @@ use std::collections::{HashMap, VecDeque};
 /// The longest encoded reply kept for resends, in bytes.
 pub const MAX_DUP_RESULT_BYTES: usize = 64 << 10;
 
-/// What an update did to its object.
+/// The effect of an update on its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
-    /// Created or changed it.
+    /// Created or changed the object.
     Modify,
-    /// Removed it.
+    /// Removed the object.
     Delete,
-    /// Nothing: the request failed, or succeeded without a change. Recorded so that it is never executed again.
+    /// None: the request failed, or succeeded without a change. Recorded so that it is never executed again.
     Error,
 }
 
 /// One update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Its place in the PG's history.
+    /// Its version.
     pub version: Eversion,
-    /// The object's version before; the default where it did not exist.
+    /// The object's version before the update; the default if it did not exist.
     pub prior: Eversion,
     /// The object.
     pub object: ObjectId,
-    /// What became of it.
+    /// The effect on the object.
     pub kind: EntryKind,
-    /// The request. Client 0 stands for the OSD itself and has no dup record.
+    /// The request. Client 0 is the OSD itself and has no dup record.
     pub reqid: ReqId,
-    /// The object's version for the user afterwards.
+    /// The object's user version after the update.
     pub user_version: u64,
     /// The object's mtime, nanoseconds since 1970.
     pub mtime_ns: u64,
@@ -70,13 +70,13 @@ impl LogEntry {
         out.into()
     }
 
-    /// What it takes in a message, about.
+    /// The approximate size in a message, in bytes.
     pub fn size(&self) -> usize {
         let object = &self.object;
         96 + object.name().len() + object.namespace().len() + object.locator().len() + self.result.len()
     }
 
-    /// Reads [`LogEntry::encode`]'s bytes.
+    /// Decodes the bytes of [`LogEntry::encode`].
     pub fn decode(bytes: &[u8]) -> Result<LogEntry, DecodeError> {
         let entry: LogEntry = encoding::decode(bytes)?;
         if entry.result.len() > MAX_DUP_RESULT_BYTES {
@@ -87,7 +87,7 @@ impl LogEntry {
     }
 }
 
-/// What is known of a request that took effect.
+/// The record of a request that took effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dup {
     /// The update that it made. The reply must wait until this version is committed.
@@ -96,18 +96,18 @@ pub struct Dup {
     pub result: Bytes,
 }
 
-/// What to do with an arriving request.
+/// The decision about an arriving request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It was not executed before.
     Execute,
-    /// It was: answer with this.
+    /// It was executed: answer with this record.
     Duplicate(Dup),
     /// It may have been executed, and its outcome was forgotten: refuse it.
     Refused,
 }
 
-/// Why a stored log can't be used. Corruption: never retried, never hidden.
+/// The reason why a stored log can't be used. Corruption: never retried, never hidden.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     /// A record does not decode.
@@ -115,10 +115,10 @@ pub enum LogError {
     Record {
         /// The record's key or version.
         key: String,
-        /// What is wrong with it.
+        /// The cause.
         source: DecodeError,
     },
-    /// A record is stored under another one's key, or under a key that means nothing.
+    /// A record is stored under the key of another record, or under an unknown key.
     #[error("PG log record '{key}' does not belong there: {detail}")]
     Misplaced {
         /// The key or version.
@@ -131,7 +131,7 @@ pub enum LogError {
     Gap {
         /// The entry.
         found: Eversion,
-        /// What precedes it.
+        /// The version before it.
         after: Eversion,
     },
 }
@@ -148,7 +148,7 @@ impl From<LogError> for DecodeError {
     }
 }
 
-/// An entry with what undoes its share in the indices. Links are update counters, 0 for none.
+/// An entry with the previous state of the indices, for its removal. Links are update counters, 0 for none.
 #[derive(Clone, Debug)]
 struct Slot {
     entry: LogEntry,
@@ -161,14 +161,14 @@ struct Slot {
 pub struct PgLog {
     tail: Eversion,
     slots: VecDeque<Slot>,
-    /// What the entries take in a message, about.
+    /// The approximate size of the entries in a message, in bytes.
     bytes: usize,
     latest: HashMap<ObjectId, u64>,
     dups: Dups,
 }
 
 impl PgLog {
-    /// An empty log of a PG whose objects are at `tail` (the default for a new PG).
+    /// Creates an empty log of a PG whose objects are at `tail` (the default for a new PG).
     pub fn new(tail: Eversion, limits: DupLimits) -> PgLog {
         PgLog { tail, slots: VecDeque::new(), bytes: 0, latest: HashMap::new(), dups: Dups::new(limits) }
     }
@@ -198,7 +198,7 @@ impl PgLog {
         Ok(log)
     }
 
-    /// The newest entry's version; the tail where there is none.
+    /// The newest entry's version; the tail if there is none.
     pub fn head(&self) -> Eversion {
         self.slots.back().map_or(self.tail, |slot| slot.entry.version)
     }
@@ -208,7 +208,7 @@ impl PgLog {
         self.tail
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -218,7 +218,7 @@ impl PgLog {
         self.slots.is_empty()
     }
 
-    /// How many bytes the entries take in a message, about.
+    /// The approximate size of the entries in a message, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -229,10 +229,10 @@ impl PgLog {
         version.version == head.version + 1 && version.interval >= head.interval
     }
 
-    /// Appends an entry and remembers its request.
+    /// Appends an entry and records its request.
     ///
     /// # Panics
-    /// When [`PgLog::accepts`] refuses its version or its result is too long: check what a peer sent first.
+    /// If [`PgLog::accepts`] refuses its version, or its result is too long: check the messages of peers first.
     pub fn append(&mut self, entry: LogEntry) {
         assert!(
             self.accepts(entry.version),
@@ -259,7 +259,7 @@ impl PgLog {
         self.slots.iter().map(|slot| &slot.entry)
     }
 
-    /// The entries above `version`, oldest first. Complete only where `version` is not below the tail.
+    /// The entries above `version`, oldest first. Complete only if `version` is not below the tail.
     pub fn entries_after(
         &self,
         version: Eversion,
@@ -278,7 +278,7 @@ impl PgLog {
         self.at(version.version).filter(|entry| entry.version == version)
     }
 
-    /// Whether `version` is part of this history as far as the log shows: the tail or an entry.
+    /// Whether `version` is part of this history according to the log: the tail or an entry.
     pub fn contains(&self, version: Eversion) -> bool {
         version == self.tail || self.find(version).is_some()
     }
@@ -293,8 +293,8 @@ impl PgLog {
         self.at(*self.latest.get(object)?)
     }
 
-    /// Clients' requests that changed `object`, with the user version that each left: newest first, at most `max`, as far
-    /// back as the log goes.
+    /// The clients' requests that changed `object`, each with the resulting user version: newest first, at most `max`, as far
+    /// as the log reaches.
     pub fn requests_of(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
         let mut found = Vec::new();
         let mut entry = self.latest_for_object(object);
@@ -307,19 +307,19 @@ impl PgLog {
         found
     }
 
-    /// The newest version that both this log and another one hold, the tails included; `None` where they do not
-    /// overlap, so that only backfill helps. `other` are the other log's versions, oldest first.
+    /// The newest version that this log and another one both hold, including the tails; `None` if they do not overlap, so that
+    /// backfill is necessary. `other` are the other log's versions, oldest first.
     ///
-    /// Equal versions mean equal histories up to them, for one primary orders each interval.
+    /// Equal versions mean equal histories up to them, because one primary orders each interval.
     pub fn last_common(&self, other_tail: Eversion, other: &[Eversion]) -> Option<Eversion> {
         other.iter().rev().chain(std::iter::once(&other_tail)).copied().find(|v| self.contains(*v))
     }
 
-    /// Removes every entry above `version`, with its dup record, and returns them newest first: the divergent
-    /// entries, whose objects have to be fetched again (rule R3).
+    /// Removes every entry above `version`, with its dup record, and returns them newest first: the divergent entries, whose
+    /// objects must be fetched (rule R3).
     ///
     /// # Panics
-    /// When the log does not [contain](PgLog::contains) `version`.
+    /// If the log does not [contain](PgLog::contains) `version`.
     pub fn truncate_after(&mut self, version: Eversion) -> Vec<LogEntry> {
         assert!(self.contains(version), "{version} is not in the PG log");
         let mut removed = Vec::new();
@@ -327,7 +327,7 @@ impl PgLog {
             let Slot { entry, previous_of_object, previous_of_request } = slot;
             self.bytes -= entry.size();
             if entry.kind == EntryKind::Error {
-                // It never was its object's latest.
+                // It was never its object's latest entry.
             } else if previous_of_object > self.tail.version {
                 self.latest.insert(entry.object.clone(), previous_of_object);
             } else {
@@ -340,8 +340,8 @@ impl PgLog {
         removed
     }
 
-    /// Where to trim to when there are more than `max_entries`: the version that leaves `min_entries`, but none above
-    /// `committed_to`, for those may still have to be sent or removed again.
+    /// The version to trim to if there are more than `max_entries` entries: it leaves `min_entries`, but is not above
+    /// `committed_to`, because later entries may have to be sent or removed.
     pub fn trim_candidates(
         &self,
         min_entries: usize,
@@ -356,8 +356,8 @@ impl PgLog {
         kept.checked_sub(1).map(|last| self.slots[last].entry.version)
     }
 
-    /// Where to trim to so that the entries take `max_bytes` at most, but to none above `committed_to`. `None` where they take no
-    /// more, or where nothing can be trimmed.
+    /// The version to trim to so that the entries take at most `max_bytes`, but none above `committed_to`. `None` if they take
+    /// no more, or if nothing can be trimmed.
     pub fn trim_to_size(&self, max_bytes: usize, committed_to: Eversion) -> Option<Eversion> {
         let mut excess = self.bytes.saturating_sub(max_bytes);
         let mut target = None;
@@ -371,11 +371,11 @@ impl PgLog {
         target
     }
 
-    /// Moves the tail up to `version`, retains the trimmed entries' dups, and returns the trimmed versions, oldest
-    /// first: their records are to be deleted in the transaction that writes [`PgLog::dup_meta_updates`].
+    /// Moves the tail up to `version`, retains the trimmed entries' dups, and returns the trimmed versions, oldest first. The
+    /// caller deletes their records in the transaction that writes [`PgLog::dup_meta_updates`].
     ///
     /// # Panics
-    /// When the log does not [contain](PgLog::contains) `version`.
+    /// If the log does not [contain](PgLog::contains) `version`.
     pub fn trim_to(&mut self, version: Eversion) -> Vec<Eversion> {
         assert!(self.contains(version), "{version} is not in the PG log");
         let mut trimmed = Vec::new();
@@ -392,12 +392,12 @@ impl PgLog {
         trimmed
     }
 
-    /// Replaces everything by another member's log, at the start of a backfill. The next
-    /// [`PgLog::dup_meta_updates`] turns the stored dup records into the new ones.
+    /// Replaces the whole log by another member's log, at the start of a backfill. The next [`PgLog::dup_meta_updates`]
+    /// replaces the stored dup records.
     ///
     /// # Errors
-    /// [`LogError::Gap`] where the entries do not follow each other, [`LogError::Record`] where one's result is too
-    /// long; the log is unchanged then.
+    /// [`LogError::Gap`] if the entries are not consecutive, [`LogError::Record`] if a result is too long. The log is unchanged
+    /// then.
     pub fn install(
         &mut self,
         tail: Eversion,
@@ -421,7 +421,7 @@ impl PgLog {
         Ok(())
     }
 
-    /// What took effect for `reqid`, from the log or the retained dups.
+    /// The record of `reqid`, from the log or the retained dups.
     pub fn lookup(&self, reqid: ReqId) -> Option<Dup> {
         if let Some(counter) = self.dups.logged_at(reqid) {
             let entry = self.at(counter).expect("invariant: the dup index holds only counters of entries");
@@ -430,13 +430,13 @@ impl PgLog {
         self.dups.retained(reqid).map(|(version, result)| Dup { version, result: result.clone() })
     }
 
-    /// Whether a request without a dup record must not be executed, for it may have been before: it is below its
-    /// client's floor (any attempt), or a resend (`attempt` above 0) of a client forgotten altogether.
+    /// Whether a request without a dup record must not be executed, because it may have been executed before: it is below its
+    /// client's floor (any attempt), or a resend (`attempt` above 0) of a client that was forgotten completely.
     pub fn is_refused(&self, reqid: ReqId, attempt: u32) -> bool {
         self.lookup(reqid).is_none() && self.dups.is_refused(reqid, attempt)
     }
 
-    /// Decides over an arriving request that may write. `attempt` is how often it was sent before.
+    /// Decides about an arriving request that may write. `attempt` is how often it was sent before.
     pub fn admit(&self, reqid: ReqId, attempt: u32) -> Admission {
         match self.lookup(reqid) {
             Some(dup) => Admission::Duplicate(dup),
@@ -445,31 +445,31 @@ impl PgLog {
         }
     }
 
-    /// The highest user version of any update so far: objects that are made again go on above it.
+    /// The highest user version of any update so far. Objects that are created again continue above it.
     pub fn user_version(&self) -> u64 {
         self.head().version.max(self.dups.user_version())
     }
 
-    /// Notes that `client` was heard of at `now_ns` (CLOCK_BOOTTIME) and no longer waits for requests below
-    /// `oldest_tid`: their retained dups go, and they are refused from then on.
+    /// Records that `client` sent a request at `now_ns` (CLOCK_BOOTTIME) and no longer waits for requests below `oldest_tid`:
+    /// their retained dups are dropped, and they are refused from then on.
     pub fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
         self.dups.note_oldest(client, oldest_tid, now_ns);
     }
 
-    /// Starts the terms of all sessions again: until `now_ns` (CLOCK_BOOTTIME) their clients may have been heard elsewhere, or their
-    /// requests have waited without being noted.
+    /// Restarts the terms of all sessions: until `now_ns` (CLOCK_BOOTTIME) their clients may have been in contact with other
+    /// OSDs, or their requests have waited without being recorded.
     pub fn begin_terms(&mut self, now_ns: u64) {
         self.dups.begin_terms(now_ns);
     }
 
-    /// Expires the sessions not heard of for `term_ns` and returns them. Their retained dups go; a resend that the
-    /// log does not answer is refused. A session first seen here by its log entries starts its term with this call.
+    /// Expires the sessions without contact for `term_ns` and returns them. Their retained dups are dropped; a resend that the
+    /// log does not answer is refused. A session that is known only from log entries starts its term with this call.
     pub fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
         self.dups.expire_sessions(now_ns, term_ns)
     }
 
-    /// The changes to the stored dup records since the last call, in key order: `None` deletes the key. To be called
-    /// and written with every trim; between trims nothing needs to be written, since what is stored still covers it.
+    /// The changes to the stored dup records since the last call, in key order: `None` deletes the key. Must be called, and its
+    /// result written, with every trim. Between trims nothing must be written, because the stored records still suffice.
     pub fn dup_meta_updates(&mut self) -> Vec<(String, Option<Bytes>)> {
         self.dups.meta_updates()
     }
@@ -479,13 +479,13 @@ impl PgLog {
         self.dups.meta()
     }
 
-    /// The retained dups and floors, for a backfill target or a split's children. What the log's entries say is not
-    /// part of it.
+    /// The retained dups and floors, for a backfill target or the children of a split. The dups of the log's entries are not
+    /// included.
     pub fn dup_snapshot(&self) -> DupSnapshot {
         self.dups.snapshot()
     }
 
-    /// How many dups are retained, and their size in bytes.
+    /// The number of retained dups, and their size in bytes.
     pub fn retained_dups(&self) -> (usize, usize) {
         self.dups.retained_size()
     }

@@ -1,20 +1,21 @@
 //! Memberships: taking part in an interval, and proposing the next one.
 //!
-//! Who proposes what, always by compare-and-swap on the membership in effect:
-//! - *Creation*: the first OSD of the up set, with all of the up set that is up. In this first interval its members begin
-//!   their copies and nothing is ordered; the primary ends it once all that are up have one (R2).
-//! - *Creation once more*, where all copies are lost: the map authority, by an operator's order, with an interval above all that the PG
-//!   had ([`Interval::recreation`]) and members as in a creation. What such a member has of the PG is removed first.
-//! - *Promotion*: where the primary is down, the first in-sync member that is up. From the moment it sends the proposal
-//!   it takes part in nothing of the old interval (R3).
-//! - *The primary*: drops the dead as far as min_size allows (R5), takes in members that have caught up, drops those that
-//!   CRUSH does not want once all that it wants are in and have shown that they live (R8), and hands its role to the first of
-//!   the up set.
+//! Each proposal is a compare-and-swap on the membership in effect:
+//! - *Creation*: the first OSD of the up set, with all OSDs of the up set that are up. In this first interval the members
+//!   create their copies and nothing is ordered; the primary ends it once all members that are up have a copy (R2).
+//! - *Repeated creation*, if all copies are lost: the map authority, by an operator's command, with an interval above all that
+//!   the PG had ([`Interval::recreation`]) and members as in a creation. A member that has an old copy of the PG removes it
+//!   first.
+//! - *Promotion*: if the primary is down, the first in-sync member that is up. From the time it sends the proposal, it takes
+//!   part in nothing of the old interval (R3).
+//! - *The primary*: drops dead members as far as min_size allows (R5), adds members that have caught up, drops those that CRUSH
+//!   does not want once all that it wants are in sync and have shown that they are alive (R8), and passes its role to the first
+//!   OSD of the up set.
 //! - *A primary that restarted* proposes the same set in the next interval before it orders anything, so that all versions
 //!   of an interval come from one process (R3).
-//! - *After a MapStore restore* the first member of the highest record that any OSD remembers ([`crate::restore`], R7).
+//! - *After a MapStore restore*: the first member of the highest record that any OSD remembers ([`crate::restore`], R7).
 //!
-//! A proposal's outcome stays unknown until an answer or a map tells it: it is repeated, never forgotten (R1).
+//! The outcome of a proposal is unknown until an answer or a map shows it: the proposal is repeated, never forgotten (R1).
 
 use crate::api::{Command, DropReason, MemberInfo, PeerMsg};
 use crate::pg::{Durable, Pg};
@@ -27,7 +28,7 @@ use nacre_types::txn::Transaction;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The question to the members that would stay, before a set is proposed that drops members which are up.
+/// The query to the members that would stay, before a proposal drops members that are up.
 #[derive(Debug)]
 pub(crate) struct Departure {
     in_sync: Vec<Member>,
@@ -36,10 +37,10 @@ pub(crate) struct Departure {
     heard: BTreeSet<OsdId>,
 }
 
-/// For so many times `retry_ns` answers to a [`Departure`]'s question count; then it is asked again. They wait for what the
-/// member has under way on its disk.
+/// Answers to a [`Departure`]'s query count for this many times `retry_ns`; then the query is sent again. The answers wait for
+/// the member's outstanding writes to its disk.
 pub(crate) const DEPARTURE_PATIENCE: u64 = 3;
-/// Who is not the first to bid for a vacant role waits so many times as long as for an answer, for each that comes before.
+/// The wait before a promotion proposal, in retry intervals, for each live member that precedes this one.
 const BID_PATIENCE: u64 = 5;
 
 /// A proposal of a member that is not primary yet.
@@ -47,11 +48,11 @@ const BID_PATIENCE: u64 = 5;
 pub(crate) struct PromotionProposal {
     pub(crate) cas: PgCas,
     pub(crate) sent_at: u64,
-    /// It was refused as things stood: after a while another one may be right.
+    /// Whether it was refused: after a while, another proposal may be right.
     refused: bool,
 }
 
-/// Whether the PG comes into being in this interval, with `me` among its first members.
+/// Whether this interval creates the PG, with `me` among its first members.
 fn begins_with(membership: &PgMembership, me: Member) -> bool {
     membership.interval.is_creation() && membership.in_sync.contains(&me)
 }
@@ -71,14 +72,14 @@ impl Pg {
         let shown = map.osds.get(&self.me.osd);
         if shown.is_none_or(|i| i.boot_nonce != self.boot_nonce || i.incarnation != Some(self.me.incarnation))
         {
-            // A proposal of the process before this one may have taken effect since.
+            // A proposal of the process before this one may have taken effect in the meantime.
             return;
         }
         self.up = up;
         let before = self.map.replace(map.clone());
         if !map.pools.contains_key(&self.id.pool) {
-            // A pool that this generation never had may have been created after the copy of the MapStore was made: what
-            // it holds is not for an old map to destroy.
+            // A pool that this generation never had may have been created after the copy of the MapStore was made. An old map
+            // must not destroy its contents.
             let had =
                 before.is_some_and(|b| b.generation == map.generation && b.pools.contains_key(&self.id.pool));
             if had || !self.exists || self.copy.generation == map.generation {
@@ -98,15 +99,15 @@ impl Pg {
         self.restart_peering_for_returned(out);
     }
 
-    /// Takes part in `next` if it is newer than what is in effect.
+    /// Takes part in `next` if it is newer than the membership in effect.
     pub(crate) fn enter(&mut self, next: PgMembership, out: &mut Vec<Command>) {
         let remembered = self.copy.highest.as_ref().map_or(Interval(0), |h| h.interval);
         if next.interval <= self.interval() || next.interval < remembered {
             return;
         }
         if self.exists && remembered < next.interval && begins_with(&next, self.me) {
-            // The operator gave up all copies of the members in sync: this one is older than theirs. The PG is hosted again,
-            // without a copy, once this one is removed.
+            // The operator gave up all copies of the in-sync members, and this copy is older than theirs. The PG is hosted
+            // again, without a copy, once this copy is removed.
             return self.remove(out);
         }
         let first_sight = self.membership.is_none();
@@ -123,7 +124,7 @@ impl Pg {
         self.promised = self.promised.max(next.interval);
         self.own_proposal.take_if(|own_proposal| own_proposal.cas.proposed.interval <= next.interval);
         if self.copy.activated == self.interval() && continuous {
-            // Nobody else was primary in between.
+            // No other OSD was primary in between.
             self.copy.activated = next.interval;
         }
         let mine = next.primary == self.me.osd && next.in_sync.contains(&self.me);
@@ -141,9 +142,9 @@ impl Pg {
         } else {
             self.depose(out);
             if mine {
-                // A process before this one may have ordered updates in this interval and proposed the next one. This copy
-                // may have lost the updates and even the record of the interval, while others hold the updates: their
-                // versions must not be used again, and the proposals must become void.
+                // An earlier process may have ordered updates in this interval and proposed the next one. This copy may have
+                // lost the updates and even the record of the interval, while other members hold the updates. So their versions
+                // must not be used again, and the proposals must become void.
                 let succeeds = first_sight && self.exists && !next.interval.is_creation();
                 let must_bump = succeeds && (recorded || !self.settings.breaks(Mutation::ReuseInterval));
                 self.primary = Some(Primary::new(next.interval, must_bump));
@@ -153,8 +154,8 @@ impl Pg {
         self.replica.announced_at = 0;
     }
 
-    /// R2: the copy comes into being, empty. Only in the interval in which the PG is created: nothing is ordered in it, so
-    /// that nothing can have been lost, and a member that lacks a copy later has lost it.
+    /// R2: creates the copy, empty. Only in the interval that creates the PG: nothing is ordered in it, so nothing can have
+    /// been lost. A member that lacks a copy in a later interval has lost it.
     pub(crate) fn begin_copy(&mut self, out: &mut Vec<Command>) {
         if self.exists {
             return;
@@ -167,7 +168,7 @@ impl Pg {
         self.persist(txn, Durable::Record, out);
     }
 
-    /// Notes an OSD that may hold leases as this PG's primary, and its store where that is known.
+    /// Records an OSD that may hold leases as this PG's primary, and its store if that is known.
     pub(crate) fn note_lease_holder(&mut self, osd: OsdId, store: Option<Incarnation>) {
         if !self.copy.lease_holders.contains(&osd) {
             self.copy.lease_holders.push(osd);
@@ -177,19 +178,19 @@ impl Pg {
         }
     }
 
-    /// Whether the map shows `osd` with the store with which it was primary. A process on another one tells nothing of who was
-    /// primary: that one may still run.
+    /// Whether the map shows `osd` with the store with which it was primary. A process on another store proves nothing about
+    /// the earlier primary, which may still run.
     pub(crate) fn is_lease_holder(&self, osd: OsdId) -> bool {
         let Some(shown) = self.map.as_ref().and_then(|map| map.member(osd)) else { return false };
         match self.holder_stores.get(&osd) {
             Some(stores) => stores.iter().all(|store| *store == shown.incarnation),
-            // This process has not seen it as primary. A store comes into the set only by a primary that is later than those on
-            // the OSD's earlier stores, and that has waited for their leases.
+            // This process has not seen it as primary. A store enters the set only through a primary that is later than those
+            // on the OSD's earlier stores, and that has waited for their leases.
             None => self.in_sync().contains(&shown),
         }
     }
 
-    /// Stops being primary: every request waiting here is sent again by its client.
+    /// Stops being primary. Clients resend every request that waits here.
     pub(crate) fn depose(&mut self, out: &mut Vec<Command>) {
         let Some(primary) = self.primary.take() else { return };
         for token in primary.all_tokens() {
@@ -204,7 +205,7 @@ impl Pg {
         out.push(Command::Invalidate { object: None });
     }
 
-    /// The copy is not wanted: the pool is gone, or others hold the PG.
+    /// Removes the copy: the pool was removed, or other OSDs hold the PG.
     fn remove(&mut self, out: &mut Vec<Command>) {
         self.depose(out);
         self.removing = true;
@@ -256,9 +257,9 @@ impl Pg {
 
     fn promotion(&self, current: &PgMembership) -> Option<PgMembership> {
         let outbid = current.interval.next() < self.promised;
-        // The next interval relies on there being a copy (R2).
+        // The next interval relies on the existence of a copy (R2).
         let begun = !current.interval.is_creation() || self.pending.is_empty();
-        // One that lacks objects fetches them from the others (R10).
+        // A member that lacks objects fetches them from the others (R10).
         let complete = self.exists && self.copy.complete;
         if !complete || !begun || !current.in_sync.contains(&self.me) || outbid {
             return None;
@@ -276,7 +277,7 @@ impl Pg {
         Some(PgMembership { interval: current.interval.next(), primary: self.me.osd, in_sync })
     }
 
-    /// Notes since when the interval has no primary that is up.
+    /// Records since when the interval has no primary that is up.
     fn note_vacancy(&mut self) {
         let lacks_primary = |membership: &&PgMembership| {
             let primary = membership.in_sync.iter().find(|m| m.osd == membership.primary);
@@ -287,9 +288,9 @@ impl Pg {
         self.vacant = known.or(vacant.map(|interval| (interval, self.now)));
     }
 
-    /// When this member may bid for the vacant role. The first member that is up may at once. Others follow after a while: the
-    /// first one may have no copy, where it was down while the PG was created and the MapStore was restored, or may have
-    /// promised a later interval to somebody who is gone.
+    /// When this member may propose its promotion. The first member that is up may do so at once. Others wait: the first one
+    /// may have no copy, if it was down while the PG was created and the MapStore was restored, or may have promised a later
+    /// interval to an OSD that is gone.
     pub(crate) fn turn_to_bid(&self) -> Option<u64> {
         let (membership, (_, since)) = (self.membership.as_ref()?, self.vacant?);
         let mut live: Vec<Member> =
@@ -323,8 +324,8 @@ impl Pg {
         }
     }
 
-    /// An answer of the map authority. What took effect counts when the map shows it, by which the leases granted since
-    /// are told apart too; only that a proposal was refused is learnt from here.
+    /// Handles an answer of the map authority. An accepted proposal takes effect when the map shows it, which also separates
+    /// the leases granted since. So only refusals are taken from here.
     pub(crate) fn on_cas(&mut self, reply: &PgCasReply) {
         if reply.accepted {
             return;
@@ -337,8 +338,8 @@ impl Pg {
         if let Some(primary) = &mut self.primary
             && let Some((cas, _)) = primary.proposal.take_if(|(cas, _)| cas.expected == reply.current)
         {
-            // An earlier copy of it may still reach the map authority and be accepted then: its set counts until the
-            // record has changed.
+            // An earlier copy of it may still reach the map authority and be accepted then: its set counts until the record has
+            // changed.
             if !primary.refused.contains(&cas.proposed) && !self.settings.breaks(Mutation::ForgetRefused) {
                 primary.refused.push(cas.proposed);
             }
@@ -346,8 +347,7 @@ impl Pg {
         }
     }
 
-    /// A member has promised a later interval to somebody whose proposal came to nothing: only a change of the interval
-    /// lets it take part again.
+    /// A member promised a later interval to an OSD whose proposal failed: it takes part again only in a new interval.
     pub(crate) fn on_promised(&mut self, from: OsdId, interval: Interval, promised: Interval) {
         let current = self.interval();
         if let Some(primary) = self.primary.as_mut().filter(|_| interval == current) {
@@ -360,12 +360,13 @@ impl Pg {
 
     pub(crate) fn consider_proposals(&mut self, out: &mut Vec<Command>) {
         let Some(current) = self.membership.clone() else { return };
-        // It is kept only as long as nothing else comes up.
+        // It is kept only as long as no other proposal is due.
         let Some(primary) = &mut self.primary else { return };
         let departure = primary.departure.take();
         let Some(primary) = &self.primary else { return };
-        // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs. A member
-        // that bid for the next interval has its copy, but answers no questions of this one, so that peering can't end.
+        // The copies are created in the first interval (R2): it ends only when all members that are up have theirs. A member
+        // that proposed itself for the next interval has its copy, but does not answer queries of this interval, so peering
+        // can't end.
         let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
         let has_copy = |m: &Member| {
             let exists = primary.peering.infos.get(&m.osd).is_some_and(|info| info.exists);
@@ -381,7 +382,7 @@ impl Pg {
             return;
         }
         let Some((next_primary, in_sync)) = self.next_set(&current, primary) else { return };
-        // Who lacks what it must have holds no copy that could be the last one.
+        // A member that lacks required data holds no copy that could be the last one.
         let lives = |m: &Member| self.member_up(*m) && !primary.lacking.contains(&m.osd);
         let leaves = |m: &Member| !in_sync.contains(m) && (*m == self.me || lives(m));
         if current.in_sync.iter().any(leaves) && !self.stayers_answer(&in_sync, departure, out) {
@@ -397,9 +398,8 @@ impl Pg {
         }
     }
 
-    /// Whether all of `in_sync` have told that they have the PG, in answer to a question that was sent a moment ago; asks them
-    /// if not. The map may show OSDs up that died with their disks a moment ago: whoever leaves may hold the last
-    /// copy (R8).
+    /// Whether all of `in_sync` have reported that they have the PG, in answer to a recent query; sends the query if not. The
+    /// map may still show OSDs as up that died with their disks: a member that is dropped may hold the last copy (R8).
     fn stayers_answer(
         &mut self,
         in_sync: &[Member],
@@ -430,9 +430,9 @@ impl Pg {
         false
     }
 
-    /// A member's answer to the question before others leave.
+    /// Handles a member's answer to the query before others are dropped.
     pub(crate) fn on_stayer(&mut self, from: OsdId, round: u64, info: &MemberInfo) {
-        // What is unfound here is unfound there too (R10).
+        // Objects that are unfound here are unfound there too (R10).
         let unfound = self.missing.len() as u64;
         let departure = self.primary.as_mut().and_then(|p| p.departure.as_mut());
         if let Some(departure) = departure.filter(|d| d.round == round)
@@ -444,7 +444,7 @@ impl Pg {
         }
     }
 
-    /// The membership to propose, as (primary, in-sync set); `None` while the present one is right.
+    /// The membership to propose, as (primary, in-sync set); `None` while the current one is right.
     fn next_set(&self, current: &PgMembership, primary: &Primary) -> Option<(OsdId, Vec<Member>)> {
         let lives =
             |m: &&Member| m.osd == self.me.osd || self.member_up(**m) && !primary.lacking.contains(&m.osd);
@@ -459,7 +459,7 @@ impl Pg {
             return Some((self.me.osd, with(&live)));
         }
         if !joiners.is_empty() {
-            // A new incarnation of a member takes the dead one's place only where the dead may be dropped.
+            // A new incarnation of a member replaces the dead one only if the dead one may be dropped.
             let fresh = |m: &Member| !current.in_sync.iter().any(|old| old.osd == m.osd);
             let joiners: Vec<Member> = joiners.into_iter().filter(fresh).collect();
             if !joiners.is_empty() {
@@ -468,7 +468,7 @@ impl Pg {
         }
         let void = primary.must_bump || primary.outbid > current.interval || !primary.refused.is_empty();
         if void || current.interval.is_creation() {
-            // The same set in a new interval: what was proposed or promised before is void then; what was created begins.
+            // The same set in a new interval makes earlier proposals and promises void, and ends the creation.
             return Some((self.me.osd, current.in_sync.clone()));
         }
         let settled = primary.phase == Phase::Active && live.len() == current.in_sync.len();
@@ -495,7 +495,7 @@ impl Pg {
         {
             return Some((heir, next));
         }
-        // The role goes where CRUSH wants it, once nothing else is to be done.
+        // The role moves to the OSD that CRUSH wants once there is nothing else to do.
         let heir = first.filter(|osd| *osd != self.me.osd && self.up.first() == Some(osd))?;
         primary.catching_up.is_empty().then(|| (heir, current.in_sync.clone()))
     }

@@ -1,9 +1,9 @@
 //! Peering: before it serves, a primary brings every in-sync member to the longest of their logs (R3).
 //!
-//! In-sync members' logs are prefixes of one another: within an interval one primary sends every update to all of them
-//! in order, and no interval orders an update before all of its in-sync members were brought to one log. So the longest
-//! log holds all that any of them has, acknowledged or not, and adopting it loses nothing; whoever is behind takes the
-//! tail, objects included, in one transaction ([`crate::tail`]).
+//! The logs of in-sync members are prefixes of one another: within an interval, one primary sends every update to all of them
+//! in order, and no interval orders an update before all its in-sync members were brought to one log. So the longest log holds
+//! every update that any of them has, acknowledged or not, and adopting it loses nothing. A member that is behind takes the
+//! tail, including objects, in one transaction ([`crate::tail`]).
 //!
 //! Activation then waits until no earlier primary can hold a lease of this OSD (R4).
 
@@ -21,31 +21,31 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Progress of one round of peering.
 #[derive(Debug, Default)]
 pub(crate) struct Peering {
-    /// The required members that take part: those up when it began.
+    /// The required members that take part: those that were up when the round started.
     pub(crate) peers: Vec<Member>,
-    /// The number of this round's questions.
+    /// The number of this round's queries.
     round: u64,
     pub(crate) infos: BTreeMap<OsdId, MemberInfo>,
     pub(crate) asked_at: u64,
-    /// Whom the tail was asked of.
+    /// The member from which the tail was requested.
     pub(crate) adopting: Option<OsdId>,
-    /// Objects that were asked of a member.
+    /// Objects that were requested from a member.
     pub(crate) tried: BTreeSet<(OsdId, ObjectId)>,
-    /// Who was sent a tail and has not confirmed it.
+    /// The members that were sent a tail and have not confirmed it.
     behind: BTreeSet<OsdId>,
     tails_sent: bool,
 }
 
-/// Silence during a tail is suffered for so many times as long as after a question: it may end with one large commit.
+/// The timeout of a tail in retry intervals: it may end with one large commit.
 const TAIL_PATIENCE: u64 = 3;
 
 impl Peering {
-    /// Whether a tail comes from this member, or goes to it.
+    /// Whether a tail is received from this member, or sent to it.
     pub(crate) fn has_tail_with(&self, osd: OsdId) -> bool {
         self.adopting == Some(osd) || self.behind.contains(&osd)
     }
 
-    /// When what it waits for is asked for again, unless there is progress.
+    /// When the outstanding requests are repeated, unless there is progress.
     pub(crate) fn retry_at(&self, retry_ns: u64) -> u64 {
         let has_tail = self.adopting.is_some() || !self.behind.is_empty();
         self.asked_at + if has_tail { TAIL_PATIENCE * retry_ns } else { retry_ns }
@@ -53,8 +53,8 @@ impl Peering {
 }
 
 impl Pg {
-    /// Begins a round of peering in the interval in effect. Members that a proposal with unknown outcome would add take
-    /// part like those in sync: they have been filled.
+    /// Starts a round of peering in the interval in effect. Members that a proposal with unknown outcome would add take part
+    /// like in-sync members: they have been filled.
     pub(crate) fn start_peering(&mut self, out: &mut Vec<Command>) {
         let peers = self.live_required();
         self.senders.clear();
@@ -71,14 +71,14 @@ impl Pg {
         self.ask_peers(out);
     }
 
-    /// A member that was down takes part again: what it knows must be heard.
+    /// Starts peering again when a member that was down takes part again: its answer is required.
     pub(crate) fn restart_peering_for_returned(&mut self, out: &mut Vec<Command>) {
         let live = self.live_required();
         let Some(primary) = &self.primary else { return };
         let heard = &primary.peering.peers;
         let gone = primary.phase == Phase::Peering && heard.iter().any(|m| !live.contains(m));
         let known = |m: &Member| heard.contains(m) || primary.catching_up.contains_key(&m.osd);
-        // A pool's min_size may have fallen.
+        // A pool's min_size may have been lowered.
         let enough = self.in_sync().len() >= self.min_size() && primary.lacking.is_empty();
         let all_heard = self.in_sync().iter().all(|m| m.osd == self.me.osd || heard.contains(m));
         let may_serve =
@@ -105,7 +105,7 @@ impl Pg {
         }
     }
 
-    /// Repeats what peering still waits for.
+    /// Repeats the requests that peering still waits for.
     pub(crate) fn retry_peering(&mut self, out: &mut Vec<Command>) {
         let now = self.now;
         let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Peering && !p.must_bump)
@@ -148,8 +148,8 @@ impl Pg {
         }
     }
 
-    /// Whether the map shows this process of `osd`. Another one may run another store than the member that was asked, and the map
-    /// tells that only when it shows the process (R2).
+    /// Whether the map shows this process of `osd`. Another process may run a different store than the queried member, and the
+    /// map shows the store only with the process (R2).
     fn is_shown(&self, osd: OsdId, boot_nonce: u64) -> bool {
         let shown = self.map.as_ref().and_then(|map| map.osds.get(&osd));
         shown.is_some_and(|info| info.boot_nonce == boot_nonce)
@@ -178,7 +178,7 @@ impl Pg {
             return;
         }
         if !self.exists {
-            // R2: the copy is lost, and with it what the PG held, unless others bring it back.
+            // R2: the copy is lost, and with it the PG's data, unless other members return with it.
             if self.settings.breaks(Mutation::TrustWipedMember) {
                 self.begin_copy(out);
             }
@@ -201,7 +201,7 @@ impl Pg {
                 return;
             }
         } else {
-            // The mutation lets members with other logs pass for equal.
+            // The mutation treats members with other logs as equal.
             let head = self.log.head();
             if let Some(primary) = &mut self.primary {
                 primary.heads.extend(peers.iter().map(|m| (m.osd, head)));
@@ -210,7 +210,7 @@ impl Pg {
         self.finish_peering(leases, &peers, out);
     }
 
-    /// Notes members that lack what they must have; returns whether one was newly found.
+    /// Records members that lack required data. Returns whether a new one was found.
     fn judge(&mut self, peers: &[Member]) -> bool {
         let known = peers.iter().filter_map(|m| self.primary.as_ref()?.peering.infos.get(&m.osd));
         let acknowledged = known.map(|i| i.committed_to).max().unwrap_or_default().max(self.committed_to);
@@ -222,7 +222,7 @@ impl Pg {
         for member in peers {
             let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
             let absent = !info.exists && !fresh_pg;
-            // Named objects that it lacks are sent to it.
+            // Missing objects that it names are sent to it.
             let unnamed = info.missing > info.lacks.len() as u64 && info.missing > self.missing.len() as u64;
             let short = info.exists && (info.head < acknowledged || !info.complete || unnamed);
             let other = info.exists && info.head <= log.head() && !log.contains(info.head);
@@ -233,7 +233,7 @@ impl Pg {
         found
     }
 
-    /// Fetches the tail of the longest log; returns whether an answer is still awaited.
+    /// Fetches the tail of the longest log. Returns whether an answer is outstanding.
     fn adopt_longest(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
         let (head, interval) = (self.log.head(), self.interval());
         let Some(primary) = &mut self.primary else { return true };
@@ -243,7 +243,7 @@ impl Pg {
         if primary.peering.adopting.is_none() {
             primary.peering.adopting = Some(from);
             primary.peering.asked_at = self.now;
-            // Members being filled follow another log now.
+            // Members that are being filled follow another log now.
             primary.catching_up.clear();
             debug_assert!(longest > head);
             let objects = self.missing.keys().take(MAX_NAMED).cloned().collect();
@@ -252,7 +252,7 @@ impl Pg {
         true
     }
 
-    /// Sends the tail to members that lack it; returns whether an answer is still awaited.
+    /// Sends the tail to members that lack it. Returns whether an answer is outstanding.
     fn level_peers(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
         let head = self.log.head();
         let skips = self.settings.breaks(Mutation::SkipLevelling);
@@ -279,14 +279,14 @@ impl Pg {
         self.primary.as_ref().is_some_and(|p| !p.peering.behind.is_empty())
     }
 
-    /// All that take part are equal: serve, if all in-sync members take part and leases allow.
+    /// Ends the round, with all participants equal: serves if all in-sync members take part and leases allow it.
     fn finish_peering(&mut self, leases: &dyn LeaseView, peers: &[Member], out: &mut Vec<Command>) {
         if !self.is_quiet(leases, out) {
             return;
         }
         self.staged = None;
         if !self.temps.is_empty() {
-            // Of a tail that was given up.
+            // These are left over from a tail that was given up.
             self.persist_record(Durable::Nothing, out);
         }
         let me = self.me.osd;
@@ -298,27 +298,28 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         primary.phase = Phase::Peered;
         for member in proposed.into_iter().filter(|m| !primary.lacking.contains(&m.osd)) {
-            // It goes on being sent every update while the outcome is unknown.
+            // It is still sent every update while the outcome is unknown.
             primary.catching_up.insert(member.osd, CatchUp::filled(member, head, now));
         }
         if (!whole || !primary.lacking.is_empty() || !enough) && !below {
             return;
         }
         primary.phase = Phase::Active;
-        // R6: others may have heard clients since this OSD served before, and what waits has not been noted.
+        // R6: other OSDs may have been in contact with clients since this OSD served before, and waiting requests were not
+        // recorded.
         self.log.begin_terms(now);
-        // Each answer came after the record was durable.
+        // Each answer was sent after the record was durable.
         primary.unrecorded.clear();
         primary.retried_at = now;
         self.fail_unfound(out);
-        // Every in-sync member has all of it durable; a member that a proposal would add may be missing still.
+        // Every in-sync member has all of it durable; a member that a proposal would add may not have it yet.
         self.settle(leases, out);
-        // Leases may have come back while it peered.
+        // Leases may have been regained during peering.
         self.release_lease_waiters(leases, out);
     }
 
-    /// Whether no earlier primary can hold a lease of this OSD (R4). Noted for the whole reign, and durable before the
-    /// next step.
+    /// Whether no earlier primary can hold a lease of this OSD (R4). The result is recorded for the whole reign, and durable
+    /// before the next step.
     fn is_quiet(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) -> bool {
         let interval = self.interval();
         if self.copy.activated == interval || self.settings.breaks(Mutation::SkipLeaseWait) {
@@ -329,8 +330,8 @@ impl Pg {
         let holders = self.copy.lease_holders.iter().copied();
         let holders: Vec<OsdId> = holders.filter(|osd| *osd != self.me.osd && !told(osd)).collect();
         let Some(primary) = &mut self.primary else { return false };
-        // Leases granted since this interval began count for nobody who lacks its map. Were the first answer not kept,
-        // an earlier primary that lives on would hold this one up for ever.
+        // Leases granted since this interval began do not count for a primary that lacks its map. If the first result were not
+        // kept, an earlier primary that is alive would delay this one forever.
         let quiet = &mut primary.quiet;
         let quiet_at =
             holders.into_iter().map(|osd| *quiet.entry(osd).or_insert_with(|| leases.quiet_at(osd))).max();
@@ -348,7 +349,7 @@ impl Pg {
     /// Continues as primary in the next interval, in which only the in-sync set changes: no peering is needed.
     pub(crate) fn continue_primary(&mut self, next: &PgMembership, out: &mut Vec<Command>) {
         let Some(primary) = &mut self.primary else { return };
-        // Whatever was proposed for this interval is void, but for the one that took effect.
+        // All proposals for this interval are void, except the one that took effect.
         primary.proposal = None;
         primary.refused.clear();
         primary.refused_at = 0;
@@ -357,7 +358,7 @@ impl Pg {
         primary.must_bump = false;
         let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
         let joins = primary.catching_up.values().filter(|c| next.in_sync.contains(&c.member));
-        // What was unfound may have been found since.
+        // Unfound objects may have been found in the meantime.
         let may_mend = |c: &CatchUp| c.lacks_objects || !self.missing.is_empty();
         self.mend |= joins.into_iter().any(may_mend);
         primary.catching_up.retain(|_, c| !next.in_sync.contains(&c.member));
@@ -370,15 +371,15 @@ impl Pg {
         self.tell_record(next, out);
         let Some(primary) = &mut self.primary else { return };
         if primary.phase != Phase::Active {
-            // With the dead gone or the new in, it may be able to serve.
+            // Without dead members or with new ones, it may be able to serve.
             self.start_peering(out);
         } else if !enough {
             primary.phase = Phase::Peered;
         }
     }
 
-    /// Tells the members of an active PG the record, and asks whether it is durable: updates that they have acknowledged under an
-    /// earlier record are answered only when it is (R7). Where peering begins, its questions do the same.
+    /// Sends the record to the members of an active PG, and asks whether it is durable: updates that they acknowledged under an
+    /// earlier record are answered only when it is (R7). If peering starts, its queries do the same.
     fn tell_record(&mut self, record: &PgMembership, out: &mut Vec<Command>) {
         let (me, boot_nonce, interval, round) =
             (self.me.osd, self.boot_nonce, record.interval, self.next_read);
@@ -395,7 +396,7 @@ impl Pg {
 
     pub(crate) fn on_peer_reset(&mut self, osd: OsdId, out: &mut Vec<Command>) {
         if self.replica.session.is_some_and(|s| s.primary == osd) {
-            // Updates may be lost between those that arrived and those that will.
+            // Updates may be lost between those that arrived and later ones.
             self.replica.session = None;
         }
         if self.staged.as_ref().is_some_and(|s| s.from == osd) {

@@ -1,8 +1,8 @@
-//! The machine's state, and the way of an event through it.
+//! The machine's state, and the handling of an event.
 //!
-//! [`Pg::handle`] dispatches; `membership` decides on proposals, `peering` brings the in-sync members to one log,
-//! `primary` orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the
-//! last updates between in-sync members.
+//! [`Pg::handle`] dispatches; `membership` decides on proposals, `peering` brings the in-sync members to one log, `primary`
+//! orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the last updates between
+//! in-sync members.
 
 use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceCursor, Reached};
 use crate::copy::{self, CopyRecord};
@@ -25,12 +25,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// What to do once a transaction is durable.
+/// The action when a transaction is durable.
 #[derive(Clone, Debug)]
 pub(crate) enum Durable {
     /// Nothing.
     Nothing,
-    /// A new membership is remembered.
+    /// A new membership is recorded.
     Record,
     /// An update is durable, and the log up to it.
     Head(Eversion),
@@ -42,7 +42,7 @@ pub(crate) enum Durable {
     TailDone { to: OsdId, interval: Interval, head: Eversion },
     /// A piece of an object of a tail was stored.
     TailPiece { to: OsdId, interval: Interval, object: ObjectId },
-    /// A piece of an object was stored that others follow.
+    /// A piece of an object was stored, and other pieces follow.
     Piece { to: OsdId, interval: Interval, object: ObjectId },
     /// The catch-up log took effect, or a backfill is complete.
     CaughtLog { to: OsdId, interval: Interval },
@@ -50,21 +50,21 @@ pub(crate) enum Durable {
     Pushed { to: OsdId, interval: Interval, object: ObjectId, version: Eversion },
 }
 
-/// What an object is read for.
+/// The purpose of reading an object.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadFor {
-    /// The object that a tail has come to.
+    /// The next object of a tail.
     Tail { to: OsdId },
-    /// A catching-up member.
+    /// A member that catches up.
     Push { to: OsdId, object: ObjectId },
 }
 
-/// What objects are listed for.
+/// The purpose of listing objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListFor {
     /// The source's side of a backfill of `osd`: scan number `scan`.
     Backfill { osd: OsdId, scan: u64 },
-    /// A primary's scan of this copy, asked for under `interval`.
+    /// A primary's scan of this copy, requested in `interval`.
     Scan { to: OsdId, interval: Interval, scan: u64 },
 }
 
@@ -80,7 +80,7 @@ pub struct Pg {
     pub(crate) up: Vec<OsdId>,
     /// OSDs of earlier generations that the map does not list (R7).
     pub(crate) unlisted: Arc<[OsdId]>,
-    /// The newest MapStore generation seen; nothing of an earlier one has effect here.
+    /// The newest MapStore generation seen; earlier generations have no effect here.
     pub(crate) generation: u64,
     /// Whether the collection exists here.
     pub(crate) exists: bool,
@@ -91,19 +91,19 @@ pub struct Pg {
     pub(crate) temps: Vec<ObjectId>,
     pub(crate) log: PgLog,
     pub(crate) durable_head: Eversion,
-    /// Everything up to here is acknowledged, as far as this member knows.
+    /// Everything up to this version is acknowledged, as far as this member knows.
     pub(crate) committed_to: Eversion,
     pub(crate) next_persist: u64,
     pub(crate) pending: VecDeque<(u64, Durable)>,
-    /// What remembers the membership in effect: nothing is acknowledged before that is durable (R7).
+    /// The transaction that records the membership in effect: nothing is acknowledged before it is durable (R7).
     pub(crate) record_persist: u64,
     /// The membership in effect.
     pub(crate) membership: Option<PgMembership>,
-    /// Whether peering must begin for objects that members in sync lack (R10).
+    /// Whether peering must start because in-sync members lack objects (R10).
     pub(crate) mend: bool,
-    /// How often objects were mended of late, and since when.
+    /// The recent number of repairs per object, and since when they are counted.
     pub(crate) mended: BTreeMap<ObjectId, (u32, u64)>,
-    /// Nothing of an interval below this one is taken part in (R3).
+    /// The member takes part in no interval below this one (R3).
     pub(crate) promised: Interval,
     pub(crate) restoring: Option<Restoring>,
     /// A promotion or creation that this member proposed.
@@ -123,7 +123,7 @@ pub struct Pg {
 }
 
 impl Pg {
-    /// A PG of which this OSD has nothing yet.
+    /// Creates a PG of which this OSD has nothing yet.
     pub fn new(pg: PgId, me: Member, boot_nonce: u64, settings: Arc<Settings>) -> Pg {
         Pg {
             id: pg,
@@ -166,8 +166,8 @@ impl Pg {
         }
     }
 
-    /// A PG as its collection holds it: all of its metadata and log. A copy that can't be read is corrupt: it must not
-    /// be used, and the OSD must not act as if it had none.
+    /// Loads a PG from its collection: all of its metadata and log. A copy that can't be read is corrupt: it must not be used,
+    /// and the OSD must not act as if it had none.
     pub fn load(
         pg: PgId,
         me: Member,
@@ -191,7 +191,7 @@ impl Pg {
         Ok(machine)
     }
 
-    /// Takes an event and appends what to do to `out`. `now_ns` is CLOCK_BOOTTIME.
+    /// Handles an event and appends the resulting commands to `out`. `now_ns` is CLOCK_BOOTTIME.
     pub fn handle(&mut self, now_ns: u64, leases: &dyn LeaseView, event: Event, out: &mut Vec<Command>) {
         self.now = now_ns;
         if self.removing {
@@ -224,7 +224,7 @@ impl Pg {
         }
     }
 
-    /// Whether nothing but clients' operations is under way, so that the events of the hot path need not look further.
+    /// Whether only clients' operations are in progress, so that events of the hot path need no further checks.
     fn is_settled(&self) -> bool {
         match &self.primary {
             Some(primary) => {
@@ -237,9 +237,9 @@ impl Pg {
         }
     }
 
-    /// Moves on whatever can move on, until nothing does.
+    /// Advances everything that can advance, until nothing changes.
     fn advance(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
-        // With a smaller set more may be agreed on.
+        // With a smaller set, more updates may be committed.
         self.settle(leases, out);
         self.consider_restore(out);
         self.consider_bid(out);
@@ -384,7 +384,7 @@ impl Pg {
         }
     }
 
-    /// Queues `txn`; `durable` is done when it is on disk.
+    /// Queues `txn`; `durable` is executed when it is durable.
     pub(crate) fn persist(&mut self, txn: Transaction, durable: Durable, out: &mut Vec<Command>) {
         let id = self.next_persist;
         self.next_persist += 1;
@@ -411,17 +411,17 @@ impl Pg {
         copy::put_record(&self.copy, txn);
     }
 
-    /// Brings the collection into being in `txn`.
+    /// Creates the collection in `txn`.
     pub(crate) fn create_copy(&mut self, txn: &mut Transaction) {
         self.exists = true;
-        // The primary may have told a newer record than the map that has come here.
+        // The primary may have sent a newer record than the map that this member has.
         let told = self.copy.highest.take();
         self.copy.highest = self.membership.iter().cloned().chain(told).max_by_key(|m| m.interval);
         self.copy.generation = self.generation;
         txn.push(TxnOp::CreateCollection);
     }
 
-    /// Removes what a tail that was never finished left behind.
+    /// Removes the temporary objects of a tail that was never completed.
     pub(crate) fn drop_temps(&mut self, txn: &mut Transaction) {
         for temp in std::mem::take(&mut self.temps) {
             txn.push(TxnOp::Remove(temp));
@@ -481,7 +481,7 @@ impl Pg {
         self.exists
     }
 
-    /// Whether the copy is whole: nothing missing, no backfill under way.
+    /// Whether the copy is complete: no object is missing and no backfill is in progress.
     pub fn is_whole(&self) -> bool {
         self.exists && self.copy.complete && self.missing.is_empty()
     }
@@ -493,18 +493,19 @@ impl Pg {
         !self.missing.is_empty() && self.missing.contains_key(object)
     }
 
-    /// Objects from `first` to before `end` that exist and that the copy lacks, or can't read, in order.
+    /// Objects from `first` up to, but not including, `end` that exist and that the copy lacks or can't read, in order.
     pub fn missing_in(&self, first: &ObjectId, end: Option<&ObjectId>) -> impl Iterator<Item = &ObjectId> {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         self.missing.range::<ObjectId, _>((Bound::Included(first), end)).map(|(object, _)| object)
     }
 
-    /// Whether an object that can't be read here is on no other member in sync either, as far as is known: it can only be removed.
+    /// Whether an object that can't be read here is on no other in-sync member either, as far as is known: it can only be
+    /// removed.
     pub fn is_unfound(&self, object: &ObjectId) -> bool {
         self.is_active() && !self.mend && (self.lacks(object) || self.in_sync().len() < 2)
     }
 
-    /// Objects that no member in sync has, as far as is known, with the versions that are needed; `None` where this is not the
+    /// Objects that no in-sync member has, as far as is known, with the versions that are needed; `None` if this is not the
     /// primary of an active PG.
     pub fn unfound(&self) -> Option<impl Iterator<Item = (&ObjectId, Eversion)>> {
         (self.is_active() && !self.mend)
@@ -516,7 +517,7 @@ impl Pg {
         self.primary.as_ref().is_some_and(|primary| primary.phase == Phase::Active)
     }
 
-    /// The highest membership that the copy remembers (R7).
+    /// The highest membership that is recorded in the copy (R7).
     pub fn remembered(&self) -> Option<&PgMembership> {
         self.copy.highest.as_ref()
     }
@@ -530,8 +531,8 @@ impl Pg {
         self.membership.as_ref().map_or(&[], |m| &m.in_sync)
     }
 
-    /// Whose acks a write needs besides this member's: the in-sync set and every set proposed whose outcome is unknown
-    /// (R1). A member may come twice.
+    /// The members whose acks a write needs in addition to this member's: the in-sync set, and every proposed set whose outcome
+    /// is unknown (R1). A member may occur twice.
     pub(crate) fn required(&self) -> impl Iterator<Item = &Member> {
         let proposed = self.primary.iter().flat_map(Primary::proposals).flat_map(|m| &m.in_sync);
         let proposed = proposed.filter(|_| !self.settings.breaks(Mutation::IgnoreProposedMembers));
@@ -593,12 +594,12 @@ impl Pg {
         }
     }
 
-    /// How often it reached its bounds.
+    /// How often the bounds were reached.
     pub fn reached(&self) -> Reached {
         self.reached
     }
 
-    /// When to send [`Event::Tick`] at the latest; `None` while nothing waits for time.
+    /// When to pass [`Event::Tick`] at the latest; `None` while nothing waits for a time.
     pub fn next_wake(&self) -> Option<u64> {
         let own_proposal =
             self.own_proposal.as_ref().map(|own_proposal| own_proposal.sent_at + self.settings.cas_retry_ns);
@@ -626,12 +627,12 @@ impl Pg {
         self.primary_state(primary)
     }
 
-    /// What is known of a client's request: see [`PgLog::admit`].
+    /// Decides about a client's request: see [`PgLog::admit`].
     pub fn admit(&self, reqid: ReqId, attempt: u32) -> Admission {
         self.log.admit(reqid, attempt)
     }
 
-    /// The last update that was ordered or taken in.
+    /// The last update that was ordered or received.
     pub fn last_update(&self) -> Eversion {
         self.log.head()
     }
@@ -641,7 +642,7 @@ impl Pg {
         self.log.user_version()
     }
 
-    /// Clients' requests that changed `object` of late: see [`PgLog::requests_of`].
+    /// Clients' requests that changed `object` recently: see [`PgLog::requests_of`].
     pub fn requests_of(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
         self.log.requests_of(object, max)
     }
@@ -676,7 +677,7 @@ impl Pg {
         }
     }
 
-    /// What the PG knows of itself.
+    /// The state of the PG for `pg query`.
     pub fn query(&mut self, objects: u64, wall_ns: u64) -> PgQuery {
         let stats = self.stats(objects, wall_ns);
         let phase = match &self.primary {

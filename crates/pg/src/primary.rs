@@ -1,10 +1,10 @@
 //! The primary's hot path: admit and execute, then replicate and acknowledge (`commit.rs`).
 //!
-//! A write gets the next version, goes into the log, to the store and to every member, and is acknowledged when all
-//! required members have it durable: the in-sync set, and every set proposed whose outcome is unknown (R1). Acks are
-//! cumulative. Reads execute at once and are answered when the writes that they may have seen are committed (R3).
-//! Resends are answered from the log (R6). Whatever is answered, the leases hold (R4): acks may be long under way, and
-//! nothing of this interval may be seen once a later one acts (R5).
+//! A write gets the next version and goes into the log, to the store and to every member. It is acknowledged when all required
+//! members have it durable: the in-sync set, and every proposed set whose outcome is unknown (R1). Acks are cumulative. Reads
+//! execute at once and are answered when the writes that they may have seen are committed (R3). Resends are answered from the
+//! log (R6). All answers need leases (R4): acks may be in flight for a long time, and nothing of this interval may be seen once
+//! a later one acts (R5).
 
 mod commit;
 mod state;
@@ -25,18 +25,18 @@ use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::txn::Transaction;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the entries of a log may take, and besides those of updates that are not committed. A member is sent all of it, with the dup
-/// records, in one message.
+/// The maximum size of a log's entries, and again of the entries of uncommitted updates. A member is sent all of them, with the
+/// dup records, in one message.
 pub(crate) const MAX_LOG_BYTES: usize = 8 << 20;
 
-/// How far a primary is.
+/// The phase of a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Brings the in-sync members to one log.
     Peering,
-    /// Those that are up are equal, but too few to serve.
+    /// The members that are up are equal, but too few to serve.
     Peered,
-    /// Serves.
+    /// The PG serves clients.
     Active,
 }
 
@@ -45,16 +45,16 @@ pub(crate) enum Phase {
 struct Inflight {
     version: Eversion,
     token: u64,
-    /// What its log entry takes.
+    /// The size of its log entry.
     log_bytes: usize,
 }
 
-/// What waits for a version to commit, or for leases.
+/// A request that waits for a version to commit, or for leases.
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
     /// Its reply is ready.
     Reply(u64),
-    /// It was executed before; the reply comes from the log.
+    /// The request was executed before; the reply is in the log.
     Dup(u64, ReqId),
 }
 
@@ -66,73 +66,74 @@ impl Waiter {
     }
 }
 
-/// What a PG's primary keeps besides what every member keeps.
+/// The state of a PG's primary in addition to the state of every member.
 #[derive(Debug)]
 pub(crate) struct Primary {
     /// The interval since which this OSD has been primary without interruption.
     pub(crate) since: Interval,
     pub(crate) phase: Phase,
     pub(crate) peering: Peering,
-    /// Whether the interval has to rise before anything is ordered.
+    /// Whether the interval must rise before anything is ordered.
     pub(crate) must_bump: bool,
-    /// The highest interval that a member has promised to somebody else.
+    /// The highest interval that a member has promised to another OSD.
     pub(crate) outbid: Interval,
-    /// The members that did.
+    /// The members that promised a later interval to another OSD.
     pub(crate) outbidders: BTreeSet<OsdId>,
-    /// Required members whose OSD runs another store by now: answers of that OSD do not count for them.
+    /// Required members whose OSD runs a different store now: answers of that OSD do not count for them.
     pub(crate) replaced: Vec<Member>,
-    /// Required members that turned out not to have what they must have.
+    /// Required members that lack required data.
     pub(crate) lacking: BTreeSet<OsdId>,
-    /// How far each other member's log is durable.
+    /// The version up to which each other member's log is durable.
     pub(crate) heads: BTreeMap<OsdId, Eversion>,
-    /// The in-sync members that have not confirmed that the record of the interval is durable there (R7).
+    /// The in-sync members that have not confirmed that the record of the interval is durable on them (R7).
     pub(crate) unrecorded: BTreeSet<OsdId>,
-    /// The number of the question whose answer confirms it.
+    /// The number of the query whose answer confirms it.
     pub(crate) record_round: u64,
     inflight: VecDeque<Inflight>,
-    /// What the log entries of `inflight` take.
+    /// The size of the log entries of `inflight`.
     inflight_bytes: usize,
     pub(crate) waiting: VecDeque<ClientOp>,
-    /// By object that is on its way to a member in several pieces: a write that waits for its arrival, and what came after it.
+    /// By object that is being sent to a member in several pieces: a write that waits for its arrival, and the operations after
+    /// it.
     wait_copy: BTreeMap<ObjectId, VecDeque<ClientOp>>,
     wait_commit: BTreeMap<Eversion, Vec<Waiter>>,
     wait_lease: Vec<Waiter>,
     executing: Option<(ClientOp, Eversion)>,
     pub(crate) proposal: Option<(PgCas, u64)>,
-    /// Proposals that were refused, but of which another copy on its way may still be accepted (R1).
+    /// Proposals that were refused, but of which another copy in flight may still be accepted (R1).
     pub(crate) refused: Vec<PgMembership>,
     pub(crate) refused_at: u64,
     pub(crate) handing_over: bool,
     pub(crate) departure: Option<Departure>,
     pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
-    /// Members that need a backfill, which the map's flags forbid for now.
+    /// Members that need a backfill, which the map's flags currently forbid.
     pub(crate) deferred: BTreeSet<Member>,
     pub(crate) slot_asked: bool,
     pub(crate) slot_held: bool,
-    /// Whether the slot is one for backfills, which recovers too, and with which priority it was asked for.
+    /// Whether the slot is one for backfills, which also permits recovery. `slot_priority` is the requested priority.
     pub(crate) slot_backfill: bool,
     pub(crate) slot_priority: u8,
-    /// Members that need a backfill, for which the slot that is held is none.
+    /// Members that need a backfill while the held slot does not permit backfills.
     pub(crate) wait_backfill: BTreeSet<Member>,
-    /// OSDs whose stores take no more objects: nothing is copied to them.
+    /// OSDs whose stores accept no more objects: nothing is copied to them.
     pub(crate) too_full: BTreeSet<OsdId>,
     /// OSDs that became too full for a backfill while it ran.
     pub(crate) backfill_full: BTreeSet<OsdId>,
-    /// When the leases that each earlier primary holds from before this OSD became primary expire.
+    /// For each earlier primary, the expiry of the leases that it holds from before this OSD became primary.
     pub(crate) quiet: BTreeMap<OsdId, u64>,
-    /// When the last of those that this primary waits for expires.
+    /// The last expiry among those that this primary waits for.
     pub(crate) quiet_at: Option<u64>,
-    /// When something that updates wait for was last repeated, or came.
+    /// The last time when a request that updates wait for was repeated or answered.
     pub(crate) retried_at: u64,
-    /// Whether too few of the in-sync members are up for the set to shrink: nothing commits until one is back.
+    /// Whether too few of the in-sync members are up for the set to shrink: nothing commits until one returns.
     pub(crate) blocked: bool,
-    /// When a write was last committed, or the first of those in flight was ordered.
+    /// When a write was last committed, or the first write in flight was ordered.
     progressed_at: u64,
-    /// Since when answers wait for leases, where any do.
+    /// Since when replies wait for leases, if any do.
     lease_missed_at: u64,
-    /// Number of answers in `wait_commit`.
+    /// The number of replies in `wait_commit`.
     commit_waiters: usize,
-    /// When the filling of members was last looked at for what must be repeated. Updates do not put that off.
+    /// When the filling of members was last checked for requests to repeat. Updates do not postpone this check.
     pub(crate) recovery_retried_at: u64,
 }
 
@@ -190,7 +191,7 @@ impl Primary {
         inflight.chain(waiting).chain(waiters).collect()
     }
 
-    /// Takes out the requests of uncommitted writes whose version is selected, and those that wait for these writes.
+    /// Removes and returns the requests of the selected uncommitted writes, and the requests that wait for these writes.
     pub(crate) fn take_uncommitted(&mut self, selects: impl Fn(Eversion) -> bool) -> Vec<u64> {
         let mut tokens = Vec::new();
         self.inflight.retain(|write| {
@@ -218,13 +219,13 @@ impl Primary {
         self.wait_lease.extend(waiters);
     }
 
-    /// Operations that were executed and are not answered.
+    /// The number of operations that were executed and are not answered.
     fn unanswered(&self) -> usize {
         self.inflight.len() + self.commit_waiters + self.wait_lease.len()
     }
 
-    /// Whether answers can't be expected soon: too few members are up, or for `patience_ns` no write was committed, or
-    /// leases are missing.
+    /// Whether answers can't be expected soon: too few members are up, or no write was committed for `patience_ns`, or leases
+    /// are missing.
     fn is_stalled(&self, now: u64, patience_ns: u64) -> bool {
         self.blocked
             || !self.inflight.is_empty() && now >= self.progressed_at + patience_ns
@@ -269,7 +270,7 @@ impl Primary {
     }
 }
 
-/// Lets an operation wait behind all others; one that the host had before goes on before those on its object that came since.
+/// Appends an operation. One that the host had before precedes the operations on its object that arrived later.
 pub(crate) fn enqueue(waiting: &mut VecDeque<ClientOp>, op: ClientOp) {
     let came_later = |other: &ClientOp| !other.resumed && other.object == op.object;
     let at = if op.resumed { waiting.iter().position(came_later) } else { None };
@@ -293,7 +294,7 @@ impl Pg {
         }
         let is_first = primary.waiting.is_empty();
         let for_copies: usize = primary.wait_copy.values().map(VecDeque::len).sum();
-        // While the PG is stalled, what was executed is held as long as what waits for that.
+        // While the PG is stalled, the unanswered operations count like those that wait for them.
         let unanswered = if is_stalled { primary.unanswered() } else { 0 };
         let is_full = primary.waiting.len() + for_copies + unanswered >= limit;
         let may_start = is_first && !(is_stalled && is_full);
@@ -309,7 +310,7 @@ impl Pg {
         }
     }
 
-    /// Whether operations are executed, as far as the PG's state goes.
+    /// Whether the PG's state permits the execution of operations.
     fn serves(&self, primary: &Primary) -> bool {
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         primary.phase == Phase::Active
@@ -327,14 +328,14 @@ impl Pg {
         self.serves(primary) && (!op.write || has_room)
     }
 
-    /// Whether `op` waits for a copy of its object, or comes after one that does. Operations on other objects go on.
+    /// Whether `op` waits for a copy of its object, or follows an operation that does. Operations on other objects continue.
     fn waits_for_copy(&self, op: &ClientOp) -> bool {
         let waits = self.primary.as_ref().is_some_and(|p| p.wait_copy.contains_key(&op.object));
         waits || op.write && self.is_being_copied(&op.object)
     }
 
-    /// Moves operations that waited for a copy of their object to the front of `waiting`: those whose copy has arrived, and all
-    /// where the PG no longer serves.
+    /// Moves operations that waited for a copy of their object to the front of `waiting`: those whose copy has arrived, or all
+    /// if the PG no longer serves.
     fn release_copied(&mut self) {
         let Some(primary) = self.primary.as_ref().filter(|p| !p.wait_copy.is_empty()) else { return };
         let all = !self.serves(primary);
@@ -346,12 +347,12 @@ impl Pg {
         }
     }
 
-    /// Whether clients get answers: the PG serves, and nothing that they need is known to be missing.
+    /// Whether clients get answers: the PG serves, and everything that answers need is available as far as is known.
     pub fn answers(&self, leases: &dyn LeaseView) -> bool {
         self.executes() && self.holds_leases(leases)
     }
 
-    /// Whether operations are executed as they come, and what was executed before makes progress.
+    /// Whether operations are executed as they arrive, and previously executed ones make progress.
     pub fn executes(&self) -> bool {
         self.primary.as_ref().is_some_and(|primary| self.serves(primary)) && !self.is_stalled()
     }
@@ -360,7 +361,8 @@ impl Pg {
         self.primary.as_ref().is_some_and(|primary| primary.is_stalled(self.now, self.settings.retry_ns))
     }
 
-    /// Notes whether too few members are up for anything to be committed. To be called when map or membership have changed.
+    /// Records whether too few members are up for anything to be committed. Must be called when the map or the membership has
+    /// changed.
     pub(crate) fn note_blocked(&mut self) {
         let set = self.in_sync();
         let live = set.iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
@@ -370,7 +372,7 @@ impl Pg {
         }
     }
 
-    /// How many operations may wait.
+    /// The number of operations that may wait.
     fn waiting_limit(&self) -> usize {
         let serves = self.primary.as_ref().is_some_and(|primary| self.serves(primary));
         if serves && !self.is_stalled() {
@@ -380,7 +382,7 @@ impl Pg {
         }
     }
 
-    /// Sends back the latest operations of those that are too many to wait.
+    /// Drops the latest of the waiting operations that exceed the limit.
     pub(crate) fn shed_waiting(&mut self, out: &mut Vec<Command>) {
         let limit = self.waiting_limit();
         let Some(primary) = self.primary.as_mut().filter(|p| p.waiting.len() > limit) else { return };
@@ -390,7 +392,7 @@ impl Pg {
 
     pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
         self.release_copied();
-        // The host answers `Execute` at once, but only after this event: one at a time.
+        // The host answers `Execute` immediately, but only after this event: so one at a time.
         while let Some(primary) = self.primary.as_mut().filter(|p| p.executing.is_none())
             && let Some(op) = primary.waiting.pop_front()
         {
@@ -416,7 +418,7 @@ impl Pg {
     fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
         if op.write && !self.settings.breaks(Mutation::ForgetDups) {
-            // The host asks elsewhere about resends where it vouches.
+            // For vouched operations, the host determines the outcome of resends.
             let attempt = if op.vouched { 0 } else { op.attempt };
             match self.log.admit(op.reqid, attempt) {
                 Admission::Execute => {}
@@ -425,7 +427,7 @@ impl Pg {
                     out.push(Command::Refuse { token: op.token, errno: Errno::ESTALE });
                     return;
                 }
-                // Whatever it did is lost.
+                // The contents that it wrote are lost.
                 Admission::Duplicate(_) if self.lacks(&op.object) => {
                     out.push(Command::Refuse { token: op.token, errno: Errno::EIO });
                     return;
@@ -486,8 +488,8 @@ impl Pg {
                 self.answer_read(leases, &op, out);
             }
             Executed::Failed { result } | Executed::Unchanged { result } => {
-                // Whoever was told so must not see a late copy of the request take effect: that it had none is an update
-                // too. It is durable on all members before the answer, for the copy may come to another primary.
+                // After this answer, a late copy of the request must not take effect. So the absence of an effect is an update
+                // too. It is durable on all members before the answer, because the copy may reach another primary.
                 let entry = LogEntry {
                     version,
                     prior: Eversion::default(),
@@ -518,7 +520,7 @@ impl Pg {
         }
     }
 
-    /// R4: anything may be told only while no other primary can act.
+    /// R4: replies only while no other primary can act.
     fn answer(&mut self, leases: &dyn LeaseView, waiter: Waiter, out: &mut Vec<Command>) {
         if self.holds_leases(leases) {
             self.answer_now(waiter, out);
@@ -556,7 +558,7 @@ impl Pg {
         }
     }
 
-    /// Repeats what the primary still waits for.
+    /// Repeats the requests that the primary still waits for.
     pub(crate) fn retry_primary(&mut self, out: &mut Vec<Command>) {
         let (now, settings) = (self.now, self.settings.clone());
         self.retry_peering(out);
@@ -582,18 +584,18 @@ impl Pg {
         primary.retried_at = now;
         let stuck = primary.phase == Phase::Active && !primary.inflight.is_empty() && !members_move;
         if stuck && self.in_sync().iter().all(|m| m.osd == self.me.osd || self.member_up(*m)) {
-            // All are up, yet nothing moves: a connection swallowed something.
+            // All members are up without progress: a connection lost a message.
             self.start_peering(out);
         }
     }
 
-    /// Whether writes to `object` wait because it is on its way to a member in several pieces.
+    /// Whether writes to `object` wait because it is being sent to a member in several pieces.
     pub(crate) fn is_being_copied(&self, object: &ObjectId) -> bool {
         self.primary.as_ref().is_some_and(|p| p.catching_up.values().any(|c| c.is_copying(object)))
     }
 }
 
-/// What of a reply is kept for resends.
+/// The part of a reply that is kept for resends.
 pub(crate) fn kept(result: Bytes) -> Bytes {
     if result.len() > MAX_DUP_RESULT_BYTES { Bytes::new() } else { result }
 }

@@ -1,12 +1,13 @@
 //! Filling members that catch up, from the primary.
 //!
-//! A member that CRUSH wants and that is not in sync is asked for its log. Where that meets the primary's, it is rolled
-//! back to common ground and given the rest, and the objects that either names are copied; else it is backfilled: both
-//! sides list their objects in order, range by range, and what differs is copied. From the moment it has the log it is
-//! sent every update, and applies those of objects that it has. When nothing is missing it is proposed as a member.
+//! The primary asks a member that CRUSH wants and that is not in sync for its log. If the log meets the primary's, the member
+//! is rolled back to the common part and sent the rest, and the objects that either part names are copied. Otherwise it is
+//! backfilled: both sides list their objects in order, range by range, and the primary copies what differs. Once the member has
+//! the log, it is sent every update, and applies those of objects that it has. When nothing is missing, it is proposed as a
+//! member.
 //!
-//! The map's flags hold this back, as in Ceph: with `norecover` nothing is copied; with `nobackfill`, and with
-//! `norebalance` while the PG has all its copies, no backfill begins or goes on, and copying of missing objects does.
+//! The map's flags restrict this, as in Ceph. With `norecover`, nothing is copied. With `nobackfill`, and with `norebalance`
+//! while the PG has all its copies, no backfill starts or continues, but missing objects are copied.
 
 mod listing;
 mod pushing;
@@ -24,28 +25,29 @@ use nacre_types::stats::pg_state;
 use pushing::{Piece, Pushing};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Priorities of slots (`osd_types.h`): of a PG that has fewer copies than its pool's min_size, of the copying of missing
-/// objects, of a backfill of a PG without all its copies, and of one that only moves copies.
+/// Priorities of slots (`osd_types.h`): for a PG that has fewer copies than its pool's min_size, for copying missing objects,
+/// for a backfill of a PG without all its copies, and for a backfill that only moves copies.
 const PRIORITY_INACTIVE: u8 = 220;
 const PRIORITY_RECOVERY: u8 = 180;
 const PRIORITY_DEGRADED_BACKFILL: u8 = 140;
 const PRIORITY_BACKFILL: u8 = 100;
 
-/// Retry intervals without an answer after which a piece is sent again, and catching up with a member starts over.
+/// The retry intervals without an answer after which a piece is sent again, and after which catching up with a member starts
+/// over.
 const SILENT_RETRIES: u64 = 3;
 
-/// How far a member is.
+/// The progress of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Asked for its log.
+    /// It was asked for its log.
     Asked,
-    /// Asked for a slot for its backfill.
+    /// It was asked for a slot for its backfill.
     Reserving,
-    /// Given the log; it has not said yet what is missing.
+    /// It was sent the log, and has not reported yet what is missing.
     Log,
-    /// Objects are copied.
+    /// Objects are being copied.
     Filling,
-    /// Told that its backfill is complete.
+    /// It was told that its backfill is complete.
     Finishing,
     /// Nothing is missing.
     Ready,
@@ -67,43 +69,43 @@ impl Stage {
 /// One range of a backfill.
 #[derive(Debug, Default)]
 struct Backfill {
-    /// Everything up to here is in place.
+    /// Everything up to this object is in place.
     cursor: Option<ObjectId>,
-    /// The scan under way.
+    /// The current scan.
     scan: Option<u64>,
     mine: Option<(Vec<(ObjectId, Eversion)>, bool)>,
     theirs: Option<(Vec<(ObjectId, Eversion)>, bool)>,
-    /// The range's last object, and whether it is the last range; while it is worked on.
+    /// The range's last object, and whether it is the last range; `None` between ranges.
     range: Option<(Option<ObjectId>, bool)>,
-    /// Objects of the range to be copied.
+    /// Objects of the range that are to be copied.
     work: BTreeSet<ObjectId>,
-    /// Objects of the range that were copied or were equal and are updated since.
+    /// Objects of the range that were copied or equal and are sent updates since.
     done: BTreeSet<ObjectId>,
     /// Objects beyond the cursor that were changed during the scan.
     dirty: BTreeSet<ObjectId>,
 }
 
-/// A member that catches up.
+/// A member that is catching up.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
     pub(crate) member: Member,
     stage: Stage,
-    /// The number of the question for its log.
+    /// The number of the query for its log.
     round: u64,
-    /// When it was last heard of, or asked, or an object for it was read.
+    /// When the last message from it arrived, or it was queried, or an object for it was read.
     pub(crate) heard_at: u64,
     missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) acked: Eversion,
-    /// Objects on their way.
+    /// Objects in transfer.
     pushing: BTreeMap<ObjectId, Pushing>,
-    /// Objects sent whole whose arrival is not confirmed.
+    /// Objects that were sent completely and whose arrival is not confirmed.
     unconfirmed: BTreeSet<ObjectId>,
     /// Objects that can't be read here.
     unreadable: BTreeSet<ObjectId>,
-    /// Whether it was filled without objects that no member in sync had then.
+    /// Whether it was filled without objects that no in-sync member had at that time.
     pub(crate) lacks_objects: bool,
     backfill: Option<Backfill>,
-    /// Since when it has everything but what its disk is behind.
+    /// Since when it has everything, except what its disk has not written yet.
     ready_at: u64,
 }
 
@@ -125,23 +127,23 @@ impl CatchUp {
         }
     }
 
-    /// A member that has everything, with its log durable up to `head`.
+    /// A member that has all objects, with its log durable up to `head`.
     pub(crate) fn filled(member: Member, head: Eversion, now: u64) -> CatchUp {
         CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, 0, now) }
     }
 
-    /// It has everything.
+    /// Records that it has all objects.
     fn set_ready(&mut self, now: u64) {
         (self.stage, self.ready_at) = (Stage::Ready, now);
     }
 
-    /// Whether updates are acknowledged only once they are durable there too, though it is no member yet: it has everything for a
-    /// while, and clients write faster than its disk.
+    /// Whether updates are acknowledged only once they are durable on it too, though it is no member yet: it has had all
+    /// objects for a while, and clients write faster than its disk.
     pub(crate) fn holds_writes(&self, now: u64, patience: u64) -> bool {
         self.stage == Stage::Ready && now >= self.ready_at + patience
     }
 
-    /// Whether it goes on only with an answer. What it is sent must become durable there up to `target`.
+    /// Whether it continues only with an answer. What it is sent must become durable on it up to `target`.
     fn is_awaited(&self, target: Eversion) -> bool {
         let scanned = |b: &Backfill| b.scan.is_some() && b.theirs.is_none();
         match self.stage {
@@ -160,7 +162,7 @@ impl CatchUp {
         !matches!(self.stage, Stage::Asked | Stage::Reserving)
     }
 
-    /// Whether it applies an update of `object`, or only logs it; notes what follows from that.
+    /// Whether it applies an update of `object`, or only logs it; records the consequences.
     pub(crate) fn takes(&mut self, object: &ObjectId, version: Eversion, kind: EntryKind) -> bool {
         if kind == EntryKind::Error {
             return true;
@@ -203,7 +205,7 @@ impl CatchUp {
 }
 
 impl Pg {
-    /// Begins, drives and ends the filling of members.
+    /// Starts, continues and ends the filling of members.
     pub(crate) fn step_recovery(&mut self, out: &mut Vec<Command>) {
         let Some(map) = self.map.clone() else { return };
         let in_sync: BTreeSet<Member> = self.in_sync().iter().copied().collect();
@@ -238,7 +240,7 @@ impl Pg {
             self.bound_log(out);
         }
         let Some(primary) = &mut self.primary else { return };
-        // What a proposal with unknown outcome would add is brought up to date by peering, without losing anything.
+        // Peering brings members that a proposal with unknown outcome would add up to date, without removing anything.
         for member in wanted.iter().filter(|m| !in_sync.contains(m) && !proposed.contains(&m.osd)) {
             let waits = primary.deferred.contains(member) || primary.wait_backfill.contains(member);
             let known = primary.catching_up.contains_key(&member.osd) || waits;
@@ -257,7 +259,7 @@ impl Pg {
         }
         let lacks = |m: &&Member| !in_sync.contains(m) && !primary.deferred.contains(m);
         let needed = wanted.iter().any(|m| lacks(&m)) && !paused;
-        // Those that are filled may have to wait for the others, to be proposed together.
+        // Filled members may have to wait for the others, to be proposed together.
         let are_filled = primary.catching_up.values().all(|c| c.stage == Stage::Ready);
         let must_change = !primary.wait_backfill.is_empty() && !primary.slot_backfill && are_filled;
         if primary.slot_asked && (must_change || !needed && primary.catching_up.is_empty()) {
@@ -291,13 +293,13 @@ impl Pg {
     }
 
     pub(crate) fn on_reserved(&mut self) {
-        // Else it was given back before this came.
+        // Otherwise the slot was released before this event.
         if let Some(primary) = self.primary.as_mut().filter(|p| p.slot_asked) {
             primary.slot_held = true;
         }
     }
 
-    /// The member's log is known: decide how it is brought to this one.
+    /// Decides how a member whose log is known is made equal to this one.
     pub(crate) fn on_catch_up_info(
         &mut self,
         from: OsdId,
@@ -323,7 +325,7 @@ impl Pg {
             return;
         }
         if common.is_none() && !primary.slot_backfill {
-            // It is asked again under a slot for backfills, once those are filled that need none.
+            // It is queried again with a slot for backfills, once the members that need no backfill are filled.
             primary.wait_backfill.insert(catching_up.member);
             primary.catching_up.remove(&from);
             return;
@@ -338,7 +340,7 @@ impl Pg {
         self.send_catch_up(from, common, out);
     }
 
-    /// The member has a slot for its backfill, or waits for one.
+    /// Handles a member's report that it has a slot for its backfill, or waits for one.
     pub(crate) fn on_backfill_reserved(
         &mut self,
         from: OsdId,
@@ -358,7 +360,7 @@ impl Pg {
                     self.send_catch_up(from, None, out);
                 }
             }
-            // It took its slot back. It is asked again, and the backfill skips the objects that it has.
+            // It took its slot back. It is queried again, and the backfill skips the objects that it has.
             Stage::Log | Stage::Filling if !granted && catching_up.backfill.is_some() && !is_proposed => {
                 primary.backfill_full.insert(from);
                 primary.catching_up.remove(&from);
@@ -367,15 +369,15 @@ impl Pg {
         }
     }
 
-    /// Tells which members' stores take no more objects, by what the host hears of them: copying to those rests, also of objects
-    /// without any data.
+    /// Sets the members whose stores accept no more objects, according to their reports to the host. Copying to them is
+    /// suspended, including objects without data.
     pub fn set_too_full(&mut self, is_full: impl Fn(OsdId) -> bool) {
         if let Some(primary) = &mut self.primary {
             primary.too_full = primary.catching_up.keys().copied().filter(|osd| is_full(*osd)).collect();
         }
     }
 
-    /// Tells a member to take this log: its own up to `common` stays, and without one it is backfilled.
+    /// Sends a member this log: its own log up to `common` remains. Without `common`, the member is backfilled.
     fn send_catch_up(&mut self, to: OsdId, common: Option<Eversion>, out: &mut Vec<Command>) {
         let (now, interval, tail) = (self.now, self.interval(), self.log.tail());
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
@@ -416,7 +418,7 @@ impl Pg {
         self.primary.as_ref().is_some_and(|p| interval >= p.since && interval <= self.interval())
     }
 
-    /// Members that may be proposed: nothing is missing, and all that is acknowledged is durable there.
+    /// Members that may be proposed: nothing is missing, and all acknowledged updates are durable on them.
     pub(crate) fn ready_to_join(&self, primary: &Primary) -> Vec<Member> {
         let early = self.settings.breaks(Mutation::JoinWithMissing);
         let ready = |c: &&CatchUp| {
@@ -440,7 +442,7 @@ impl Pg {
         }
         let mut scan_from = None;
         let trusts_damaged = self.settings.breaks(Mutation::TakeDamagedForEqual);
-        // Objects that no member in sync has (R10).
+        // Objects that no in-sync member has (R10).
         let mut unfound: Vec<(ObjectId, Eversion)> = Vec::new();
         let mut start: Vec<ObjectId> = Vec::new();
         let busy = catching_up.pushing.len() + catching_up.unconfirmed.len();
@@ -506,7 +508,7 @@ impl Pg {
                 }
             }
             None => {
-                // It knows already that it lacks them.
+                // The member already knows that it lacks them.
                 let known = catching_up.missing.len();
                 catching_up.missing.retain(|object, _| !self.missing.contains_key(object));
                 catching_up.lacks_objects |= catching_up.missing.len() < known;
@@ -544,10 +546,10 @@ impl Pg {
         }
         let mut lost = Vec::new();
         for (osd, catching_up) in &mut primary.catching_up {
-            // A piece that comes twice is stored twice, with the same outcome.
+            // A piece that arrives twice is stored twice, with the same result.
             let pieces = catching_up.pushing.iter().filter(|(_, pushing)| pushing.is_lost(now, retry));
             lost.extend(pieces.map(|(object, pushing)| (*osd, object.clone(), pushing.at.clone())));
-            // What could not be read is tried again: the device may have recovered, or scrub repaired it.
+            // Unreadable objects are tried again: the device may have recovered, or a scrub may have repaired them.
             catching_up.unreadable.clear();
             if !catching_up.is_awaited(target(catching_up)) {
                 catching_up.heard_at = now;
@@ -598,7 +600,7 @@ impl Pg {
         state
     }
 
-    /// Degraded and misplaced object copies, and whom backfill fills.
+    /// The degraded and misplaced object copies, and the targets of backfill.
     pub(crate) fn recovery_counts(&self, objects: u64) -> (u64, u64, Vec<OsdId>) {
         let Some(primary) = &self.primary else { return (0, 0, Vec::new()) };
         let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
@@ -636,7 +638,7 @@ impl Pg {
 
 impl Primary {
     /// Ends backfills without objects in flight while backfills are forbidden, so that their slot is free for other PGs. They
-    /// start over when backfills are allowed again, and skip objects that are equal. Returns whose backfills ended.
+    /// start over when backfills are allowed again, and skip objects that are equal. Returns the members whose backfills ended.
     fn defer_backfills(
         &mut self,
         forbidden: bool,

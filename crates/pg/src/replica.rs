@@ -1,8 +1,8 @@
-//! Following a primary: applying its updates, and becoming equal to it again after having been away.
+//! The role of a replica: applying a primary's updates, and becoming equal to the primary after an absence.
 //!
-//! A session begins with the primary's query under an interval that is not below what was promised; only within it are
-//! updates taken, in order, without gaps. An update of an object that is missing here is logged, not applied: the
-//! object arrives whole later (R8).
+//! A session begins with the primary's query in an interval that is not below the promised one. Updates are accepted only
+//! within a session, in order, without gaps. An update of an object that is missing here is logged, not applied: the whole
+//! object arrives later (R8).
 
 use crate::api::{Command, MemberInfo, ObjectPiece, PeerMsg};
 use crate::copy;
@@ -17,7 +17,7 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The primary that this member follows, which process of it, and since which interval.
+/// The primary that this member follows, its process, and the first interval of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) primary: OsdId,
@@ -25,25 +25,25 @@ pub(crate) struct Session {
     pub(crate) since: Interval,
 }
 
-/// What a member keeps while it follows.
+/// The state of a member as a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Replica {
     pub(crate) session: Option<Session>,
     /// Attributes of objects whose last piece has not arrived.
     open: BTreeMap<ObjectId, Vec<(String, Bytes)>>,
     pub(crate) announced_at: u64,
-    /// For whose backfill a slot was asked for, and whether it is held.
+    /// The session for whose backfill a slot was requested, and whether it is held.
     target: Option<(Session, bool)>,
 }
 
-/// What has arrived of an object of a tail.
+/// What has arrived of a tail's object.
 #[derive(Clone, Debug)]
 pub(crate) enum Arrived {
-    /// All of it, which waits in this object.
+    /// The whole object, stored in this temporary object.
     In(ObjectId),
-    /// That it does not exist.
+    /// The object does not exist.
     Absent,
-    /// That the sender lacks it.
+    /// The sender lacks the object.
     Unreadable,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Staged {
 }
 
 impl Replica {
-    /// Nothing of an object that is arriving counts.
+    /// Discards what has arrived of an object that is incomplete.
     pub(crate) fn forget_piece(&mut self, object: &ObjectId) {
         self.open.remove(object);
     }
@@ -93,7 +93,7 @@ impl Pg {
         let store = shown.and_then(|info| info.incarnation);
         self.note_lease_holder(from, store);
         if interval > self.interval() {
-            // Somebody else holds a later interval: what waits here is answered there. The map follows.
+            // Another OSD is primary in a later interval, and answers the requests that wait here. The map follows.
             self.depose(out);
         }
         let session = Some(Session { primary: from, boot_nonce, since: interval });
@@ -101,12 +101,12 @@ impl Pg {
             self.replica.session = session;
             self.replica.open.clear();
         }
-        // A backfill has to be asked for again.
+        // The primary must request a backfill again.
         self.release_target(out);
         self.staged = None;
-        // What was asked for before this question is asked for again.
+        // Requests from before this query are sent again.
         self.senders.remove(&from);
-        // What is answered must be durable: the answer waits for everything before it.
+        // The reported state must be durable: the answer waits for everything before it.
         let head = self.log.head();
         if self.settings.breaks(Mutation::VolatilePromise) {
             self.send_info(from, interval, round, head, versions_after, out);
@@ -132,7 +132,7 @@ impl Pg {
         out.push(Command::Send { to, msg: PeerMsg::Info { interval, round, info, versions } });
     }
 
-    /// Whether this member follows `from`, which by the map runs as the process that it follows, and not as this one.
+    /// Whether this member follows another process of `from`, and the map shows that process.
     fn is_former_process(&self, from: OsdId, boot_nonce: u64) -> bool {
         let followed = self.replica.session.filter(|s| s.primary == from && s.boot_nonce != boot_nonce);
         let shown = self.map.as_ref().and_then(|map| map.osds.get(&from)).map(|info| info.boot_nonce);
@@ -145,8 +145,8 @@ impl Pg {
             && (interval >= self.promised || self.same_reign(from) || stale)
     }
 
-    /// Whether `from` is primary in the membership in effect, so that its updates under an earlier interval of the same
-    /// unbroken reign still count.
+    /// Whether `from` is primary in the membership in effect, so that its updates of an earlier interval of the same reign
+    /// still count.
     fn same_reign(&self, from: OsdId) -> bool {
         self.promised == self.interval() && self.membership.as_ref().is_some_and(|m| m.primary == from)
     }
@@ -172,7 +172,7 @@ impl Pg {
             return;
         };
         if !self.log.accepts(decoded.version) {
-            // A gap: the primary sends the missing updates again when it peers.
+            // There is a gap: the primary sends the missing updates again when it peers.
             return;
         }
         let mut txn = Arc::try_unwrap(txn).unwrap_or_else(|shared| (*shared).clone());
@@ -204,7 +204,7 @@ impl Pg {
         }
     }
 
-    /// Tells the primary how far the log is durable.
+    /// Reports to the primary up to which version the log is durable.
     pub(crate) fn ack(&mut self, out: &mut Vec<Command>) {
         let Some(session) = self.replica.session else { return };
         let interval = session.since.max(self.interval().min(self.promised));
@@ -228,7 +228,8 @@ impl Pg {
         backfill: bool,
         out: &mut Vec<Command>,
     ) {
-        // Nobody takes objects from a member in sync: a primary that asks for it does not know yet that it is.
+        // Objects of an in-sync member are not removed: a primary that requests this does not know yet that the member is in
+        // sync.
         let in_sync = self.in_sync().contains(&self.me) && self.interval() >= interval;
         if !self.follows(from, interval) || in_sync {
             return;
@@ -249,7 +250,7 @@ impl Pg {
             }
             for object in std::mem::take(&mut self.missing).into_keys() {
                 copy::remove_missing(&object, &mut txn);
-                // What is left of it must not be taken for a copy.
+                // Remains of it must not count as a copy.
                 txn.push(TxnOp::Remove(object));
             }
             self.copy.complete = false;
@@ -276,8 +277,8 @@ impl Pg {
         out.push(Command::Invalidate { object: None });
     }
 
-    /// Makes the log the primary's: divergent entries above `common` go, `entries` follow, and every object that either
-    /// names becomes missing, unless it is known to be absent.
+    /// Makes the log equal to the primary's: removes divergent entries above `common` and appends `entries`. Every object that
+    /// either names becomes missing, unless it is known to be absent.
     pub(crate) fn roll_back(
         &mut self,
         common: Eversion,
@@ -288,7 +289,7 @@ impl Pg {
         let mut needed: BTreeMap<ObjectId, Eversion> = BTreeMap::new();
         let divergent = self.log.truncate_after(common);
         for divergent in divergent.into_iter().filter(|entry| entry.kind != EntryKind::Error) {
-            // Newest first: the oldest divergent entry's prior version is the common one.
+            // Entries are newest first: the oldest divergent entry's prior version is the common one.
             if !self.settings.breaks(Mutation::KeepDivergent) {
                 needed.insert(divergent.object, divergent.prior);
             }
@@ -340,8 +341,8 @@ impl Pg {
                 let last = piece.next.is_none();
                 if piece.first {
                     self.replica.open.insert(object.clone(), piece.attrs.clone());
-                    // The primary may send what it takes for missing: an object that was removed and created again meanwhile is not.
-                    // The first piece replaces that copy, and the others may never come.
+                    // The primary may send an object that it considers missing but that is present, because it was removed and
+                    // created again in the meantime. The first piece replaces that copy, and the others may never arrive.
                     if !last && self.copy.complete && self.missing.insert(object.clone(), version).is_none() {
                         copy::put_missing(&object, version, &mut txn);
                     }
@@ -365,7 +366,7 @@ impl Pg {
         self.persist(txn, Durable::Pushed { to: from, interval, object, version }, out);
     }
 
-    /// The primary wants to fill this copy.
+    /// Handles the primary's request to fill this copy.
     pub(crate) fn on_reserve_backfill(
         &mut self,
         from: OsdId,
@@ -382,19 +383,19 @@ impl Pg {
             self.replica.target = Some((session, false));
             out.push(Command::ReserveTarget { priority });
         }
-        // That it waits is a sign of life.
+        // The answer also shows that this member is alive while it waits.
         out.push(Command::Send { to: from, msg: PeerMsg::BackfillReserved { interval, granted } });
     }
 
     pub(crate) fn on_target_reserved(&mut self, out: &mut Vec<Command>) {
-        // Else it was given back before this came.
+        // Otherwise the slot was released before this event.
         let Some((session, held)) = &mut self.replica.target else { return };
         *held = true;
         let msg = PeerMsg::BackfillReserved { interval: session.since, granted: true };
         out.push(Command::Send { to: session.primary, msg });
     }
 
-    /// The slot is given back. The primary asks for one again, and gets it when there is room.
+    /// Releases the slot. The primary requests one again, and gets it when there is space.
     pub(crate) fn on_target_too_full(&mut self, out: &mut Vec<Command>) {
         let Some((session, true)) = self.replica.target else { return };
         self.release_target(out);
@@ -402,7 +403,7 @@ impl Pg {
         out.push(Command::Send { to: session.primary, msg });
     }
 
-    /// Gives the slot back once no primary fills this copy.
+    /// Releases the slot once no primary fills this copy.
     pub(crate) fn check_target(&mut self, out: &mut Vec<Command>) {
         let Some((session, _)) = self.replica.target else { return };
         let goes_on = self.replica.session == Some(session)

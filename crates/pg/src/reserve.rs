@@ -1,20 +1,21 @@
 //! Reservations: how many PGs of an OSD may recover or backfill at once (`osd_max_backfills`), and in which order.
 //!
-//! An OSD has two [`Reserver`]s: a local one for PGs that it is primary of, a remote one for those that other primaries
-//! fill here. Each is pure and deterministic: slots go to the highest priority first and within one priority in order of
-//! arrival, so that none of equal priority starves. A holder is never preempted: it keeps its slot until it gives it back.
+//! An OSD has two [`Reserver`]s: a local one for the PGs that it is primary of, and a remote one for PGs that other
+//! primaries fill here. Each is pure and deterministic. Slots go to the highest priority first, and within one priority
+//! in order of arrival, so that no request starves among equals. A holder is never preempted: it keeps its slot until
+//! it releases it.
 //!
-//! Bounded by its keys, of which each waits or holds once.
+//! Memory is bounded by the number of keys: each key waits or holds at most once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether a request may go on.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
     /// A slot is held.
     Granted,
-    /// Some later call returns the key when its turn has come.
+    /// A later call returns the key when it gets a slot.
     Waiting,
 }
 
@@ -35,7 +36,7 @@ pub struct Reserver<K> {
 }
 
 impl<K: Ord + Clone> Reserver<K> {
-    /// A reserver of `slots` slots, all free.
+    /// Creates a reserver with `slots` slots, all free.
     pub fn new(slots: usize) -> Reserver<K> {
         Reserver {
             slots,
@@ -46,8 +47,8 @@ impl<K: Ord + Clone> Reserver<K> {
         }
     }
 
-    /// Asks for a slot; higher priorities go first. Asking again changes nothing but the priority of who still waits;
-    /// it keeps its arrival.
+    /// Requests a slot; higher priorities are served first. A repeated request only changes the priority of a waiting
+    /// key, which keeps its arrival.
     pub fn request(&mut self, key: K, priority: u8) -> Reservation {
         if self.held.contains(&key) {
             return Reservation::Granted;
@@ -61,18 +62,18 @@ impl<K: Ord + Clone> Reserver<K> {
         };
         self.waiting.insert(key.clone(), Waiting { priority, arrival });
         self.queue.insert((Reverse(priority), arrival), key.clone());
-        // Slots are free only while nobody waits, so this grants the key itself or nothing.
+        // Slots are free only while no key waits, so this grants the key itself or nothing.
         if self.grant_next().is_some() { Reservation::Granted } else { Reservation::Waiting }
     }
 
-    /// Gives the slot back or stops waiting. Returns those who hold a slot from now on.
+    /// Releases the slot or withdraws the request. Returns the keys that are granted a slot now.
     pub fn release(&mut self, key: &K) -> Vec<K> {
         self.held.remove(key);
         self.unqueue(key);
         self.grant_all()
     }
 
-    /// As [`Reserver::release`] for every key that `gone` names: those of a lost peer or a removed pool.
+    /// Like [`Reserver::release`] for every key that matches `gone`: those of a lost peer or a removed pool.
     pub fn release_matching(&mut self, gone: impl Fn(&K) -> bool) -> Vec<K> {
         self.held.retain(|key| !gone(key));
         self.waiting.retain(|key, _| !gone(key));
@@ -80,7 +81,7 @@ impl<K: Ord + Clone> Reserver<K> {
         self.grant_all()
     }
 
-    /// Changes the number of slots. Returns the keys that are granted one now. Holders keep theirs.
+    /// Changes the number of slots. Returns the keys that are granted a slot now. Holders keep theirs.
     pub fn set_slots(&mut self, slots: usize) -> Vec<K> {
         self.slots = slots;
         self.grant_all()
@@ -96,12 +97,12 @@ impl<K: Ord + Clone> Reserver<K> {
         self.waiting.contains_key(key)
     }
 
-    /// Those who hold a slot, in key order.
+    /// The keys that hold a slot, in key order.
     pub fn holders(&self) -> impl Iterator<Item = &K> {
         self.held.iter()
     }
 
-    /// Those who wait, the next one first.
+    /// The keys that wait, the next one first.
     pub fn queued(&self) -> impl Iterator<Item = &K> {
         self.queue.values()
     }
@@ -182,7 +183,7 @@ mod tests {
         let mut reserver = Reserver::new(1);
         reserver.request(0u32, 1);
         reserver.request(1, 1);
-        // A newcomer each round, and the former holder asks again: 1 gets its turn at once all the same.
+        // Each round adds a request, and the former holder requests again: key 1 still gets its turn at once.
         assert_eq!(reserver.request(2, 1), Waiting);
         assert_eq!(reserver.release(&0), [1]);
         let mut turns = [0u32; 4];

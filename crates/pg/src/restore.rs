@@ -1,15 +1,15 @@
-//! After a MapStore restore (R7): which membership counts where the map forgot what happened.
+//! After a MapStore restore (R7): determines the membership that counts if the map has lost changes.
 //!
 //! A restored map begins a new generation, and no record of an earlier one has any effect in it: with the first map of a
-//! generation a machine stops whatever it did. Each PG that is older is then put back once: one of its members asks every
-//! OSD that may have a copy for the highest record that it remembers, and proposes that record's in-sync set under the
-//! generation's own intervals. Whom to ask: all that the map lists, and all that anybody remembers from earlier
-//! generations, but those that an operator declared lost. Who answers has taken the new generation, so nobody acts by an
-//! older record any more once all have answered.
+//! generation, a machine stops what it did. Each older PG is then put back once: one of its members asks every OSD that may
+//! have a copy for the highest record that it remembers, and proposes that record's in-sync set in the generation's own
+//! intervals. It asks all OSDs that the map lists, and all from earlier generations that any OSD remembers, except those that
+//! an operator declared lost. An OSD that answers has adopted the new generation. So no OSD acts on an older record once all
+//! have answered.
 //!
-//! That the highest remembered record is the right one: a primary acknowledges nothing before the record is durable on
-//! itself and on all in-sync members, which confirm that ([`PeerMsg::Record`]), so whoever holds what was acknowledged remembers under which
-//! record, or a later one.
+//! The highest remembered record is the right one: a primary acknowledges nothing before the record is durable on itself and on
+//! all in-sync members, which confirm it ([`PeerMsg::Record`]). So a member that has an acknowledged update remembers the
+//! record under which it was acknowledged, or a later one.
 
 use crate::api::{Command, PeerMsg, Remembered};
 use crate::pg::{Durable, Pg};
@@ -18,11 +18,11 @@ use nacre_types::ids::{Interval, OsdId};
 use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Asking everybody for the highest record.
+/// The query of all OSDs for the highest record.
 #[derive(Debug, Default)]
 pub(crate) struct Restoring {
     answers: BTreeMap<OsdId, Remembered>,
-    /// When those that did not answer were asked last; 0 for never.
+    /// When the OSDs that did not answer were last asked; 0 for never.
     pub(crate) asked_at: u64,
 }
 
@@ -32,8 +32,8 @@ fn is_given_up(info: &OsdInfo) -> bool {
 }
 
 impl Pg {
-    /// Ends all that was done under an earlier generation: its records have no effect any more, and its primaries'
-    /// messages are refused.
+    /// Ends everything that was done in an earlier generation: its records have no effect any more, and messages of its
+    /// primaries are refused.
     pub(crate) fn leave_generation(&mut self, generation: u64, out: &mut Vec<Command>) {
         self.generation = generation;
         self.restoring = None;
@@ -56,7 +56,7 @@ impl Pg {
         }
     }
 
-    /// Goes on waiting under a newer map: answers of processes that others have replaced since are asked for again, for a
+    /// Continues to wait under a newer map. It asks again for answers of processes that have been replaced since, because a
     /// copy that was not durable may be gone.
     pub(crate) fn await_records(&mut self) {
         let Some(map) = self.map.clone() else { return };
@@ -68,13 +68,13 @@ impl Pg {
         });
     }
 
-    /// Whether this member may be the one to put the PG back.
+    /// Whether this member may put the PG back.
     pub(crate) fn seeks_records(&self) -> bool {
         self.restoring.is_some()
             && if self.exists { self.copy.complete } else { self.up.first() == Some(&self.me.osd) }
     }
 
-    /// Who has not told yet what it remembers.
+    /// The OSDs that have not answered yet.
     pub(crate) fn unheard(&self) -> Vec<OsdId> {
         let (Some(map), Some(restoring)) = (&self.map, &self.restoring) else { return Vec::new() };
         let told = restoring.answers.values().flat_map(|answer| &answer.unlisted);
@@ -109,13 +109,13 @@ impl Pg {
         self.propose_bid(cas, out);
     }
 
-    /// The PG's first membership in this generation, if it is this member's to propose.
+    /// The PG's first membership in this generation, if this member must propose it.
     fn put_back(&self, map: &OsdMap) -> Option<PgMembership> {
         let answers = &self.restoring.as_ref()?.answers;
         let trusts = self.settings.breaks(Mutation::IgnoreHighestRecord);
         let published = map.membership(self.id);
         if !self.exists && !answers.values().any(|answer| answer.exists) {
-            // Nothing was ever ordered, unless every copy is lost: then the record stays as it is.
+            // Nothing was ever ordered, unless every copy is lost: in that case, the record remains as it is.
             return if published.is_none_or(|m| m.interval.is_creation()) {
                 self.creation(map)
             } else {
@@ -127,7 +127,7 @@ impl Pg {
         let highest =
             published.into_iter().chain(remembered.filter(|_| !trusts)).max_by_key(|m| m.interval)?;
         if highest.interval.is_since(map.generation) {
-            // Somebody has put it back: a newer map shows it.
+            // Another OSD has put it back: a newer map shows it.
             return None;
         }
         let whole = |osd: &OsdId| {
@@ -141,8 +141,9 @@ impl Pg {
         if able.min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
             return None;
         }
-        // Who has no copy was let go under a later record that nobody remembers: nothing was acknowledged under that one
-        // alone, but the member is not in sync (R2). In a first interval not all have begun theirs.
+        // A member without a copy was dropped under a later record that no OSD remembers. Nothing was acknowledged under that
+        // record alone, but the member is not in sync (R2). In a first interval, some members may not have created their copies
+        // yet.
         let runs =
             |m: &Member| map.osds.get(&m.osd).is_some_and(|info| info.incarnation == Some(m.incarnation));
         let let_go = |m: &Member| runs(m) && answers.get(&m.osd).is_some_and(|answer| !answer.exists);
@@ -154,7 +155,7 @@ impl Pg {
 
     pub(crate) fn on_highest_query(&self, from: OsdId, generation: u64, out: &mut Vec<Command>) {
         if generation != self.generation {
-            // It asks again when this OSD has the map.
+            // The OSD asks again when this OSD has the map.
             return;
         }
         let answer = Remembered {
@@ -175,7 +176,8 @@ impl Pg {
         }
     }
 
-    /// The primary's record, before its map may have come here: what is acknowledged under it must not outlive it.
+    /// Handles the primary's record, possibly before its map arrives: acknowledged updates must not be durable without the
+    /// record.
     pub(crate) fn on_record(&mut self, from: OsdId, record: PgMembership, out: &mut Vec<Command>) {
         let newer = self.copy.highest.as_ref().is_none_or(|known| known.interval < record.interval);
         if newer && record.primary == from && record.interval >= self.promised && self.restoring.is_none() {

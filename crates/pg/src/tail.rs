@@ -1,7 +1,7 @@
 //! Tails: the last updates, with the objects that they changed, from one in-sync member to another.
 //!
-//! The receiver stays whole at every instant: objects are put together under temporary names, and one transaction
-//! renames them into place and appends the log entries. A crash before it leaves the old state, after it the new one.
+//! The receiver's copy is complete at all times: objects are assembled under temporary names, and one transaction renames them
+//! into place and appends the log entries. A crash leaves the state before or after this transaction.
 
 use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::{self, TEMP_NAMESPACE};
@@ -16,25 +16,25 @@ use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Pieces of a tail that are under way to its receiver at most.
+/// The most pieces of a tail that are in flight to its receiver.
 const PIECES_UNDER_WAY: usize = 8;
 
-/// A tail being sent to a member.
+/// A tail that is sent to a member.
 #[derive(Debug)]
 pub(crate) struct TailSender {
     interval: Interval,
-    /// Objects still to be read; the first is being read.
+    /// Objects that are still to be read; the first is being read.
     queue: VecDeque<ObjectId>,
-    /// The read whose answer is awaited; answers to others belong to a tail that was given up.
+    /// The current read; answers to other reads belong to a tail that was given up.
     read: u64,
     /// Pieces that the receiver has not stored yet, as far as is known.
     under_way: usize,
-    /// The next piece, which is read when fewer are under way.
+    /// The next piece, which is read when fewer are in flight.
     next: Option<PieceCursor>,
 }
 
 impl Pg {
-    /// Sends `to` everything above `after`, and more objects that it lacks.
+    /// Sends `to` everything above `after`, and the objects `more` that it lacks.
     pub(crate) fn send_tail(
         &mut self,
         to: OsdId,
@@ -58,7 +58,7 @@ impl Pg {
         self.send_next_tail_piece(to, out);
     }
 
-    /// Reads the next piece, if the receiver has stored enough of those before it.
+    /// Reads the next piece, if the receiver has stored enough of the previous ones.
     fn send_next_tail_piece(&mut self, to: OsdId, out: &mut Vec<Command>) {
         let Some(sender) = self.senders.get_mut(&to) else { return };
         while let Some(object) = sender.queue.pop_front_if(|object| self.missing.contains_key(object)) {
@@ -81,7 +81,7 @@ impl Pg {
         }
     }
 
-    /// The receiver has stored a piece.
+    /// Handles the receiver's report that it stored a piece.
     pub(crate) fn on_tail_piece_done(&mut self, from: OsdId, interval: Interval, out: &mut Vec<Command>) {
         self.note_tail_progress(from);
         if let Some(sender) = self.senders.get_mut(&from).filter(|sender| sender.interval == interval) {
@@ -90,7 +90,7 @@ impl Pg {
         }
     }
 
-    /// A tail to or from `osd` goes on: peering waits for it with patience.
+    /// Records progress of a tail to or from `osd`, which restarts peering's timeout.
     fn note_tail_progress(&mut self, osd: OsdId) {
         let now = self.now;
         if let Some(primary) = &mut self.primary
@@ -111,11 +111,11 @@ impl Pg {
         let Some(object) = sender.queue.front().cloned() else { return };
         let piece = match piece {
             Ok(piece) => piece,
-            // A primary fetches it from another member first.
+            // A primary first fetches it from another member.
             Err(Errno::EIO) if self.note_damaged(&object, out) && self.primary.is_none() => {
                 return self.send_next_tail_piece(to, out);
             }
-            // The tail is asked for again.
+            // The tail is requested again.
             Err(_) => {
                 self.senders.remove(&to);
                 return;
@@ -157,11 +157,11 @@ impl Pg {
         objects: u64,
         out: &mut Vec<Command>,
     ) {
-        // One that was asked for in an earlier round may come late: it must not replace what was changed since.
+        // A tail that was requested in an earlier round may arrive late: it must not replace later changes.
         let adopts = |p: &Primary| p.phase == Phase::Peering && p.peering.adopting == Some(from);
         let as_primary = self.primary.as_ref().is_some_and(adopts) && interval == self.interval();
         let as_replica = self.replica.session.is_some_and(|s| s.primary == from && s.since <= interval);
-        // A member that has fewer updates may have objects that this copy lacks.
+        // A member with fewer updates may have objects that this copy lacks.
         let fits = after == self.log.head() || entries.is_empty() && self.log.contains(after);
         if !(as_primary || as_replica) || !fits {
             return;
@@ -214,7 +214,7 @@ impl Pg {
         self.finish_tail(out);
     }
 
-    /// An object of the tail is there without any data.
+    /// Handles the arrival of a tail's object without data.
     pub(crate) fn on_tail_arrived(
         &mut self,
         from: OsdId,
@@ -229,7 +229,7 @@ impl Pg {
             if let Some(info) = self.primary.as_mut().and_then(|p| p.peering.infos.get_mut(&from))
                 && let Some(object) = lacks
             {
-                // It may have found that just now.
+                // The member may have discovered this only now.
                 info.missing += u64::from(info.lacks.insert(object));
             }
             self.note_tail_progress(from);
@@ -237,7 +237,7 @@ impl Pg {
         }
     }
 
-    /// Puts the tail into effect once all of its objects are there.
+    /// Applies the tail once all of its objects have arrived.
     fn finish_tail(&mut self, out: &mut Vec<Command>) {
         if self.staged.as_ref().is_none_or(|s| (s.ready.len() as u64) < s.awaited) {
             return;
@@ -254,7 +254,7 @@ impl Pg {
             match arrived {
                 Arrived::In(temp) => {
                     self.temps.retain(|t| *t != temp);
-                    // What is there may be damaged: a removal needs nothing of it.
+                    // The existing object may be damaged: a removal does not read it.
                     txn.push(TxnOp::Remove(object.clone()));
                     txn.push(TxnOp::Rename { from: temp, to: object.clone() });
                 }
@@ -299,8 +299,8 @@ impl Pg {
     }
 }
 
-/// Adds the steps that put `piece` into `object`; `attrs` go with the last one, so that an object that was not finished
-/// has no version.
+/// Adds the steps that store `piece` in `object`. `attrs` are set with the last piece, so that an incomplete object has no
+/// version.
 pub(crate) fn put_piece(
     object: &ObjectId,
     piece: ObjectPiece,

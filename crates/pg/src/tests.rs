@@ -1,4 +1,4 @@
-//! The machine among others of its kind: a toy cluster with stores, links, an authority and clients.
+//! Several machines together: a toy cluster with stores, links, an authority and clients.
 
 #![expect(unreachable_pub, reason = "modules of one test share each other's types")]
 

@@ -1,4 +1,4 @@
-//! Damaged inputs for what OSDs tell each other and keep of PGs: see `nacre_fuzz`.
+//! Damaged inputs for messages between OSDs and stored records of PGs: see `nacre_fuzz`.
 
 #![allow(clippy::unwrap_used)]
 

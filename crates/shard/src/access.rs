@@ -1,4 +1,4 @@
-//! What a request needs of its client's capabilities.
+//! The capabilities that a request needs.
 
 use nacre_exec::Limits;
 use nacre_exec::cls;
@@ -10,11 +10,11 @@ use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;
 use std::net::IpAddr;
 
-/// How capabilities know a listing of all namespaces (`LIBRADOS_ALL_NSPACES`): no namespace has that name.
+/// The name under which capabilities know a listing of all namespaces (`LIBRADOS_ALL_NSPACES`): no namespace has it.
 const ALL_NAMESPACES: &str = "\u{1}";
 
-/// Whether `caps` let a client at `peer` make the request. Calls of class methods need what the method declares and
-/// nothing else (`OpInfo::set_from_op`); the source of a copy must be readable, which Ceph does not ask for.
+/// Whether `caps` allow a client at `peer` to make the request. Calls of class methods need only what the method declares
+/// (`OpInfo::set_from_op`). The source of a copy must be readable, which Ceph does not require.
 pub(crate) fn is_allowed(
     caps: &OsdCaps,
     map: &OsdMap,
@@ -28,7 +28,7 @@ pub(crate) fn is_allowed(
     for op in &request.ops {
         match &op.op {
             Op::Call { class, method, .. } => {
-                // Unknown methods were refused before.
+                // Unknown methods have already been refused.
                 let declared = cls::method_access(class, method).unwrap_or_default();
                 calls.push(ClassCall {
                     class,
@@ -38,12 +38,12 @@ pub(crate) fn is_allowed(
                     by_default: limits.classes_by_default.contains(class),
                 });
             }
-            // Whether there is a watch already decides what happens.
+            // The existence of a watch already determines the outcome.
             Op::Watch { .. } | Op::WatchReconnect { .. } | Op::WatchPing { .. } | Op::Unwatch { .. } => {
                 (reads, writes) = (true, true);
             }
             Op::PgList { namespace, .. } | Op::ListDirty { namespace, .. } => {
-                // What is listed, not what the request is addressed to.
+                // The listed namespace, not the one that the request is addressed to.
                 let namespace = namespace.as_deref().unwrap_or(ALL_NAMESPACES);
                 if !can_read(caps, pool, namespace, "", peer) {
                     return false;
@@ -71,7 +71,7 @@ fn can_read(caps: &OsdCaps, pool: &Pool, namespace: &str, object: &str, peer: Ip
 }
 
 fn can_copy(caps: &OsdCaps, map: &OsdMap, source: &ObjectId, peer: IpAddr) -> bool {
-    // A pool that is not there is the copy's own failure.
+    // If the pool does not exist, the copy itself fails.
     map.pools
         .get(&source.pool())
         .is_none_or(|pool| can_read(caps, pool, source.namespace(), source.name(), peer))
@@ -87,7 +87,7 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    /// Whether `ops` on object o of namespace `ns` in pool x (1) are allowed; there is a pool y (2) too.
+    /// Whether `ops` on object o of namespace `ns` in pool x (1) are allowed; a pool y (2) exists too.
     fn allowed(caps: &str, ops: Vec<Op>) -> bool {
         let mut map = OsdMap::new(Default::default(), 0, CrushMap::new_cluster("osd").unwrap());
         for (id, name) in [(1, "x"), (2, "y")] {

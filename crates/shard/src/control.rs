@@ -1,9 +1,8 @@
-//! What an OSD does beside its PGs: it follows maps in order, keeps its heartbeats, and tells the map authority what it has to
-//! know.
+//! The tasks of an OSD besides its PGs: it follows maps in order, keeps its heartbeats, and reports to the map authority.
 //!
-//! It alone applies maps, and tells everybody else: first the lease table's fences, then the connections to peers, then the
-//! shards. It never touches a PG, and never waits for a shard that is at work (`looks`). Who drives it has the session with the map authority and calls [`Control::round`] when its
-//! time has come.
+//! Only this module applies maps, and it passes them on: first the fences to the lease table, then the connections to peers,
+//! then the shards. It never accesses a PG, and never waits for a busy shard (`looks`). Its driver has the session with the map
+//! authority and calls [`Control::round`] when it is due.
 
 mod looks;
 mod slow;
@@ -28,13 +27,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How often statistics, fullness and the session are looked at when nothing else happens.
+/// The time after which statistics, fullness and the session are checked when nothing else happens.
 const ROUND_NS: u64 = SECOND_NS;
-/// All statistics are sent again this often, in case the map authority lost some.
+/// The time after which all statistics are sent again, in case the map authority lost some.
 const FULL_REPORT_NS: u64 = 60 * SECOND_NS;
-/// Until there is a map: `mon_osd_full_ratio`'s default.
+/// The full ratio until there is a map: `mon_osd_full_ratio`'s default.
 const DEFAULT_FULL_RATIO: f64 = 0.95;
-/// Space that must be left for an OSD not to count as full: a part of its size, at most so many bytes.
+/// The space that an OSD must have left to not count as full: a part of its size, at most this many bytes.
 const FULL_MARGIN_BYTES: u64 = 8 << 20;
 const FULL_MARGIN_PART: u64 = 64;
 
@@ -49,7 +48,7 @@ pub struct Control {
     /// Whether messages reach the map authority.
     connected: bool,
     up_sets: UpSets,
-    /// The newest epoch that was asked for because somebody acts on it.
+    /// The newest epoch that was requested because a peer acts on it.
     asked_epoch: Epoch,
     next_round_ns: u64,
     next_report_ns: u64,
@@ -61,7 +60,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// That of a process that has just loaded its PGs. `known` are the OSDs that it had heard of.
+    /// Creates it for a process that has just loaded its PGs. `known` are the OSDs that the process knows from maps.
     pub fn new(
         shared: Arc<Shared>,
         cells: Arc<Vec<ShardCell>>,
@@ -88,7 +87,7 @@ impl Control {
         }
     }
 
-    /// Does what is due; returns when to come again.
+    /// Does what is due. Returns when to call it again.
     pub fn round(&mut self) -> u64 {
         let now_ns = self.shared.world.boot_ns();
         self.beat();
@@ -104,18 +103,19 @@ impl Control {
         self.next_ns()
     }
 
-    /// When something is due.
+    /// The time of the next due task.
     pub fn next_ns(&self) -> u64 {
         let beat_ns = self.shared.heartbeats.lock().next_wake().unwrap_or(u64::MAX);
         beat_ns.min(self.next_round_ns)
     }
 
-    /// For how long it waits for a shard at work before it goes on with what it knows. In a simulation a shard does not get on meanwhile.
+    /// Sets how long it waits for a busy shard before it continues with what it knows. In a simulation, the shard makes no
+    /// progress in that time.
     pub fn set_patience(&mut self, patience: Duration) {
         self.looks.set_patience(patience);
     }
 
-    /// Statistics or fullness changed: the next round reports.
+    /// Records that statistics or fullness changed: the next round reports.
     pub fn hurry(&mut self) {
         self.next_round_ns = 0;
     }
@@ -134,14 +134,14 @@ impl Control {
     }
 }
 
-/// Whether `map` shows this very process as up.
+/// Whether `map` shows this process as up.
 pub(crate) fn shows_up(map: &OsdMap, shared: &Shared) -> bool {
     map.osds.get(&shared.whoami).is_some_and(|info| info.up && info.boot_nonce == shared.boot_nonce)
 }
 
 /// The session with the map authority.
 impl Control {
-    /// Messages reach the map authority from now on; it has heard nothing of what was sent before.
+    /// Records that messages reach the map authority from now on; it received nothing that was sent before.
     pub fn on_connected(&mut self) {
         self.connected = true;
         let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
@@ -156,20 +156,20 @@ impl Control {
         self.shared.report.notify_one();
     }
 
-    /// The session has ended.
+    /// Records that the session has ended.
     pub fn on_disconnected(&mut self) {
         self.connected = false;
         self.next_round_ns = 0;
         self.shared.report.notify_one();
     }
 
-    /// The map authority's answer to a proposal.
+    /// Handles the map authority's answer to a proposal.
     pub fn on_cas(&self, reply: PgCasReply) {
         self.shared.heartbeats.lock().acts_on(reply.epoch);
         self.shared.inboxes[self.shared.shard_of(reply.pg)].post(ShardMessage::Cas(reply));
     }
 
-    /// Maps: a full one, or what changed since.
+    /// Handles maps: a full one, or changes.
     pub fn on_maps(&mut self, publish: &MapPublish) -> Result<(), DecodeError> {
         let known = self.shared.map.load_full();
         let fsid = self.superblock.fsid;
@@ -207,7 +207,7 @@ impl Control {
         let behind = map.as_ref().is_none_or(|map| map.epoch < publish.newest);
         let restored = map.as_ref().is_some_and(|map| map.epoch > publish.newest);
         if behind || restored {
-            // A gap, or the authority's store went back in time: its full map decides.
+            // There is a gap, or the authority's store was restored to an earlier state: its full map decides.
             let next_epoch = if restored { Epoch(0) } else { map.map_or(Epoch(0), |map| map.epoch.next()) };
             self.shared.to_mon(&MonSubscribe { next_epoch, config: false });
         }
@@ -230,7 +230,7 @@ impl Control {
         sharing.remove(&whoami);
         let min_peers = shared.config.get().osd.osd_heartbeat_min_peers as usize;
         let beat_map = HeartbeatMap::new(&map, whoami, &sharing, min_peers);
-        // What the map tells of OSDs is durable before any PG acts on it (rule R7).
+        // The OSDs that the map lists are durable before any PG acts on it (rule R7).
         if self.known.on_map(&map)
             && let Err(error) = superblock::write_known(&self.known, &*shared.store)
         {
@@ -238,7 +238,7 @@ impl Control {
             return;
         }
         let unlisted: Arc<[OsdId]> = self.known.unlisted().collect();
-        // The fences stand before any PG acts on the map.
+        // The fences are in place before any PG acts on the map.
         shared.heartbeats.lock().feed(now_ns, HbEvent::Map(beat_map));
         let changed = shared.world.follow_map(&map);
         shared.map.store(Some(Arc::clone(&map)));
@@ -275,7 +275,7 @@ impl Control {
         }
     }
 
-    /// Tells the map authority that this OSD is up, again and again until the map shows it.
+    /// Reports to the map authority that this OSD is up, repeatedly until the map shows it.
     pub fn boot(&mut self) {
         let shared = &self.shared;
         let now_ns = shared.world.boot_ns();
@@ -307,7 +307,7 @@ impl Control {
     }
 }
 
-/// `crush_location` (`root=default host=a`); this host under the default root where it is empty.
+/// The location in `crush_location` (`root=default host=a`); this host under the default root if it is empty.
 fn location_of(text: &str, host: &str) -> BTreeMap<String, String> {
     let given: BTreeMap<String, String> = text
         .split([' ', ',', ';'])
@@ -323,14 +323,14 @@ fn location_of(text: &str, host: &str) -> BTreeMap<String, String> {
 
 /// Heartbeats.
 impl Control {
-    /// A peer's answer to a ping. Pings themselves are answered on the threads by which they come ([`Shared::on_ping`]).
+    /// Handles a peer's answer to a ping. Pings are answered on the threads that receive them ([`Shared::on_ping`]).
     pub fn on_beat(&mut self, from: OsdId, envelope: HbEnvelope) {
         let HbEnvelope { space_bytes, msg } = envelope;
         self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
         self.feed(HbEvent::Message { from, msg });
     }
 
-    /// The machine on which the process of `target` ran says that it is gone.
+    /// Handles a refused connection: on the machine of `target`, no process listens at the address of its process.
     pub fn on_refused(&mut self, target: OsdId, boot_nonce: u64) {
         self.feed(HbEvent::Refused { target, boot_nonce });
     }
@@ -341,7 +341,7 @@ impl Control {
         self.beat();
     }
 
-    /// Lets the machines look at the clock and carries out what they said.
+    /// Passes the time to the machine and executes its commands.
     fn beat(&mut self) {
         let now_ns = self.shared.world.boot_ns();
         let said = {
@@ -371,7 +371,8 @@ impl Control {
         }
     }
 
-    /// Somebody acts by a newer map; the subscription brings it, unless something got lost. Asks once for each epoch.
+    /// Requests a newer map that a peer acts on. The subscription delivers it, unless a message was lost. Requests each epoch
+    /// once.
     fn want_map(&mut self, epoch: Epoch) {
         let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
         if epoch >= next_epoch && epoch > self.asked_epoch {
@@ -383,12 +384,12 @@ impl Control {
 
 /// Reports.
 impl Control {
-    /// Whether the store is too full for writes (`OSD_FULL`).
+    /// Determines whether the store is too full for writes (`OSD_FULL`).
     fn judge_space(&self) {
         let shared = &self.shared;
         let Some((left, total)) = measure_space(shared) else { return };
         let margin = (total / FULL_MARGIN_PART).min(FULL_MARGIN_BYTES);
-        // Twice the margin must be free before a full store counts as usable again.
+        // A full store counts as usable again only with twice the margin free.
         let wanted = if shared.is_full() { 2 * margin } else { margin };
         let refused = shared.store.reserve(wanted).is_err();
         shared.set_full(refused || left < wanted);
@@ -408,7 +409,7 @@ impl Control {
             shared.to_mon(&OsdAlive { boot_nonce: shared.boot_nonce, epoch, full });
         }
         let slow = self.watch_slow_ops(now_ns);
-        // The first slow op, and the end of the last one, are told at once.
+        // The first slow op, and the end of the last one, are reported at once.
         let news = (slow.count > 0) != self.told_slow;
         self.told_slow = slow.count > 0;
         let all = now_ns >= self.next_full_report_ns;
@@ -443,7 +444,7 @@ impl Control {
         let metrics = || shared.metrics.iter().map(|m| &**m);
         let heartbeat_peers = shared.heartbeats.lock().peers();
         OsdStats {
-            // `Statfs::total_bytes` does not include the database. What the database takes counts as used.
+            // `Statfs::total_bytes` does not include the database. The database counts as used space.
             total_bytes: statfs.total_bytes + statfs.omap_bytes + statfs.meta_bytes,
             available_bytes: statfs.available_bytes,
             data_bytes: statfs.allocated_bytes,
@@ -460,7 +461,7 @@ impl Control {
     }
 }
 
-/// Measures what the store may still take before it reaches the full ratio; returns that and the store's size.
+/// Measures the bytes that the store can take before it reaches the full ratio. Returns them and the store's size.
 pub fn measure_space(shared: &Shared) -> Option<(u64, u64)> {
     let statfs = shared.store.statfs().ok()?;
     let map = shared.map.load();

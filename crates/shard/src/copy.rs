@@ -1,4 +1,4 @@
-//! The source of a request's copy-from op: read in pieces, and what it may take in memory.
+//! The source of a request's copy-from op: reading it in pieces, and its memory.
 
 use bytes::Bytes;
 use nacre_common::throttle::{Permit, Throttle};
@@ -11,69 +11,69 @@ use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{CopyCursor, CopyGetReply, Op, OsdOp};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// How often a copy starts over because its source changed, where no version was asked for.
+/// How often a copy starts over because its source changed, if no version was requested.
 const MAX_RESTARTS: usize = 4;
 
-/// Memory for copies, in bytes: this much for those that are being read, and as much again for those that PGs have.
+/// The memory for copies in bytes: this much for those that are being read, and as much again for those that PGs hold.
 pub const COPIES_BYTES: u64 = 256 << 20;
-/// The same for what goes between the pools of cache tiers: other copies wait for that, so that it must not wait for them.
+/// The same for copies between the pools of cache tiers: other copies wait for these, so they must not wait for the others.
 pub const TIER_COPIES_BYTES: u64 = 128 << 20;
 
-/// What requests that copy may take.
+/// The limits of requests that copy.
 pub(crate) struct CopyRoom {
-    /// Requests that copy, or wait for a copy of their object.
+    /// Requests that copy, or that wait for a copy of their object.
     pub(crate) requests: Throttle,
-    /// Bytes of copies that PGs have.
+    /// Bytes of copies that PGs hold.
     pub(crate) bytes: Throttle,
 }
 
 impl CopyRoom {
-    /// For so many requests and bytes.
+    /// Creates it for this many requests and bytes.
     pub(crate) fn new(requests: u64, bytes: u64) -> CopyRoom {
         CopyRoom { requests: Throttle::new(u64::MAX, requests), bytes: Throttle::new(bytes, 0) }
     }
 }
 
-/// Whether a request reads the source of a copy. Such a read waits for no copy and for no request that may be one: what reads the
-/// sources of copies is in no order with what else comes by the same session.
+/// Whether a request reads the source of a copy. Such a read waits for no copy and for no request that may be a copy: reads of
+/// copy sources have no order relative to other requests of the same session.
 pub(crate) fn is_copy_read(request: &OsdRequest) -> bool {
     matches!(request.ops.last(), Some(OsdOp { op: Op::CopyGet { .. }, .. })) && !request.may_write()
 }
 
 /// The source of a request's copy-from op, with its share of the memory for copies that are being read.
 pub struct Fetched {
-    /// The copy, or why there is none.
+    /// The copy, or the error.
     pub copy: Result<Box<Copied>, Errno>,
-    /// The share; given back when dropped.
+    /// The share; released when dropped.
     pub share: Option<OwnedSemaphorePermit>,
 }
 
-/// A copy that a PG has, with its share of the memory for these.
+/// A copy that a PG holds, with its share of the memory for such copies.
 pub(crate) struct HeldCopy {
-    /// The copy, or why there is none; `None` once the request was executed.
+    /// The copy, or the error; `None` once the request was executed.
     copy: Option<Result<Box<Copied>, Errno>>,
-    /// Kept until the request is answered: until then the change holds the data.
+    /// Kept until the request is answered, because the change holds the data until then.
     _share: Permit,
 }
 
 impl HeldCopy {
-    /// Takes the copy's share of `throttle`; `None` where there is no room.
+    /// Takes the copy's share of `throttle`; `None` if there is no room.
     pub(crate) fn new(copy: Result<Box<Copied>, Errno>, throttle: &Throttle) -> Option<HeldCopy> {
         let share = throttle.try_take(copy.as_ref().map_or(0, |copy| copy.bytes()))?;
         Some(HeldCopy { copy: Some(copy), _share: share })
     }
 
-    /// The copy, or why there is none.
+    /// The copy, or the error.
     pub(crate) fn get(&self) -> Option<Result<&Copied, Errno>> {
         self.copy.as_ref().map(|copy| copy.as_deref().map_err(|errno| *errno))
     }
 
-    /// Bytes that the copy writes.
+    /// The bytes that the copy writes.
     pub(crate) fn bytes(&self) -> u64 {
         self.copy.iter().flatten().map(|copy| copy.bytes()).sum()
     }
 
-    /// The request was executed: the change has what it needs of the copy.
+    /// Drops the copy, because the request was executed: the change has the data that it needs.
     pub(crate) fn executed(&mut self) {
         self.copy = None;
     }
@@ -81,18 +81,18 @@ impl HeldCopy {
 
 /// A source that is being read in pieces, all of the same version.
 ///
-/// Pieces are asked for by the user version of those before, and compared by the object's own version too: where the source
-/// is replaced by another copy of the same object, its user version is the same.
+/// Pieces are requested by the user version of the previous pieces, and also compared by the object's own version: if another
+/// copy of the same object replaces the source, the user version is the same.
 #[derive(Debug)]
 pub struct CopyReader {
     source: ObjectId,
-    /// The version asked for; 0 for any.
+    /// The requested version; 0 for any.
     wanted: u64,
-    /// The version of the pieces so far; 0 before the first where any will do.
+    /// The version of the pieces so far; 0 before the first one if any version is accepted.
     version: u64,
     /// The object's own version at the first piece.
     object_version: Eversion,
-    /// The last piece is of another state than those before.
+    /// Whether the last piece is of a different state than the previous ones.
     is_torn: bool,
     /// Bits of [`nacre_types::op::copy_from_flag`].
     pub flags: u32,
@@ -104,7 +104,8 @@ pub struct CopyReader {
 }
 
 impl CopyReader {
-    /// Reads the source of a copy-from op, of at most `max_bytes`, in pieces of about `piece_bytes`. `None` for other ops.
+    /// Creates a reader for the source of a copy-from op, of at most `max_bytes`, in pieces of about `piece_bytes`. `None` for
+    /// other ops.
     pub fn new(op: &Op, max_bytes: u64, piece_bytes: u64) -> Option<CopyReader> {
         let Op::CopyFrom { source, version, flags, .. } = op else { return None };
         Some(CopyReader {
@@ -122,7 +123,7 @@ impl CopyReader {
         })
     }
 
-    /// The source, which must be a head.
+    /// The source, which must be a head; otherwise EINVAL.
     pub fn source(&self) -> Result<&ObjectId, Errno> {
         if self.source.snap() == SNAP_HEAD { Ok(&self.source) } else { Err(Errno::EINVAL) }
     }
@@ -136,12 +137,12 @@ impl CopyReader {
         }
     }
 
-    /// Takes in a piece, or why there is none. Returns what becomes of the copy; `None` where another piece must be read.
+    /// Handles a piece, or the error. Returns the result of the copy; `None` if another piece must be read.
     pub fn on_piece(&mut self, piece: Result<Bytes, Errno>) -> Option<Result<Copied, Errno>> {
         match piece.and_then(|piece| self.add(&piece)) {
             Ok(()) if self.cursor.complete => Some(Ok(std::mem::take(&mut self.copied))),
             Ok(()) => None,
-            // The version asked for may still be there where the pieces are torn.
+            // The requested version may still exist if the pieces are torn.
             Err(Errno::ERANGE | Errno::EOVERFLOW)
                 if (self.wanted == 0 || self.is_torn) && self.restarts < MAX_RESTARTS =>
             {
@@ -175,7 +176,7 @@ impl CopyReader {
         self.copied.add(piece, self.max_bytes)
     }
 
-    /// Bytes of data that further pieces will bring; 0 before the first.
+    /// The bytes of data that further pieces will have; 0 before the first.
     pub fn left(&self) -> u64 {
         self.copied.head.size.saturating_sub(self.cursor.offset)
     }
@@ -193,7 +194,7 @@ mod tests {
         CopyReader::new(&op, 100, 4).unwrap()
     }
 
-    /// A piece of four bytes of eight, of the object's version `at`.
+    /// A piece of four bytes out of eight, of the object's version `at`.
     fn piece(text: &'static str, offset: u64, at: u64) -> Result<Bytes, Errno> {
         let end = offset + text.len() as u64;
         let cursor = CopyCursor { attrs: true, offset: end, complete: end == 8, ..CopyCursor::default() };
@@ -213,7 +214,7 @@ mod tests {
         for wanted in [0, 10] {
             let mut reader = reader(wanted);
             assert!(reader.on_piece(piece("aaaa", 0, 5)).is_none());
-            // Both have the user version of what they are copies of.
+            // Both have the user version of the object that they are copies of.
             assert!(reader.on_piece(piece("bbbb", 4, 6)).is_none(), "it begins again");
             assert_eq!(reader.request().len(), if wanted == 0 { 1 } else { 2 });
             assert!(reader.on_piece(piece("bbbb", 0, 6)).is_none());

@@ -1,6 +1,6 @@
-//! Heartbeats and leases of one OSD: pg's pure machines behind one lock, and what comes out of them on its way.
+//! Heartbeats and leases of one OSD: pg's pure machines behind one lock, and their commands until control executes them.
 //!
-//! Pings arrive on any lane and are answered there; everything else that the machines say goes to control.
+//! Pings arrive on any lane and are answered there; control executes all other commands of the machines.
 
 use crate::shared::ShardSettings;
 use nacre_common::options::Options;
@@ -8,18 +8,18 @@ use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSetting
 use nacre_pg::lease::{LeaseSettings, LeaseTable, LeasesAt};
 use nacre_types::ids::{Epoch, OsdId};
 
-/// The longest lease term, in nanoseconds, whatever the heartbeat grace.
+/// The longest lease term in nanoseconds, regardless of the heartbeat grace.
 const MAX_TERM_NS: u64 = 5_000_000_000;
 
 /// See the module's documentation.
 pub struct Heartbeats {
     heartbeat: Heartbeat,
     leases: LeaseTable,
-    /// Said and not yet carried out by control.
+    /// Commands that control has not executed yet.
     said: Vec<HbCommand>,
 }
 
-/// Heartbeat intervals as the options have them.
+/// The heartbeat settings from the options.
 pub fn settings_of(options: &Options) -> HeartbeatSettings {
     let osd = &options.osd;
     HeartbeatSettings {
@@ -29,7 +29,7 @@ pub fn settings_of(options: &Options) -> HeartbeatSettings {
     }
 }
 
-/// Leases last for Ceph's share of the heartbeat grace (`osd_pool_default_read_lease_ratio`), at most 5 s.
+/// The lease settings: Ceph's share of the heartbeat grace (`osd_pool_default_read_lease_ratio`), at most 5 s.
 pub(crate) fn lease_settings_of(options: &Options) -> LeaseSettings {
     let share = options.osd.osd_heartbeat_grace.mul_f64(options.mon.osd_pool_default_read_lease_ratio);
     let term_ns = (share.as_nanos() as u64).clamp(1, MAX_TERM_NS);
@@ -37,7 +37,7 @@ pub(crate) fn lease_settings_of(options: &Options) -> LeaseSettings {
 }
 
 impl Heartbeats {
-    /// The machines of a process that starts now.
+    /// Creates the machines of a process that starts now.
     pub fn new(me: OsdId, boot_nonce: u64, settings: &ShardSettings, now_ns: u64) -> Heartbeats {
         Heartbeats {
             heartbeat: Heartbeat::new(me, boot_nonce, settings.heartbeat),
@@ -51,7 +51,7 @@ impl Heartbeats {
         self.leases.at(now_ns)
     }
 
-    /// Makes it hold a lease from `from`, asked for at `now_ns`, which counts under every map.
+    /// Adds a lease from `from`, requested at `now_ns`, that counts under every map.
     #[cfg(test)]
     pub fn hold_lease(&mut self, from: OsdId, now_ns: u64) {
         let request = self.leases.request(from, now_ns);
@@ -64,12 +64,12 @@ impl Heartbeats {
         self.leases.granted(from, &grant, now_ns);
     }
 
-    /// Feeds an event; what comes of it waits for [`Heartbeats::take_said`].
+    /// Passes an event; the commands wait for [`Heartbeats::take_said`].
     pub fn feed(&mut self, now_ns: u64, event: HbEvent) {
         self.heartbeat.handle(now_ns, &mut self.leases, event, &mut self.said);
     }
 
-    /// Takes a peer's message; returns the answer for the connection that it came on.
+    /// Handles a peer's message. Returns the answer for the connection on which it arrived.
     pub fn on_message(&mut self, now_ns: u64, from: OsdId, msg: HbMsg) -> Option<HbMsg> {
         self.feed(now_ns, HbEvent::Message { from, msg });
         let at = self
@@ -82,32 +82,32 @@ impl Heartbeats {
         }
     }
 
-    /// Notes that PGs are about to act on what `epoch` shows, though its map is not here yet.
+    /// Records that PGs are about to act on `epoch`, though its map is not here yet.
     pub fn acts_on(&mut self, epoch: Epoch) {
         self.leases.acts_on(epoch);
     }
 
-    /// What the machines said.
+    /// Removes and returns the commands of the machines.
     pub fn take_said(&mut self) -> Vec<HbCommand> {
         std::mem::take(&mut self.said)
     }
 
-    /// Whether something waits for control.
+    /// Whether there are commands for control.
     pub fn has_said(&self) -> bool {
         !self.said.is_empty()
     }
 
-    /// When the machines want to hear of time again.
+    /// When to pass [`HbEvent::Tick`] at the latest.
     pub fn next_wake(&self) -> Option<u64> {
         self.heartbeat.next_wake(&self.leases)
     }
 
-    /// Whom this OSD pings.
+    /// The OSDs that this OSD pings.
     pub fn peers(&self) -> Vec<OsdId> {
         self.heartbeat.peers().collect()
     }
 
-    /// Changes intervals.
+    /// Changes the settings.
     pub fn set_settings(&mut self, settings: HeartbeatSettings) {
         self.heartbeat.set_settings(settings);
     }

@@ -1,7 +1,7 @@
-//! How other threads reach a shard: messages and the store's completions, gathered in one place, one wake per batch.
+//! The inbox of a shard: messages of other threads and the store's completions in one place, with one wake per batch.
 //!
-//! The shard's own thread posts here too (a store that commits at once calls back from within its shard); then nothing
-//! is woken, since the shard looks into its inbox before it rests, and wakes its task where it leaves something there.
+//! The shard's own thread posts here too (a store that commits at once calls back from within its shard). Nothing is woken
+//! then, because the shard checks its inbox before it rests, and wakes its task if it leaves messages there.
 
 use crate::copy::Fetched;
 use crate::session::Arrival;
@@ -21,23 +21,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// Where CRUSH wants every PG.
+/// The up set of every PG.
 pub type UpMap = Arc<IdMap<PgId, Vec<OsdId>>>;
 
-/// Something for a shard to do.
+/// A message to a shard.
 pub enum ShardMessage {
     /// A newer map.
     Map {
         /// The map.
         map: Arc<OsdMap>,
-        /// Where it wants every PG.
+        /// The up set of every PG in it.
         up: UpMap,
-        /// OSDs that it does not list, and earlier generations did.
+        /// OSDs that earlier generations listed and that it does not list.
         unlisted: Arc<[OsdId]>,
     },
-    /// A client's request for a PG of this shard that came in on another one.
+    /// A client's request for a PG of this shard that arrived on another shard.
     Client(Box<Arrival>),
-    /// A peer's message about a PG of this shard that came in on another one.
+    /// A peer's message about a PG of this shard that arrived on another shard.
     Peer {
         /// The peer.
         from: OsdId,
@@ -57,36 +57,36 @@ pub enum ShardMessage {
         /// The source.
         fetched: Fetched,
     },
-    /// The object that is to be promoted was read from the base.
+    /// The object to be promoted was read from the base pool.
     ReadOther {
-        /// Which question it was.
+        /// The number of the request.
         ticket: u64,
         /// The object.
         fetched: Fetched,
     },
-    /// The other pool of a tier answered.
+    /// The other pool of a tier answered a request.
     Answered {
-        /// Which question it was.
+        /// The number of the request.
         ticket: u64,
-        /// The answer, or why there is none.
+        /// The answer, or the error.
         reply: Result<OsdReply, Errno>,
     },
-    /// The connection of that id, by which a client watched objects, is gone.
+    /// The connection with this id, over which a client watched objects, has ended.
     WatchersGone(u64),
-    /// A PG has a recovery slot now.
+    /// A PG was granted a recovery slot.
     Reserved(PgId),
-    /// A slot for a copy that another OSD fills.
+    /// A PG was granted a slot for a copy that another OSD fills.
     TargetReserved(PgId),
     /// The store has become too full for copies to be filled here.
     TargetTooFull(PgId),
-    /// What a peer's store may still take.
+    /// The space that a peer's store has left.
     Space {
         /// The peer.
         from: OsdId,
-        /// In bytes.
+        /// The space in bytes.
         space_bytes: u64,
     },
-    /// The lease table changed for the better.
+    /// The lease table gained a lease.
     Leases,
     /// New limits of the op tracker.
     TrackerLimits(TrackerLimits),
@@ -101,7 +101,7 @@ struct Contents {
 }
 
 thread_local! {
-    /// The inbox whose shard is at work on this thread.
+    /// The inbox whose shard is running on this thread.
     static AT_WORK: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -114,7 +114,7 @@ pub struct Inbox {
     on_failure: Box<dyn Fn(&StoreError) + Send + Sync>,
 }
 
-/// While it lives, the shard of `Inbox` is at work on this thread.
+/// Marks the shard of `Inbox` as running on this thread while it exists.
 pub struct AtWork(u64);
 
 impl Drop for AtWork {
@@ -124,7 +124,7 @@ impl Drop for AtWork {
 }
 
 impl Inbox {
-    /// An empty inbox; `on_failure` hears of a store that stopped.
+    /// Creates an empty inbox; `on_failure` is called when the store stopped.
     pub fn new(on_failure: impl Fn(&StoreError) + Send + Sync + 'static) -> Inbox {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Inbox {
@@ -136,7 +136,7 @@ impl Inbox {
         }
     }
 
-    /// Marks this thread as at work on the inbox's shard.
+    /// Marks the inbox's shard as running on this thread.
     pub fn at_work(&self) -> AtWork {
         AtWork(AT_WORK.replace(self.id))
     }
@@ -151,8 +151,8 @@ impl Inbox {
         self.wake(first);
     }
 
-    /// Moves up to `max` messages, oldest first, and all completions into the caller's buffers, which must be empty.
-    /// Returns whether there was anything.
+    /// Moves up to `max` messages, oldest first, and all completions into the caller's buffers, which must be empty. Returns
+    /// whether there were any.
     pub fn take(&self, max: usize, messages: &mut Vec<ShardMessage>, committed: &mut Vec<u64>) -> bool {
         let mut contents = self.contents.lock();
         let count = contents.messages.len().min(max);
@@ -167,12 +167,12 @@ impl Inbox {
         contents.messages.is_empty() && contents.committed.is_empty()
     }
 
-    /// Returns when somebody has posted.
+    /// Returns when something was posted.
     pub async fn wait(&self) {
         self.notify.notified().await;
     }
 
-    /// Wakes the shard's task, which then looks at its timers.
+    /// Wakes the shard's task, which then checks its timers.
     pub fn nudge(&self) {
         self.notify.notify_one();
     }

@@ -1,10 +1,11 @@
-//! The shards and the control of an OSD: its PGs with everything that is done for them, and its dealings with maps, peers and
-//! the map authority, as machines that can be simulated.
+//! The shards and the control of an OSD, as machines that can be simulated: its PGs and all work for them, and its
+//! communication about maps, with peers and with the map authority.
 //!
-//! A [`shard::ShardCell`] is entered with a message, or with [`shard::ShardCell::turn`] when time has passed, and does what
-//! follows before it returns. It reads clocks and sends messages by a [`world::World`], and keeps its PGs in an
-//! [`nacre_objectstore::ObjectStore`]. [`control::Control`] takes what the map authority sends and has rounds of its own. Sockets, threads and timers belong to whoever drives it: `nacre-osd` with a loop for
-//! each shard's thread, `nacre-sim` with a virtual clock.
+//! A [`shard::ShardCell`] is entered with a message, or with [`shard::ShardCell::turn`] when time has passed, and does all
+//! resulting work before it returns. It reads clocks and sends messages through a [`world::World`], and keeps its PGs in an
+//! [`nacre_objectstore::ObjectStore`]. [`control::Control`] handles the messages of the map authority and has rounds of its
+//! own. Sockets, threads and timers belong to the driver: `nacre-osd` with a loop for each shard's thread, `nacre-sim` with a
+//! virtual clock.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

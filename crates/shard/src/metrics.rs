@@ -1,6 +1,6 @@
-//! What an OSD counts: the one list of names, for `perf dump` (Ceph's names) and for metrics (with units).
+//! The metrics of an OSD: the one list of names, for `perf dump` (Ceph's names) and for metrics (with units).
 //!
-//! Every shard counts in a set of its own, so that no cache line is shared on the hot path; readers add them up.
+//! Every shard has its own set of counters, so that no cache line is shared on the hot path. Readers add them up.
 
 use nacre_common::metrics::Metric;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ impl Counter {
     }
 }
 
-/// A sum of durations and their number.
+/// The sum and the number of durations.
 #[derive(Debug, Default)]
 pub struct Latency {
     count: Counter,
@@ -55,7 +55,7 @@ macro_rules! metrics {
             $(#[doc = concat!($latency_help, ".")] pub $latency: Latency,)*
         }
 
-        /// All metrics, added up over `shards`.
+        /// Returns all metrics, added up over `shards`.
         pub fn collect<'a>(shards: impl Iterator<Item = &'a Metrics> + Clone) -> Vec<Metric> {
             vec![
                 $(Metric::counter(
@@ -114,23 +114,23 @@ metrics! {
     }
 }
 
-/// What is not counted but looked up when somebody asks.
+/// Values that are not counted but measured on request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gauges {
     /// Requests in flight.
     pub op_wip: u64,
-    /// PGs that the OSD is primary of, replica of, and holds without being a member.
+    /// The numbers of PGs that the OSD is primary of, replica of, and has a copy of without being a member.
     pub pgs: [u64; 3],
-    /// Peers that heartbeats are exchanged with.
+    /// Peers with which heartbeats are exchanged.
     pub heartbeat_peers: u64,
-    /// The store's size, what is used and what is left, in bytes.
+    /// The store's size, the used and the available space, in bytes.
     pub space: [u64; 3],
     /// The newest map's epoch.
     pub map_epoch: u64,
 }
 
 impl Gauges {
-    /// Under Ceph's names.
+    /// Adds the gauges under Ceph's names.
     pub fn collect(&self, out: &mut Vec<Metric>) {
         let [primary, replica, stray] = self.pgs;
         let [size, used, available] = self.space;
@@ -148,7 +148,7 @@ impl Gauges {
     }
 }
 
-/// Average of a duration metric in whole milliseconds, as `osd perf` reports it.
+/// The average of a duration metric in whole milliseconds, as `osd perf` reports it.
 pub fn average_ms<'a>(shards: impl Iterator<Item = &'a Metrics>, of: fn(&Metrics) -> &Latency) -> u32 {
     let (count, sum_ns) = shards.fold((0, 0), |(count, sum), metrics| {
         let latency = of(metrics);

@@ -1,5 +1,5 @@
-//! Sessions with other OSDs for messages about PGs, and connections to them for heartbeats: one per peer process that the map shows,
-//! made on first use.
+//! Sessions with other OSDs for messages about PGs, and connections to them for heartbeats: one per peer process that the map
+//! shows, created on first use.
 
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
@@ -8,12 +8,12 @@ use nacre_types::osdmap::OsdMap;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A run of an OSD.
+/// A process of an OSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
-    /// Tells it from others of the OSD.
+    /// Distinguishes it from other processes of the OSD.
     pub boot_nonce: u64,
 }
 
@@ -28,7 +28,7 @@ struct Peer {
 pub struct Peers(BTreeMap<OsdId, Peer>);
 
 impl Peers {
-    /// The session with `osd`, made by `connect` where there is none. `None` while the map shows no process.
+    /// The session with `osd`, created by `connect` if there is none. `None` while the map shows no process.
     pub fn get(
         &mut self,
         osd: OsdId,
@@ -43,8 +43,7 @@ impl Peers {
         Ok(Some(conn))
     }
 
-    /// Follows the map: sessions with processes that it no longer shows are ended. Returns the peers with whose last process
-    /// there was one.
+    /// Follows the map: ends sessions with processes that it no longer shows. Returns the peers whose sessions ended.
     pub fn on_map(&mut self, map: &OsdMap, whoami: OsdId) -> Vec<OsdId> {
         let mut changed = Vec::new();
         let mut end = |id: OsdId, peer: Peer| {
@@ -76,14 +75,14 @@ impl Peers {
         changed
     }
 
-    /// Ends the session with `osd`: something that was to be sent by it could not be.
+    /// Ends the session with `osd`, because a message could not be sent on it.
     pub fn drop_conn(&mut self, osd: OsdId) {
         if let Some(conn) = self.0.get_mut(&osd).and_then(|peer| peer.conn.take()) {
             conn.abort();
         }
     }
 
-    /// Forgets everything.
+    /// Forgets all peers and sessions.
     pub fn clear(&mut self) {
         self.0.clear();
     }

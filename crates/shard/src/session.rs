@@ -1,4 +1,4 @@
-//! Clients as an OSD sees them: what their connection may do, and requests on their way to a PG.
+//! Clients of an OSD: the permissions of their connections, and requests before they reach a PG.
 
 use crate::copy::is_copy_read;
 use nacre_common::auth::Peer;
@@ -13,29 +13,29 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What is known of a connection's other side, attached to the connection.
+/// The properties of a connection's other side, attached to the connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Who it is.
+    /// Its entity name.
     pub entity: EntityName,
     /// Its session id; requests must carry it.
     pub client: Option<ClientId>,
-    /// What it may do.
+    /// Its capabilities.
     pub caps: OsdCaps,
     /// Its names on the blocklist: `client.ID`, the session's address (port 0, the session as nonce), the connection's
     /// address with and without port.
     names: [String; 4],
-    /// Where it connects from, for ranges of the blocklist.
+    /// The address from which it connects, for ranges of the blocklist.
     ip: IpAddr,
     /// Whether it watches objects.
     watching: AtomicBool,
-    /// Whether heartbeats come by it.
+    /// Whether heartbeats arrive on it.
     beating: AtomicBool,
     /// Requests that wait for a map, on all shards.
     pub early: AtomicUsize,
-    /// By PG: the oldest request that was sent back and has not come again.
+    /// For each PG, the oldest request that was sent back and has not arrived again.
     sent_back: Mutex<BTreeMap<PgId, SentBack>>,
-    /// Whether there is any.
+    /// Whether there are any.
     has_sent_back: AtomicBool,
 }
 
@@ -44,19 +44,20 @@ pub struct Session {
 struct SentBack {
     tid: u64,
     interval: Interval,
-    /// Requests of the PG that were sent back since, to not overtake it: their tids and attempts.
+    /// Requests of the PG that were sent back since then, so that they do not overtake it: their tids and attempts.
     later: BTreeMap<u64, u32>,
 }
 
-/// PGs in [`Session::note_sent_back`]'s table, far more than an OSD has of what one client uses: clients choose the PGs of
-/// requests for which the map is awaited.
+/// The most PGs in [`Session::note_sent_back`]'s table, far more than the PGs of an OSD that one client uses. The bound is
+/// necessary because clients choose the PGs of requests that wait for a map.
 pub(crate) const MAX_SENT_BACK: usize = 512;
 
-/// Most requests in [`SentBack::later`], those with the highest tids: seeing any one of them again is enough.
+/// The most requests in [`SentBack::later`], those with the highest tids: one of them that arrives again is enough.
 const MAX_LATER: usize = 64;
 
 impl Session {
-    /// The session of an authenticated peer that connects from `addr`. Capabilities that do not parse grant nothing, and are logged.
+    /// Creates the session of an authenticated peer that connects from `addr`. Capabilities that do not parse grant nothing,
+    /// and are logged.
     pub fn new(peer: &Peer, addr: SocketAddr) -> Session {
         let caps = peer.caps.get("osd").map_or_else(OsdCaps::default, |text| {
             OsdCaps::parse(text).unwrap_or_else(|error| {
@@ -78,7 +79,7 @@ impl Session {
         }
     }
 
-    /// Notes that the client watches an object over the connection.
+    /// Records that the client watches an object over the connection.
     pub fn set_watching(&self) {
         self.watching.store(true, Ordering::Relaxed);
     }
@@ -88,19 +89,19 @@ impl Session {
         self.watching.load(Ordering::Relaxed)
     }
 
-    /// Notes that a peer's heartbeats come by the connection.
+    /// Records that a peer's heartbeats arrive on the connection.
     pub fn set_beating(&self) {
         self.beating.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a peer's heartbeats come by the connection.
+    /// Whether a peer's heartbeats arrive on the connection.
     pub fn is_beating(&self) -> bool {
         self.beating.load(Ordering::Relaxed)
     }
 
-    /// Notes that a request of the current interval was sent back: until it comes again, later ones of its PG must not be
-    /// executed, since clients rely on the order of their operations. Returns whether there was room to note it; the connection
-    /// has to end where there was not.
+    /// Records that a request of the current interval was sent back. Until it arrives again, later requests of its PG must not
+    /// be executed, because clients rely on the order of their operations. Returns whether there was room to record it; if not,
+    /// the connection must end.
     #[must_use]
     pub fn note_sent_back(&self, request: &OsdRequest) -> bool {
         let mut sent_back = self.sent_back.lock();
@@ -117,11 +118,12 @@ impl Session {
         true
     }
 
-    /// Whether a request has to be sent back since an earlier one of its PG was, and has not come again. It need not be
-    /// where the client waits for that one no longer, or where a later interval started: the client resends everything in it.
+    /// Whether a request must be sent back because an earlier one of its PG was, and has not arrived again. This is not
+    /// necessary if the client no longer waits for the earlier one, or if a later interval started, in which the client resends
+    /// everything.
     ///
-    /// That the client has given up the earlier one shows when a later one that was sent back comes again: a client resends
-    /// the requests of a PG in order. (It passes over those that a full or paused pool holds back; they may be overtaken.)
+    /// The client has given up the earlier request if a later one that was sent back arrives again: a client resends the
+    /// requests of a PG in order. (It skips those that a full or paused pool delays; they may be overtaken.)
     pub fn overtakes(&self, request: &OsdRequest) -> bool {
         if !self.has_sent_back.load(Ordering::Relaxed) {
             return false;
@@ -149,7 +151,7 @@ impl Session {
         !is_settled
     }
 
-    /// Whether the client may not do I/O.
+    /// Whether the client is on the blocklist and may not do I/O.
     pub fn is_blocklisted(&self, map: &OsdMap) -> bool {
         !map.blocklist.is_empty()
             && (self.names.iter().any(|name| map.is_blocklisted(name)) || map.is_range_blocklisted(self.ip))
@@ -157,7 +159,7 @@ impl Session {
 }
 
 impl Session {
-    /// Whether the client of that session id, which connects from `addr`, may not do I/O.
+    /// Whether the client with that session id, which connects from `addr`, is on the blocklist.
     pub(crate) fn shuts_out(map: &OsdMap, client: ClientId, addr: SocketAddr) -> bool {
         if map.blocklist.is_empty() {
             return false;
@@ -167,28 +169,28 @@ impl Session {
     }
 }
 
-/// Whether a request has a place among those of its session. What OSDs ask each other for tiers has none, nor have reads of the
-/// sources of copies: requests that were sent back may wait for just these, and come again without end.
+/// Whether a request has an order among those of its session. Requests between OSDs for tiers have none, nor have reads of the
+/// sources of copies: requests that were sent back may wait for exactly these, and would be sent back without end.
 pub(crate) fn is_ordered(request: &OsdRequest) -> bool {
     !request.is_of_tier() && !is_copy_read(request)
 }
 
-/// A client's names on the blocklist: see [`Session::names`].
+/// The client's names on the blocklist: see [`Session::names`].
 fn names(client: Option<ClientId>, addr: SocketAddr) -> [String; 4] {
     let id = client.map(|id| format!("client.{id}")).unwrap_or_default();
     let own = client.map(|id| SessionAddr::client(addr.ip(), id).to_string()).unwrap_or_default();
     [id, own, addr.to_string(), addr.ip().to_string()]
 }
 
-/// A request with what it came on.
+/// A request with its connection.
 #[derive(Debug)]
 pub struct Arrival {
     /// The request.
     pub request: OsdRequest,
-    /// Where the answer goes.
+    /// The connection for the answer.
     pub conn: ConnRef,
     /// Its share of the throttles.
     pub permit: Option<Permit>,
-    /// When it came, CLOCK_BOOTTIME.
+    /// The arrival time, CLOCK_BOOTTIME.
     pub arrived_ns: u64,
 }

@@ -1,12 +1,11 @@
-//! A shard: the PGs of one thread, with everything that they need at hand.
+//! A shard: the PGs of one thread, with all state that they need.
 //!
-//! A shard owns its PGs' machines, the client requests in their hands, the object contexts and the timers. Its thread
-//! also runs the connections that its messenger lane was given, so that most messages are handled where they are read.
-//! The mutex around a [`Shard`] is taken by its own thread for each event, and by others only for admin dumps: it is
-//! never contended on the hot path.
+//! A shard owns its PGs' machines, the client requests that they hold, the object contexts and the timers. Its thread also runs
+//! the connections of its messenger lane, so that most messages are handled on the thread that reads them. Its own thread takes
+//! the mutex around a [`Shard`] for each event, and others only for admin dumps: it is never contended on the hot path.
 //!
-//! Invariants: a machine's commands are carried out in order, and what it says to [`Event::Executed`] before the rest;
-//! no lock of another shard is ever taken; the store is called with no lock but the shard's own.
+//! Invariants: a machine's commands are executed in order, and its commands in answer to [`Event::Executed`] before the rest;
+//! no lock of another shard is ever taken; the store is called with no lock except the shard's own.
 
 mod background;
 mod copies;
@@ -17,13 +16,13 @@ mod ops;
 mod space;
 mod sums;
 mod tier;
-/// Whether a message exceeds what the connection takes, which tells nothing of the connection.
+/// Whether a message exceeds the connection's limit, which is no sign of a broken connection.
 fn is_too_big(error: &nacre_common::error::Error) -> bool {
     matches!(error, nacre_common::error::Error::TooBig { .. })
 }
 
-/// A message that can't be sent is lost to its PG alone. The machine takes the silence for a lost message: what it waits for it asks
-/// for again after a while, and nothing that follows counts at the receiver without it.
+/// Reports a message that can't be sent. It is lost only to its PG. The machine treats the silence like a lost message: it
+/// repeats its requests after a while, and the receiver accepts nothing that depends on the lost message.
 fn refuse_message(envelope: &PgEnvelope, to: OsdId, error: &nacre_common::error::Error) {
     tracing::error!(pg = %envelope.pg, %to, %error, "a message to a peer is too long: it was not sent");
 }
@@ -68,37 +67,37 @@ use sums::Sums;
 use tier::TierObjects;
 use watches::WatchTable;
 
-/// Work done in the background before readers get their turn again.
+/// Pieces of background work before sockets get their turn again.
 const WORK_PER_TURN: usize = 1;
-/// Messages and batches of completions handled before timers and sockets get their turn again.
+/// Messages and batches of completions that are handled before timers and sockets get their turn again.
 const MESSAGES_PER_TURN: usize = 256;
-/// For how long a turn takes more of them, in nanoseconds.
+/// How long a turn takes more of them, in nanoseconds.
 const TURN_NS: u64 = 10_000_000;
-/// Messages taken from the inbox at a time, and handled between two looks at the clock.
+/// Messages that are taken from the inbox at a time, and handled between two readings of the clock.
 const MESSAGES_PER_LOOK: usize = 16;
 
 /// A PG on this OSD.
 struct Hosted {
     pg: PgId,
     machine: Pg,
-    /// Under which its object contexts are valid; a new one with each interval.
+    /// The generation under which its object contexts are valid; a new one for each interval.
     generation: u64,
     interval: Interval,
-    /// When its next tick is set for; `u64::MAX` for never.
+    /// The time of its next tick; `u64::MAX` for never.
     tick_ns: u64,
     active: bool,
-    /// The highest id that a batch of completions brought.
+    /// The highest id in the current batch of completions.
     committed: Option<u64>,
     sums: Sums,
     io: IoCounters,
-    /// The last statistics sent, without what changes with every report.
+    /// The last statistics that were sent, without values that change with every report.
     reported: Option<PgStats>,
     report_seq: u64,
     /// The epoch of the last report.
     reported_at: Epoch,
-    /// The part of its pool in a tier, by the shard's map.
+    /// The role of its pool in a tier, according to the shard's map.
     role: Option<Arc<tier::Role>>,
-    /// What a cache's PG keeps, while it is active here.
+    /// The state of a cache's PG while it is active here.
     cache: Option<Box<tier::CacheState>>,
 }
 
@@ -112,9 +111,9 @@ pub struct Shard {
     up: UpMap,
     unlisted: Arc<[OsdId]>,
     by_pg: IdMap<PgId, u32>,
-    /// Slots are never used again: late completions and answers of a PG that is gone find nothing.
+    /// Slots are never reused: late completions and answers for a PG that is gone find nothing.
     slots: Vec<Option<Box<Hosted>>>,
-    /// Collections being removed; a PG among them is not hosted until that is done.
+    /// Collections that are being removed; their PGs are not hosted until that is done.
     removing: IdMap<PgId, ()>,
     ops: Ops,
     contexts: ContextCache,
@@ -130,26 +129,26 @@ pub struct Shard {
     space: MemberSpace,
     inflight: Inflight,
     reservations: Vec<Reservation>,
-    /// Buffers for machines' commands.
+    /// Reusable buffers for machines' commands.
     spare: Vec<Vec<Command>>,
     messages: Vec<ShardMessage>,
     committed: Vec<u64>,
-    /// The store refused a change without which a machine can't go on: the OSD stops.
+    /// Whether the store refused a change that a machine needs to continue: the OSD stops.
     halted: bool,
-    /// CLOCK_BOOTTIME as read last: when the turn began, and again after the store was read for a client.
+    /// The last reading of CLOCK_BOOTTIME: when the turn began, and again after the store was read for a client.
     now_ns: u64,
 }
 
-/// A shard as its thread and dispatcher hold it.
+/// A shard as its thread and the dispatcher hold it.
 pub struct ShardCell {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
-    /// The shard must not be used: a panic left its state half changed, or its store refused a change.
+    /// Whether the shard must not be used: a panic left its state inconsistent, or its store refused a change.
     broken: AtomicBool,
     shard: Mutex<Shard>,
 }
 
-/// Marks the shard as broken when a panic passes.
+/// Marks the shard as broken when a panic unwinds.
 struct Broken<'a>(&'a ShardCell);
 
 impl Drop for Broken<'_> {
@@ -162,7 +161,7 @@ impl Drop for Broken<'_> {
 }
 
 impl ShardCell {
-    /// Makes a shard that hosts nothing yet.
+    /// Creates a shard that hosts nothing yet.
     pub fn new(shared: &Arc<Shared>, index: usize) -> ShardCell {
         let limits = tracker_limits(&shared.config.snapshot());
         let inbox = Arc::clone(&shared.inboxes[index]);
@@ -201,7 +200,7 @@ impl ShardCell {
         ShardCell { inbox, shared, broken: AtomicBool::new(false), shard: Mutex::new(shard) }
     }
 
-    /// Runs `f` on the shard and then what came of it, as far as one turn goes; `None` where the shard is broken.
+    /// Runs `f` on the shard and then the resulting work, as far as one turn allows; `None` if the shard is broken.
     pub fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         let _at_work = self.inbox.at_work();
         let mut shard = self.shard.lock();
@@ -220,22 +219,22 @@ impl ShardCell {
         Some(result)
     }
 
-    /// Looks at the shard from another thread, changing nothing.
+    /// Reads the shard from another thread, without a change.
     pub fn inspect<R>(&self, f: impl FnOnce(&Shard) -> R) -> R {
         f(&self.shard.lock())
     }
 
-    /// Works on the shard from another thread, without running what comes of it: that is left to its own.
+    /// Runs `f` on the shard from another thread. The resulting work is left to the shard's own thread.
     pub fn with<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
         f(&mut self.shard.lock())
     }
 
-    /// As [`ShardCell::with`]; `None` where the shard is at work for longer than `wait`.
+    /// Like [`ShardCell::with`]; `None` if the shard is busy for longer than `wait`.
     pub fn try_with<R>(&self, wait: Duration, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.shard.try_lock_for(wait).map(|mut shard| f(&mut shard))
     }
 
-    /// What is due: ticks, one piece of background work, timeouts, and what the inbox has. `None` where the shard is broken.
+    /// Does what is due: ticks, one piece of background work, timeouts, and the inbox. `None` if the shard is broken.
     pub fn turn(&self) -> Option<Turn> {
         self.enter(|shard| {
             shard.due_ticks();
@@ -249,28 +248,28 @@ impl ShardCell {
         Some(self.pending())
     }
 
-    /// What the shard waits for.
+    /// When the shard needs its next turn.
     pub fn pending(&self) -> Turn {
         let (next_ns, busy) = self.inspect(|shard| (shard.next_ns(), !shard.background.is_empty()));
         Turn { next_ns, busy: busy || !self.inbox.is_empty() }
     }
 
-    /// Where messages for the shard go; who drives it waits there.
+    /// The inbox for messages to the shard; the shard's driver waits on it.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }
 }
 
-/// When a shard wants its next turn.
+/// When a shard needs its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The time of the next deadline, CLOCK_BOOTTIME.
     pub next_ns: Option<u64>,
-    /// Whether there is more to do at once: others have their turn in between.
+    /// Whether there is more work now; other tasks may run in between.
     pub busy: bool,
 }
 
-/// The limits of the op tracker that the options set.
+/// The limits of the op tracker from the options.
 pub fn tracker_limits(options: &Options) -> TrackerLimits {
     let osd = &options.osd;
     TrackerLimits {
@@ -282,13 +281,13 @@ pub fn tracker_limits(options: &Options) -> TrackerLimits {
     }
 }
 
-/// Object contexts that a shard remembers.
+/// The most object contexts that a shard caches.
 const CONTEXTS_PER_SHARD: usize = 16 * 1024;
 
-/// Feeding of events and carrying out of commands.
+/// Passing events and executing commands.
 impl Shard {
-    /// Handles what is in the inbox, but no more than belongs into one turn: of what is left the shard's task is told, so
-    /// that timers and sockets come in between.
+    /// Handles the messages in the inbox, but no more than one turn allows. The shard's task is woken for the rest, so that
+    /// timers and sockets are served in between.
     fn settle(&mut self) {
         let end_ns = self.now_ns + TURN_NS;
         let (mut handled, mut looked) = (0, 0);
@@ -300,7 +299,8 @@ impl Shard {
             handled += messages.len() + usize::from(!committed.is_empty());
             if some {
                 if !self.shared.settings.breaks(Mutation::JudgeByTurn) {
-                    // However long the turn has waited for the store: what came meanwhile is judged by a time at which it had come.
+                    // However long the turn waited for the store: messages that arrived in the meantime are judged by a time
+                    // after their arrival.
                     self.now_ns = self.shared.world.boot_ns();
                 }
                 self.on_committed(&mut committed);
@@ -355,7 +355,7 @@ impl Shard {
                 None => self.shared.release(pg),
             },
             ShardMessage::TargetReserved(pg) => match self.by_pg.get(&pg) {
-                // Its primary repeats the question until there is room.
+                // Its primary repeats the request until there is room.
                 Some(_) if self.shared.backfill_full.load(Ordering::Relaxed) => {
                     self.shared.release_target(pg)
                 }
@@ -381,7 +381,7 @@ impl Shard {
         }
     }
 
-    /// Feeds a machine and carries out what it commands.
+    /// Passes an event to a machine and executes its commands.
     fn feed(&mut self, slot: u32, event: Event) {
         if self.halted {
             return;
@@ -399,8 +399,8 @@ impl Shard {
         hosted.machine.handle(self.now_ns, &heartbeats.view(self.now_ns), event, commands);
     }
 
-    /// Carries out commands in order, where what the machine says to an execution comes before the rest. Each execution may
-    /// begin the next one: a stack of commands keeps the depth of calls from growing with the requests that waited.
+    /// Executes commands in order, but the machine's commands in answer to an execution before the rest. Each execution may
+    /// start the next one: a stack of commands keeps the call depth independent of the number of waiting requests.
     fn carry_out_all(&mut self, slot: u32, commands: &mut Vec<Command>) {
         commands.reverse();
         while let Some(command) = commands.pop() {
@@ -412,7 +412,7 @@ impl Shard {
                 self.carry_out(slot, command);
                 continue;
             };
-            // The changes of earlier executions are queued by now.
+            // The changes of earlier executions have been queued by now.
             self.reservations.clear();
             let outcome = self.execute(slot, token, version);
             if !matches!(outcome, Executed::Read | Executed::Withdrawn | Executed::Damaged { removal: None })
@@ -424,7 +424,7 @@ impl Shard {
             let breaks = |rule| self.shared.settings.breaks(rule);
             let is_read = matches!(outcome, Executed::Read);
             if is_read && !breaks(Mutation::JudgeBeforeRead) && !breaks(Mutation::JudgeByTurn) {
-                // However long the store took: leases are judged by a time at which it had been read (rule R4).
+                // However long the store took: leases are judged by a time after the read (rule R4).
                 self.now_ns = self.shared.world.boot_ns();
             }
             let mut said = self.spare.pop().unwrap_or_default();
@@ -435,7 +435,7 @@ impl Shard {
         self.reservations.clear();
     }
 
-    /// What follows from a machine's new state.
+    /// Handles the consequences of a machine's new state.
     fn after_event(&mut self, slot: u32) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         if let Some(at) = hosted.machine.next_wake()
@@ -443,7 +443,7 @@ impl Shard {
         {
             hosted.tick_ns = at;
             self.timers.push(Reverse((at, slot)));
-            // The task sleeps until the earliest timer that it knew.
+            // The task sleeps until the earliest timer that it knows.
             if self.timers.peek() == Some(&Reverse((at, slot))) {
                 self.inbox.nudge();
             }
@@ -463,7 +463,7 @@ impl Shard {
     }
 
     fn carry_out(&mut self, slot: u32, command: Command) {
-        // The machine takes for done what the store has refused: nothing that it says counts any more.
+        // The machine assumes that the refused change was made, so its commands do not count any more.
         if self.halted {
             return;
         }
@@ -527,8 +527,8 @@ impl Shard {
         }
     }
 
-    /// The store refused a transaction. For a damaged object the machine knows what to do instead; else what it ordered must
-    /// be applied, and a member that can't must not go on (rule R8).
+    /// Handles a transaction that the store refused. For a damaged object, the machine knows an alternative. Otherwise an
+    /// ordered update must be applied, and a member that can't must stop (rule R8).
     fn refused(&mut self, slot: u32, id: u64, txn: Transaction, error: &StoreError) {
         let pg = txn.collection;
         let why = match error {
@@ -551,7 +551,7 @@ impl Shard {
         self.after_event(slot);
     }
 
-    /// Completions of a group commit: each machine hears once, of its newest.
+    /// Handles the completions of a group commit: each machine gets one event, for its newest.
     fn on_committed(&mut self, tokens: &mut Vec<u64>) {
         if tokens.is_empty() {
             return;
@@ -592,7 +592,7 @@ impl Shard {
             }
         }
         match self.shared.world.peer(to, self.index) {
-            // The map shows no process: the machine hears of that by the map.
+            // The map shows no process: the machine learns this from the map.
             Ok(None) => {}
             Ok(Some(conn)) => match conn.send(&envelope) {
                 Ok(()) => {
@@ -608,7 +608,7 @@ impl Shard {
         }
     }
 
-    /// A message could not be queued: what was sent before counts as lost too, for all PGs.
+    /// Handles a message that could not be queued: earlier messages count as lost too, for all PGs.
     fn lose_link(&mut self, to: OsdId, error: &nacre_common::error::Error) {
         tracing::warn!(%to, %error, "messages to a peer were lost");
         self.links.remove(&to);
@@ -628,7 +628,7 @@ impl Shard {
             }
             self.timers.pop();
             let Some(hosted) = self.slots[slot as usize].as_mut() else { continue };
-            // A timer that an earlier one replaced.
+            // An earlier timer may have replaced this one.
             if hosted.tick_ns == at {
                 hosted.tick_ns = u64::MAX;
                 hosted.machine.set_too_full(|osd| self.space.is_full(osd));
@@ -641,23 +641,23 @@ impl Shard {
 /// Marks a collection that is being removed: its remaining objects do not count as a copy of the PG.
 pub const REMOVING_KEY: &str = "removing";
 
-/// Log entries read from the store at a time.
+/// The number of log entries read from the store at a time.
 const LOG_PAGE: usize = 1024;
 
-/// Why a PG's copy, or a record of the OSD's, can't be used.
+/// The reason why a PG's copy, or a record of the OSD, can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its records are corrupt.
+    /// Records are corrupt.
     #[error(transparent)]
     Decode(#[from] DecodeError),
 }
 
-/// What others ask of a shard.
+/// Queries and other requests from outside.
 impl Shard {
-    /// Forgets connections and requests: they hold on to what holds the shard.
+    /// Drops connections and requests, because they keep the owner of the shard alive.
     pub fn close(&mut self) {
         self.links.clear();
         self.early = EarlyRequests::default();
@@ -675,7 +675,7 @@ impl Shard {
         [tick, self.watches.next_ns(), self.early.next_ns(), self.next_agent_ns()].into_iter().flatten().min()
     }
 
-    /// The PGs hosted, in no certain order.
+    /// The PGs hosted, in no particular order.
     pub fn pgs(&self) -> impl Iterator<Item = PgId> {
         self.by_pg.keys().copied()
     }
@@ -686,17 +686,17 @@ impl Shard {
         self.slots[*slot as usize].as_ref().map(|hosted| &hosted.machine)
     }
 
-    /// Requests in the shard's hands.
+    /// The number of requests that the shard holds.
     pub fn held_requests(&self) -> usize {
         self.ops.len() + self.early.len() + self.tiers.held()
     }
 
-    /// Number of PGs hosted.
+    /// The number of PGs hosted.
     pub fn pg_count(&self) -> usize {
         self.by_pg.len()
     }
 
-    /// OSDs that share a PG with this one.
+    /// Adds the OSDs that share a PG with this one to `into`.
     pub fn neighbours(&self, into: &mut std::collections::BTreeSet<OsdId>) {
         let Some(map) = &self.map else { return };
         for pg in self.by_pg.keys() {
@@ -705,17 +705,17 @@ impl Shard {
         }
     }
 
-    /// The ops in flight and of late.
+    /// The ops in flight and the recent ones.
     pub fn tracker(&self) -> &OpTracker {
         &self.tracker
     }
 
-    /// Likewise, to complain about some or to change how they are followed.
+    /// The same, mutable, to log ops or to change the limits.
     pub fn tracker_mut(&mut self) -> &mut OpTracker {
         &mut self.tracker
     }
 
-    /// How many PGs this OSD is primary of, replica of, and holds without being a member.
+    /// The numbers of PGs that this OSD is primary of, replica of, and has a copy of without being a member.
     pub fn pg_roles(&self) -> [u64; 3] {
         let whoami = self.shared.whoami;
         let mut roles = [0; 3];
@@ -736,12 +736,12 @@ impl Shard {
         self.by_pg.keys().map(|pg| pg.pool)
     }
 
-    /// Who watches what (`dump_watchers`).
+    /// The watchers of objects (`dump_watchers`).
     pub fn dump_watchers(&self) -> Vec<serde_json::Value> {
         self.watches.dump(|conn| conn.peer_addr().to_string())
     }
 
-    /// `pg query`.
+    /// The answer to `pg query`.
     pub fn query(&mut self, pg: PgId) -> Option<nacre_pg::PgQuery> {
         let hosted = self.slots[*self.by_pg.get(&pg)? as usize].as_mut()?;
         let mut query = hosted.machine.query(hosted.sums.current().objects, self.shared.world.wall_ns());
@@ -763,10 +763,10 @@ impl Shard {
             let mut stats = hosted.machine.stats(hosted.sums.current().objects, now_ns);
             hosted.complete(&mut stats);
             let times = (stats.last_active_ns, stats.last_clean_ns);
-            // What changes with every report alone is no reason for one.
+            // Values that change with every report are no reason for a report.
             (stats.reported_epoch, stats.reported_seq) = (Epoch(0), 0);
             (stats.last_active_ns, stats.last_clean_ns) = (0, 0);
-            // The map authority waits for reports that were made with a map that has the change of a tier.
+            // The map authority waits for reports that were made with a map that contains the change of a tier.
             let changed = self
                 .map
                 .as_ref()
@@ -788,7 +788,7 @@ impl Shard {
 }
 
 impl Hosted {
-    /// Adds what only the host knows.
+    /// Adds the values that only the host knows.
     fn complete(&self, stats: &mut PgStats) {
         stats.sums = self.sums.current();
         stats.sums_complete = self.sums.is_complete() && stats.unfound == 0;

@@ -1,4 +1,4 @@
-//! What the shards of one OSD and its control share.
+//! The state that the shards of one OSD and its control share.
 
 use crate::control::shows_up;
 use crate::copy::{COPIES_BYTES, CopyRoom, TIER_COPIES_BYTES};
@@ -28,24 +28,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 
-/// The most that recovery reads or sends at a time, so that requests come in between.
+/// The most bytes that recovery reads or sends at a time, so that requests are handled in between.
 const MAX_PUSH_BYTES: u64 = 1 << 20;
 
-/// The priority of recovering a PG of `pool`, which the pool variable `recovery_priority` (-10 to 10) moves. PGs of one priority
-/// recover in order of arrival.
+/// The priority of recovering a PG of `pool`, adjusted by the pool variable `recovery_priority` (-10 to 10). PGs of the same
+/// priority recover in order of arrival.
 fn recovery_priority(pool: &Pool, urgency: u8) -> u8 {
     let moved = pool.options.get("recovery_priority").and_then(|text| text.parse::<i8>().ok()).unwrap_or(0);
     urgency.saturating_add_signed(moved)
 }
 
-/// How an OSD's run ended, or that it has not.
+/// The state of an OSD's run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunState {
-    /// It runs.
+    /// It is running.
     Running,
     /// It was asked to stop.
     Stopping,
-    /// It has stopped because something that it can't go on without failed; the text says what.
+    /// It has stopped because something essential failed; the text says what.
     Failed(String),
 }
 
@@ -55,65 +55,65 @@ pub struct Shared {
     pub config: Config,
     /// Its id.
     pub whoami: OsdId,
-    /// It, with what is on its disk, as a member of PGs.
+    /// The OSD with its store incarnation, as a member of PGs.
     pub me: Member,
-    /// The process.
+    /// The identity of the process.
     pub boot_nonce: u64,
-    /// Where its PGs are.
+    /// The store of its PGs.
     pub store: Arc<dyn ObjectStore>,
-    /// What lies beyond the OSD.
+    /// Everything outside the OSD.
     pub world: Arc<dyn World>,
-    /// What PGs' machines obey.
+    /// The settings of PGs' machines.
     pub settings: Arc<Settings>,
     /// Limits of requests.
     pub limits: ArcSwap<Limits>,
-    /// What clients watch, on all shards.
+    /// The numbers of watches, on all shards.
     pub(crate) watch_counts: Arc<WatchCounts>,
-    /// Heartbeats and leases. Shards take it while they work: whoever holds it asks no shard.
+    /// Heartbeats and leases. Shards lock it while they run: its holder must not wait for a shard.
     pub heartbeats: Mutex<Heartbeats>,
-    /// By shard: how it is reached.
+    /// The inboxes, by shard.
     pub inboxes: Vec<Arc<Inbox>>,
-    /// By shard: what it counts.
+    /// The metrics, by shard.
     pub metrics: Vec<Arc<Metrics>>,
     /// The newest map.
     pub map: ArcSwapOption<OsdMap>,
     next_tid: AtomicU64,
-    /// The store refused for lack of space, or is above the full ratio.
+    /// Whether the store refused a write for lack of space, or is above the full ratio.
     full: AtomicBool,
-    /// Bytes that the store may still take before it is full: as measured last, less what was written since.
+    /// The bytes that the store can take before it is full: the last measurement less what was written since.
     pub space_bytes: AtomicU64,
-    /// The store's size in bytes, as measured last.
+    /// The store's size in bytes at the last measurement.
     pub total_bytes: AtomicU64,
-    /// What promotions into cache tiers may begin.
+    /// The throttle of promotions into cache tiers.
     pub(crate) promotions: Mutex<PromoteThrottle>,
-    /// Whether the store is above the map's backfillfull ratio: no copy here begins to be filled.
+    /// Whether the store is above the map's backfillfull ratio: no backfill of a copy here starts.
     pub backfill_full: AtomicBool,
-    /// PGs that may make whole copies now, of those that this OSD is primary of.
+    /// The PGs, of those that this OSD is primary of, that may make whole copies now.
     pub backfills: Mutex<Reserver<PgId>>,
-    /// PGs of which other OSDs may fill the copy here now.
+    /// The PGs whose copy here other OSDs may fill now.
     pub targets: Mutex<Reserver<PgId>>,
-    /// PGs that may recover missing objects now.
+    /// The PGs that may recover missing objects now.
     pub recoveries: Mutex<Reserver<PgId>>,
-    /// What requests that wait for a map may take of the client throttle.
+    /// The share of the client throttle for requests that wait for a map.
     pub(crate) early: Throttle,
-    /// What requests that copy may take, with those that wait for them: as many as one inactive PG may have waiting.
+    /// The limits of requests that copy, with those that wait for them: as many as may wait on one inactive PG.
     pub(crate) copies: CopyRoom,
     /// The same for flushes of cache tiers, for which sources of copies wait.
     pub(crate) flushes: CopyRoom,
-    /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
+    /// When a map was last requested from the map authority because of a client's request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
-    /// The options changed since the map authority was told of them.
+    /// Whether the options changed since they were last reported to the map authority.
     pub options_changed: AtomicBool,
-    /// Wakes who reports to the map authority: statistics or fullness changed.
+    /// Wakes the task that reports to the map authority: statistics or fullness changed.
     pub report: Notify,
-    /// Whether the OSD runs.
+    /// The state of the run.
     pub state: watch::Sender<RunState>,
-    /// What the watchdog looks at.
+    /// The activity of the shards, for the watchdog.
     pub progress: Arc<Progress>,
 }
 
 impl Shared {
-    /// What the shards of one process share, `boot_nonce` of the OSD `me`. Its PGs are in `store`.
+    /// Creates the shared state of the process `boot_nonce` of the OSD `me`. Its PGs are in `store`.
     pub fn new(
         config: &Config,
         me: Member,
@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Asks for a slot for `pg`; its shard hears when it has one.
+    /// Requests a slot for `pg`; its shard gets a message when it is granted.
     pub fn reserve(&self, pg: PgId, backfill: bool, urgency: u8) {
         let slots = if backfill { &self.backfills } else { &self.recoveries };
         if slots.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
@@ -200,8 +200,8 @@ impl Shared {
         pool.map_or(urgency, |pool| recovery_priority(pool, urgency))
     }
 
-    /// Asks for a slot for the copy of `pg` here to be filled; its shard hears when it has one.
-    /// While the store is too full it gets none; the PG's primary repeats its question.
+    /// Requests a slot for the copy of `pg` here to be filled; its shard gets a message when it is granted. None is granted
+    /// while the store is too full; the PG's primary repeats its request.
     pub fn reserve_target(&self, pg: PgId, urgency: u8) {
         if self.backfill_full.load(Ordering::Relaxed) {
             return;
@@ -211,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// Notes whether the store is too full for copies to be filled. Once it is, those who fill copies have to wait.
+    /// Records whether the store is too full for copies to be filled. When it becomes too full, current backfills must wait.
     pub fn set_backfill_full(&self, full: bool) {
         if full && !self.backfill_full.swap(full, Ordering::Relaxed) {
             for pg in self.targets.lock().holders() {
@@ -221,14 +221,14 @@ impl Shared {
         self.backfill_full.store(full, Ordering::Relaxed);
     }
 
-    /// Gives that slot back, or withdraws the request.
+    /// Releases that slot, or withdraws the request.
     pub fn release_target(&self, pg: PgId) {
         for next in self.targets.lock().release(&pg) {
             self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
         }
     }
 
-    /// Follows the options that say how many slots there are, and how fast objects are promoted.
+    /// Applies the options for the numbers of slots and the rates of promotions.
     pub fn set_slots(&self, options: &Options) {
         let osd = &options.osd;
         let rates = (osd.osd_tier_promote_max_objects_sec, osd.osd_tier_promote_max_bytes_sec);
@@ -244,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// Gives `pg`'s slots back, or withdraws its requests.
+    /// Releases `pg`'s slots, or withdraws its requests.
     pub fn release(&self, pg: PgId) {
         for slots in [&self.backfills, &self.recoveries] {
             for next in slots.lock().release(&pg) {
@@ -253,13 +253,13 @@ impl Shared {
         }
     }
 
-    /// Whether the newest map here shows this very process as up.
+    /// Whether the newest map here shows this process as up.
     pub fn is_shown_up(&self) -> bool {
         self.map.load().as_ref().is_some_and(|map| shows_up(map, self))
     }
 
-    /// The OSD stops: tells the map authority where the map shows this process as up. Returns whether it does, so that the map
-    /// that shows it down can be awaited.
+    /// Begins to stop the OSD: reports it to the map authority if the map shows this process as up. Returns whether it does, so
+    /// that the caller can wait for the map that shows it down.
     pub fn begin_to_stop(&self) -> bool {
         self.state.send_replace(RunState::Stopping);
         let is_up = self.is_shown_up();
@@ -269,7 +269,7 @@ impl Shared {
         is_up
     }
 
-    /// As [`World::to_mon`].
+    /// See [`World::to_mon`].
     pub fn to_mon<M: Message>(&self, message: &M) {
         self.world.to_mon(Encoded::new(message));
     }
@@ -279,7 +279,7 @@ impl Shared {
         self.next_tid.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Stops the OSD: what it stands on is gone. Says so once, loudly.
+    /// Stops the OSD because something essential failed. Logs the first failure only.
     pub fn fatal(&self, reason: &str) {
         let first = self.state.send_if_modified(|state| {
             let first = !matches!(state, RunState::Failed(_));
@@ -298,10 +298,10 @@ impl Shared {
         self.fatal(&format!("{what}: {error}"));
     }
 
-    /// Takes a peer's ping on the thread of the connection that it came by. Returns the answer, which goes by the same connection.
-    /// Control is woken where more came of it.
+    /// Handles a peer's ping on the thread of the connection on which it arrived. Returns the answer for the same connection.
+    /// Control is woken if there is more to do.
     ///
-    /// There is no answer while a shard hangs: a peer that hears nothing reports this OSD, and is granted no lease by it.
+    /// There is no answer while a shard hangs: then the peer reports this OSD, and this OSD grants it no lease.
     pub fn on_ping(&self, from: OsdId, ping: HbEnvelope) -> Option<HbEnvelope> {
         let HbEnvelope { space_bytes, msg } = ping;
         self.post_all(|| ShardMessage::Space { from, space_bytes });
@@ -319,24 +319,24 @@ impl Shared {
         answer.map(|msg| self.heartbeat(msg))
     }
 
-    /// A heartbeat as it is sent.
+    /// Creates the envelope of a heartbeat.
     pub fn heartbeat(&self, msg: HbMsg) -> HbEnvelope {
         HbEnvelope { space_bytes: self.space_bytes.load(Ordering::Relaxed), msg }
     }
 
-    /// Whether the store is full, as last judged.
+    /// Whether the store is full, according to the last check.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Counts what a transaction takes off the space that is left, until it is measured again.
+    /// Subtracts a transaction's size from the space that is left, until the next measurement.
     pub fn take_space(&self, bytes: u64) {
         let take = |left: u64| Some(left.saturating_sub(bytes));
-        // It only fails where the closure returns nothing.
+        // It fails only if the closure returns `None`.
         let _ = self.space_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
     }
 
-    /// Notes that the store is full, or no longer; the map authority hears of a change in the next round.
+    /// Records whether the store is full; the map authority receives a change in the next round.
     pub fn set_full(&self, full: bool) {
         if self.full.swap(full, Ordering::Relaxed) != full {
             tracing::warn!(osd = %self.whoami, full, "fullness of the store changed");
@@ -344,7 +344,7 @@ impl Shared {
     }
 }
 
-/// How many shards an OSD has: `osd_op_num_shards`; half of the cores where it is 0.
+/// The number of shards of an OSD: `osd_op_num_shards`; half of the cores if it is 0.
 pub fn shards_of(options: &Options) -> usize {
     match options.osd.osd_op_num_shards as usize {
         0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
@@ -352,7 +352,7 @@ pub fn shards_of(options: &Options) -> usize {
     }
 }
 
-/// What the machines of an OSD obey.
+/// The settings of an OSD's machines.
 #[derive(Clone, Debug)]
 pub struct ShardSettings {
     /// The PGs.
@@ -364,7 +364,7 @@ pub struct ShardSettings {
 }
 
 impl ShardSettings {
-    /// As the options have it.
+    /// The settings from the options.
     pub fn of(options: &Options) -> ShardSettings {
         ShardSettings {
             pg: pg_settings_of(options),
@@ -383,7 +383,7 @@ fn pg_settings_of(options: &Options) -> Settings {
             0 => Settings::default().max_waiting_inactive,
             cap => (cap / 8).max(1),
         },
-        // So many PGs recover at the same time: each gets a part, so that what is under way to one peer stays bounded.
+        // This many PGs recover at the same time: each gets a part, so that the data in flight to one peer stays bounded.
         max_recoveries: recoveries_of(options).div_ceil(3),
         push_bytes: osd.osd_recovery_max_chunk.min(MAX_PUSH_BYTES) as usize,
         scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
@@ -391,12 +391,12 @@ fn pg_settings_of(options: &Options) -> Settings {
     }
 }
 
-/// Bounds requests that wait for a map: an eighth of the bytes that clients may have in hand, and so many requests.
+/// Bounds requests that wait for a map: an eighth of the bytes that clients may have in flight, and this many requests.
 fn early_throttle(options: &Options, requests: usize) -> Throttle {
     Throttle::new(options.osd.osd_client_message_size_cap / 8, requests as u64)
 }
 
-/// PGs that may recover at a time.
+/// The number of PGs that may recover at a time.
 pub fn recoveries_of(options: &Options) -> usize {
     match options.osd.osd_recovery_max_active as usize {
         0 => options.osd.osd_recovery_max_active_ssd.max(1) as usize,
@@ -404,7 +404,7 @@ pub fn recoveries_of(options: &Options) -> usize {
     }
 }
 
-/// Ceph's limits on requests as the options have them.
+/// Ceph's limits on requests from the options.
 pub fn limits_of(options: &Options) -> Limits {
     let osd = &options.osd;
     Limits {

@@ -1,4 +1,4 @@
-//! The store's record of whose it is.
+//! The store's record of its owner.
 
 use crate::shard::LoadError;
 use nacre_objectstore::{ObjectStore, Result};
@@ -11,14 +11,14 @@ use uuid::Uuid;
 const KEY: &str = "osd_superblock";
 const KNOWN_KEY: &str = "known_osds";
 
-/// Which OSD of which cluster a store belongs to, and the newest map that it saw (rule R7).
+/// The OSD and the cluster that a store belongs to, and the newest map that it received (rule R7).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Superblock {
     /// The cluster.
     pub fsid: Uuid,
     /// The OSD.
     pub osd: OsdId,
-    /// The OSD's own id, as `osd new` was told.
+    /// The OSD's own id, as passed to `osd new`.
     pub uuid: Uuid,
     /// The newest map applied, as of the last orderly stop or change of generation.
     pub epoch: Epoch,
@@ -31,7 +31,7 @@ impl Versioned for Superblock {
 }
 
 impl Superblock {
-    /// Reads a store's superblock; `None` where the store was never given to an OSD.
+    /// Reads a store's superblock; `None` if the store was never assigned to an OSD.
     pub fn read(store: &dyn ObjectStore) -> Result<Option<Superblock>, LoadError> {
         let Some(bytes) = store.super_get(KEY)? else { return Ok(None) };
         Ok(Some(encoding::decode(&bytes)?))
@@ -43,7 +43,7 @@ impl Superblock {
     }
 }
 
-/// Which OSDs this one has heard of (rule R7); a store that never recorded any knows none.
+/// Reads the OSDs that this one knows from maps (rule R7); empty if the store has no record.
 pub fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> {
     match store.super_get(KNOWN_KEY)? {
         Some(bytes) => Ok(encoding::decode(&bytes)?),
@@ -51,7 +51,7 @@ pub fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> {
     }
 }
 
-/// Records that; durable on return.
+/// Records them; durable on return.
 pub(crate) fn write_known(known: &KnownOsds, store: &dyn ObjectStore) -> Result<()> {
     store.super_set(&[(KNOWN_KEY, Some(encoding::encode(known).into()))])
 }

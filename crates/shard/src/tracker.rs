@@ -1,8 +1,7 @@
-//! Ops in flight, the slowest ones of late and those that are too slow: `dump_ops_in_flight`, `dump_historic_ops`,
-//! SLOW_OPS.
+//! Ops in flight, the slowest recent ones and those that are too slow: `dump_ops_in_flight`, `dump_historic_ops`, SLOW_OPS.
 //!
-//! One tracker belongs to one shard. Following an op costs a slot in a slab and two words per stage, at times that the
-//! shard knows anyway; texts are made when somebody asks.
+//! Each shard has one tracker. Tracking an op costs a slot in a slab and two words per stage, with times that the shard has
+//! read anyway; texts are created on request.
 
 mod dump;
 #[cfg(test)]
@@ -18,31 +17,31 @@ use nacre_types::stats::SlowOps;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// How far an op has come.
+/// The progress of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Received.
     Initiated,
-    /// Given to its PG.
+    /// Passed to its PG.
     ReachedPg,
-    /// Held back until its PG is active: peering, or below min_size.
+    /// Delayed until its PG is active: peering, or below min_size.
     WaitingForActive,
-    /// Held back by its PG for another reason: recovery of its object, an earlier write, a lease.
+    /// Delayed by its PG for another reason: recovery of its object, an earlier write, a lease.
     Delayed,
-    /// Execution began.
+    /// Execution has started.
     Started,
     /// Executed and sent to the replicas.
     WaitingForSubOps,
-    /// Its answer is on the way.
+    /// Its reply was sent.
     CommitSent,
-    /// Over.
+    /// Finished.
     Done,
 }
 
-/// Stages of one op that are kept. One that is held back again and again shows its last ones.
+/// The number of stages that are kept per op. An op that is delayed repeatedly shows its last ones.
 const STAGES: usize = 8;
 
-/// A followed op's slot.
+/// The slot of a tracked op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpHandle(u32);
 
@@ -59,7 +58,7 @@ struct Tracked {
     /// Stages with microseconds since `started_ns`; the first `reached` count.
     stages: [(Stage, u32); STAGES],
     reached: u8,
-    /// The age at which it is complained about next.
+    /// The age at which it is reported as slow next.
     complain_ns: u64,
 }
 
@@ -104,17 +103,17 @@ pub struct TrackerLimits {
 pub struct OpTracker {
     slots: Vec<Option<Tracked>>,
     free: Vec<u32>,
-    /// The slowest ones of the last while.
+    /// The slowest recent ops.
     history: VecDeque<Finished>,
-    /// Those above the slow threshold, oldest first.
+    /// The ops above the slow threshold, oldest first.
     slow: VecDeque<Finished>,
-    /// What an op must exceed to enter a full history.
+    /// The duration that an op must exceed to enter a full history.
     history_floor_ns: u64,
     limits: TrackerLimits,
 }
 
 impl OpTracker {
-    /// An empty tracker.
+    /// Creates an empty tracker.
     pub fn new(limits: TrackerLimits) -> OpTracker {
         OpTracker {
             slots: Vec::new(),
@@ -126,7 +125,7 @@ impl OpTracker {
         }
     }
 
-    /// Takes other limits.
+    /// Changes the limits.
     pub fn set_limits(&mut self, limits: TrackerLimits) {
         self.history_floor_ns = 0;
         self.limits = limits;
@@ -137,8 +136,8 @@ impl OpTracker {
         &self.limits
     }
 
-    /// Follows a request that came at `arrived_ns` and is with its PG at `now_ns`. `client_addr` is `None` for the OSD's
-    /// own.
+    /// Starts to track a request that arrived at `arrived_ns` and was passed to its PG at `now_ns`. `client_addr` is `None` for
+    /// the OSD's own requests.
     pub fn start(
         &mut self,
         request: &OsdRequest,
@@ -173,14 +172,14 @@ impl OpTracker {
         }
     }
 
-    /// Notes how far an op has come.
+    /// Records that an op reached a stage.
     pub fn stage(&mut self, op: OpHandle, stage: Stage, now_ns: u64) {
         if let Some(tracked) = self.slots.get_mut(op.0 as usize).and_then(Option::as_mut) {
             tracked.reach(stage, now_ns);
         }
     }
 
-    /// Ends an op; returns how long it took in nanoseconds.
+    /// Ends an op. Returns its duration in nanoseconds.
     pub fn finish(&mut self, op: OpHandle, now_ns: u64) -> u64 {
         let Some(tracked) = self.slots.get_mut(op.0 as usize).and_then(Option::take) else {
             return 0;
@@ -222,7 +221,7 @@ impl OpTracker {
         };
     }
 
-    /// How many ops are in flight.
+    /// The number of ops in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -243,8 +242,8 @@ impl OpTracker {
         })
     }
 
-    /// Slow ops to complain about now, each at the complaint time and at twice the age of the last complaint; at most
-    /// `max`, as Ceph words them.
+    /// The log lines for slow ops that are due: each op at the complaint time, and again at twice the age of its last line; at
+    /// most `max`, in Ceph's wording.
     pub fn complaints(&mut self, clocks: Clocks, max: usize) -> Vec<String> {
         let complaint_ns = self.limits.complaint_ns;
         if complaint_ns == 0 {
@@ -270,7 +269,7 @@ impl OpTracker {
         lines
     }
 
-    /// Slow ops by what they wait for and by pool.
+    /// Calls `each` for every slow op, with its stage and its PG.
     pub fn slow_by(&self, now_ns: u64, mut each: impl FnMut(&'static str, PgId)) {
         for op in self.slots.iter().flatten().filter(|op| self.is_slow(op, now_ns)) {
             each(op.stage().text(), op.pg);

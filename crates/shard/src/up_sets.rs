@@ -1,6 +1,6 @@
-//! Which PGs CRUSH wants on this OSD: up sets of all PGs, computed again only when something that CRUSH reads changed.
+//! The PGs that CRUSH wants on this OSD: up sets of all PGs, computed again only when an input of CRUSH has changed.
 //!
-//! Membership changes make most epochs of a busy cluster; none of them moves an up set.
+//! Most epochs of a busy cluster are membership changes; none of them changes an up set.
 
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{OsdId, PgId};
@@ -16,8 +16,7 @@ pub struct UpSets {
 }
 
 impl UpSets {
-    /// The up set, preferred primary first, of every PG that `map` has; shared with the call before where nothing
-    /// that counts changed.
+    /// The up sets, preferred primary first, of all PGs of `map`; shared with the previous call if no relevant input changed.
     pub fn update(&mut self, map: &Arc<OsdMap>) -> Arc<IdMap<PgId, Vec<OsdId>>> {
         let same = self.of.as_ref().is_some_and(|before| same_placement(before, map));
         if !same {
@@ -29,7 +28,7 @@ impl UpSets {
     }
 }
 
-/// Whether CRUSH finds the same input in both maps.
+/// Whether both maps have the same inputs for CRUSH.
 fn same_placement(a: &OsdMap, b: &OsdMap) -> bool {
     Arc::ptr_eq(&a.crush, &b.crush)
         && a.max_osd == b.max_osd

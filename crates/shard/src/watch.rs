@@ -1,11 +1,10 @@
-//! Watches and notifies in progress (rule R9): who watches, over which connection, who has yet to answer which notify.
+//! Watches and notifies in progress (rule R9): watchers, their connections, and the outstanding answers to notifies.
 //!
-//! The watches themselves are in the objects' infos, which replicate; this table holds what only the primary of the
-//! moment knows. It is empty for an object until the object is looked at for the first time in an interval, and is then
-//! filled from the object's info with watchers that are not connected: each has its timeout to come back. A notify waits
-//! for those too.
+//! The watches themselves are in the objects' infos, which replicate; this table holds what only the current primary knows. It
+//! is empty for an object until the object is read for the first time in an interval. It is then filled from the object's info
+//! with watchers that are not connected: each may reconnect within its timeout. Notifies wait for these watchers too.
 //!
-//! Pure: time, connections (`C`) and notifiers (`N`) are given to it, what follows comes out as [`Action`]s. Bounded by
+//! It is pure: it takes times, connections (`C`) and notifiers (`N`), and returns [`Action`]s. It is bounded by
 //! [`WatchLimits`].
 
 #[cfg(test)]
@@ -22,24 +21,24 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-/// A watch whose PG does not answer lives at least so much longer, whatever its timeout: time must pass.
+/// The least time for which a watch whose PG does not answer is extended, whatever its timeout, so that time advances.
 const MIN_EXTENSION_NS: u64 = 1_000_000_000;
 
-/// The removal of a watch that has lapsed is tried again after this.
+/// The time after which the removal of a lapsed watch is retried.
 const REMOVE_AGAIN_NS: u64 = 1_000_000_000;
-/// The longest time between two attempts where it failed again and again.
+/// The longest time between two attempts if the removal fails repeatedly.
 const REMOVE_FAILED_NS: u64 = 30_000_000_000;
 
-/// The longest timeout of a watch or notify, in seconds; clients choose any. A longer one counts as this.
+/// The longest timeout of a watch or notify, in seconds; clients choose any timeout. A longer one is reduced to this.
 pub(crate) const MAX_TIMEOUT_S: u32 = 24 * 60 * 60;
 
-/// So many timers are never too many.
+/// A number of timers that is always accepted.
 const FEW_TIMERS: usize = 1024;
 
 /// A watch within an object: session and cookie.
 pub(crate) type WatchId = (ClientId, u64);
 
-/// Bounds on what is in progress.
+/// Bounds on watches and notifies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WatchLimits {
     /// Notifies in progress.
@@ -48,14 +47,14 @@ pub(crate) struct WatchLimits {
     pub(crate) bytes: usize,
 }
 
-/// What follows from an event; to be carried out in order.
+/// The result of an event; to be executed in order.
 #[derive(Debug)]
 pub(crate) enum Action<C, N> {
-    /// Tell a watcher of a notify.
+    /// Send a notify to a watcher.
     Tell(C, WatchNotify),
-    /// Tell a watcher that its watch has lapsed.
+    /// Report to a watcher that its watch has lapsed.
     TellLost(C, u64),
-    /// A notify is over: tell its notifier, who waited in vain for some watchers where `timed_out`.
+    /// A notify is complete: answer its notifier. With `timed_out`, some watchers did not answer.
     Complete { notifier: N, reply: NotifyReply, timed_out: bool },
     /// A watch has lapsed: remove it from its object's info.
     Lapse { slot: u32, object: ObjectId, watch: WatchId },
@@ -64,9 +63,9 @@ pub(crate) enum Action<C, N> {
 struct Live<C> {
     conn: Option<C>,
     timeout_ns: u64,
-    /// Without a sign of life until then the watch lapses.
+    /// The time at which the watch lapses unless its client shows that it is alive.
     deadline_ns: u64,
-    /// It has lapsed, and its removal is on its way.
+    /// Whether it has lapsed, and its removal is in progress.
     lapsed: bool,
     /// How often its removal has failed.
     failures: u32,
@@ -75,11 +74,11 @@ struct Live<C> {
 struct Notify<N> {
     id: u64,
     reqid: ReqId,
-    /// How often the request had been sent before when it came from this notifier.
+    /// The attempt number of the request from this notifier.
     attempt: u32,
     notifier: N,
     payload: Bytes,
-    /// When it is over, whoever has answered.
+    /// The time at which it ends, even with outstanding answers.
     deadline_ns: u64,
     waiting: Vec<WatchId>,
     acks: Vec<(WatchId, Bytes)>,
@@ -97,15 +96,15 @@ impl<C, N> Watched<C, N> {
     }
 }
 
-/// What a timer was set for; whether it still holds is looked up when it fires.
+/// The purpose of a timer. Whether it still applies is checked when it fires.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Watch(ObjectId, WatchId),
     Notify(ObjectId, u64),
 }
 
-/// How many watches an OSD has, and the number of its last notify: the tables of all its shards count here. Pools of a tier have an
-/// object of the same name each, whose notifies have different numbers.
+/// The numbers of an OSD's watches, and the number of its last notify, shared by the tables of all its shards. The pools of a
+/// tier each have an object of the same name, and notifies on the two need different numbers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCounts(Mutex<Counts>);
 
@@ -117,7 +116,7 @@ struct Counts {
 }
 
 impl WatchCounts {
-    /// Notifies are numbered from above `id`.
+    /// Makes notifies be numbered from above `id`.
     fn number_from(&self, id: u64) {
         let mut counts = self.0.lock();
         counts.last_notify = counts.last_notify.max(id);
@@ -129,7 +128,7 @@ impl WatchCounts {
         counts.last_notify
     }
 
-    /// Those of a client, and all.
+    /// The numbers of a client's watches, and of all watches.
     pub(crate) fn of(&self, client: ClientId) -> (usize, usize) {
         let counts = self.0.lock();
         (counts.of_client.get(&client).copied().unwrap_or(0), counts.all)
@@ -159,18 +158,18 @@ pub(crate) struct Watches<C, N> {
     counts: Arc<WatchCounts>,
     objects: BTreeMap<ObjectId, Watched<C, N>>,
     timers: BinaryHeap<Reverse<(u64, Due)>>,
-    /// With more timers those that hold are looked for.
+    /// If there are more timers, the obsolete ones are removed.
     most_timers: usize,
     notifies: usize,
     bytes: usize,
 }
 
-/// Why a notify was not begun.
+/// The error for a notify that exceeds the limits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany<N>(pub N);
 
 impl<C: Clone, N> Watches<C, N> {
-    /// Nothing watched yet. What is watched is counted in `counts` too; notifies are numbered from above `first_id`.
+    /// Creates an empty table. Its watches are also counted in `counts`; notifies are numbered from above `first_id`.
     pub(crate) fn new(limits: WatchLimits, counts: Arc<WatchCounts>, first_id: u64) -> Watches<C, N> {
         let (objects, timers) = (BTreeMap::new(), BinaryHeap::new());
         let most_timers = FEW_TIMERS;
@@ -178,12 +177,12 @@ impl<C: Clone, N> Watches<C, N> {
         Watches { limits, counts, objects, timers, most_timers, notifies: 0, bytes: 0 }
     }
 
-    /// When [`Watches::on_time`] has something to do, if ever.
+    /// When [`Watches::on_time`] is due next, if ever.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Who watches what, as `dump_watchers` lists it; `addr` shows a connection.
+    /// The watches as `dump_watchers` lists them; `addr` formats a connection.
     pub(crate) fn dump(&self, addr: impl Fn(&C) -> String) -> Vec<serde_json::Value> {
         let watches = self.objects.iter().flat_map(|(object, watched)| {
             watched.watches.iter().map(move |(watch, live)| (object, watch, live))
@@ -208,14 +207,14 @@ impl<C: Clone, N> Watches<C, N> {
         self.objects.is_empty()
     }
 
-    /// Watches and notifies in progress.
+    /// The numbers of watches and of notifies in progress.
     #[cfg(test)]
     fn len(&self) -> (usize, usize) {
         (self.objects.values().map(|watched| watched.watches.len()).sum(), self.notifies)
     }
 
-    /// Sets a timer. Those of what is gone stay until they fire, and clients choose when that is: where they are more than those
-    /// that hold, they go now.
+    /// Sets a timer. Obsolete timers stay until they fire, at times that clients choose; if they outnumber the others, they are
+    /// removed now.
     fn set_timer(&mut self, at_ns: u64, due: Due) {
         self.timers.push(Reverse((at_ns, due)));
         if self.timers.len() <= self.most_timers {
@@ -239,7 +238,7 @@ impl<C: Clone, N> Watches<C, N> {
         self.objects.entry(object.clone()).or_insert_with(none)
     }
 
-    /// The object was read: watches in its info that are unknown here have their timeout to connect.
+    /// Adopts the watches in the info of an object that was read: those that are unknown here may connect within their timeout.
     pub(crate) fn adopt(&mut self, slot: u32, object: &ObjectId, infos: &[WatchInfo], now_ns: u64) {
         for info in infos {
             let (watch, timeout_ns) = ((info.client, info.cookie), timeout_ns(info.timeout_s));
@@ -256,7 +255,7 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// A watch that is in its object's info is connected by `conn`, which hears of the notifies that wait for it.
+    /// Connects a watch that is in its object's info to `conn`, which is sent the notifies that wait for the watch.
     pub(crate) fn connect(
         &mut self,
         (slot, object): (u32, &ObjectId),
@@ -270,7 +269,7 @@ impl<C: Clone, N> Watches<C, N> {
         let deadline_ns = now_ns + timeout_ns;
         let live = Live { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false, failures: 0 };
         let watched = self.watched(slot, object);
-        // What has lapsed has no timer any more.
+        // A lapsed watch no longer has a timer.
         let before = watched.watches.insert(watch, live);
         let (new, known) = (before.is_none(), before.is_some_and(|before| !before.lapsed));
         for notify in watched.notifies.iter().filter(|notify| notify.waiting.contains(&watch)) {
@@ -284,7 +283,7 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// A sign of life came by a connection that `is_own` recognises; whether the watch is connected by it.
+    /// Handles a ping on a connection that `is_own` matches. Returns whether the watch is connected to it.
     pub(crate) fn ping(
         &mut self,
         object: &ObjectId,
@@ -302,7 +301,7 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// A watch is no more in its object's info. `tell` says whether its watcher does not know yet.
+    /// Removes a watch that is no longer in its object's info. `tell`: its watcher must be informed.
     pub(crate) fn remove(
         &mut self,
         object: &ObjectId,
@@ -321,7 +320,7 @@ impl<C: Clone, N> Watches<C, N> {
         self.forget_idle(object);
     }
 
-    /// The object is removed, and all its watches with it.
+    /// Removes all watches of a removed object.
     pub(crate) fn remove_all(&mut self, object: &ObjectId, out: &mut Vec<Action<C, N>>) {
         let watches: Vec<WatchId> =
             self.objects.get(object).map(|w| w.watches.keys().copied().collect()).unwrap_or_default();
@@ -330,7 +329,7 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// The object is replaced by one with other watches: those that it has no more are lost.
+    /// Handles the replacement of the object by one with other watches: watches that it does not have are lost.
     pub(crate) fn retain(&mut self, object: &ObjectId, infos: &[WatchInfo], out: &mut Vec<Action<C, N>>) {
         let is_kept = |watch: &WatchId| infos.iter().any(|info| (info.client, info.cookie) == *watch);
         let watches = self.objects.get(object).map(|watched| &watched.watches);
@@ -341,8 +340,8 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// Begins a notify of all watches in the object's info. A later attempt of one in progress takes its notifier's place;
-    /// an earlier attempt that comes late does not, since its connection is gone.
+    /// Starts a notify of all watches in the object's info. A later attempt of one in progress replaces its notifier; an
+    /// earlier attempt that arrives late does not, because its connection is gone.
     pub(crate) fn notify(
         &mut self,
         (slot, object): (u32, &ObjectId),
@@ -382,7 +381,7 @@ impl<C: Clone, N> Watches<C, N> {
         Ok(())
     }
 
-    /// A watcher answered.
+    /// Handles a watcher's answer.
     pub(crate) fn ack(
         &mut self,
         object: &ObjectId,
@@ -396,14 +395,14 @@ impl<C: Clone, N> Watches<C, N> {
         let Some(notify) = watched.notifies.iter_mut().find(|notify| notify.id == id) else { return };
         let Some(at) = notify.waiting.iter().position(|waiting| *waiting == watch) else { return };
         notify.waiting.swap_remove(at);
-        // An answer for which there is no room counts, without what it says.
+        // An answer without room counts, but its payload is dropped.
         let answer = if answer.len() <= room { answer } else { Bytes::new() };
         self.bytes += answer.len();
         notify.acks.push((watch, answer));
         self.complete_answered(object, out);
     }
 
-    /// Connections that `is_lost` recognises are gone: their watches have their timeout to come back.
+    /// Handles the end of connections that `is_lost` matches: their watches may reconnect within their timeout.
     pub(crate) fn disconnect(&mut self, now_ns: u64, is_lost: impl Fn(&C) -> bool) {
         for watched in self.objects.values_mut() {
             for live in watched.watches.values_mut() {
@@ -415,7 +414,7 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// Watches of sessions that `is_over` recognises lapse at once.
+    /// Makes watches of sessions that `is_over` matches lapse at once.
     pub(crate) fn end_sessions(
         &mut self,
         is_over: impl Fn(ClientId, Option<&C>) -> bool,
@@ -431,8 +430,8 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// A watch that has lapsed could not be removed: it lapses again in a while. Notifies wait for that. Where its removal `failed`
-    /// the object can't be read, which may last: then it is tried less and less often.
+    /// Handles a lapsed watch that could not be removed: it lapses again after a while. Notifies wait for that. If the removal
+    /// `failed`, the object can't be read, possibly for long: then the retries become less and less frequent.
     pub(crate) fn lapse_again(&mut self, object: &ObjectId, watch: WatchId, now_ns: u64, failed: bool) {
         let live = self.objects.get_mut(object).and_then(|watched| watched.watches.get_mut(&watch));
         if let Some(live) = live.filter(|live| live.lapsed) {
@@ -444,8 +443,8 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// Time has passed. `answers` tells whether the PG in a slot answers its clients: while it does not, a watcher can
-    /// neither connect nor see its pings answered, so its watch does not lapse but gets its timeout again.
+    /// Handles timeouts. `answers` returns whether the PG in a slot answers its clients. While it does not, a watcher can
+    /// neither connect nor get answers to its pings, so its watch does not lapse but gets its timeout again.
     pub(crate) fn on_time(
         &mut self,
         now_ns: u64,
@@ -475,7 +474,8 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// The PG in `slot` is in another interval, or here no more: returns the notifiers that waited, who have to ask anew.
+    /// Handles an interval change or removal of the PG in `slot`. Returns the notifiers that waited, which must send their
+    /// requests again.
     pub(crate) fn drop_slot(&mut self, slot: u32) -> Vec<N> {
         let mut notifiers = Vec::new();
         let (notifies, bytes, counts) = (&mut self.notifies, &mut self.bytes, &self.counts);
@@ -491,7 +491,7 @@ impl<C: Clone, N> Watches<C, N> {
             }
             false
         });
-        // Timers of what is gone are found to be so when they fire.
+        // Obsolete timers are recognised when they fire.
         notifiers
     }
 
@@ -503,11 +503,11 @@ impl<C: Clone, N> Watches<C, N> {
             out.push(Action::TellLost(conn, watch.1));
         }
         out.push(Action::Lapse { slot: watched.slot, object: object.clone(), watch });
-        // Notifies go on waiting for it until it is removed: a removal that is lost with this primary lets the watcher come back,
-        // which then has missed nothing.
+        // Notifies wait for it until it is removed: if the removal is lost with this primary, the watcher can reconnect, and
+        // has missed nothing.
     }
 
-    /// Notifies no longer wait for a watch. As in Ceph, its watcher counts neither as answering nor as missing.
+    /// Makes notifies no longer wait for a watch. As in Ceph, its watcher counts neither as answering nor as missing.
     fn give_up(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<Action<C, N>>) {
         if let Some(watched) = self.objects.get_mut(object) {
             for notify in &mut watched.notifies {

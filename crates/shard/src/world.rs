@@ -1,4 +1,4 @@
-//! The seam between an OSD and the world: clocks, sessions with peers and the map authority, heartbeats, the copier.
+//! The interface between an OSD and its environment: clocks, sessions with peers and the map authority, heartbeats, the copier.
 
 use crate::session::Arrival;
 use nacre_common::conn::ConnRef;
@@ -12,99 +12,99 @@ use nacre_types::osdmap::OsdMap;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
-/// What shards reach beyond their OSD. The daemon's is made of sockets and the machine's clocks; a simulation has its own.
+/// The environment of an OSD's shards. The daemon implements it with sockets and the machine's clocks; a simulation has its
+/// own.
 pub trait World: Send + Sync {
-    /// Nanoseconds of CLOCK_BOOTTIME: goes on through suspends, and is never set. Leases and deadlines run on it.
+    /// Nanoseconds of CLOCK_BOOTTIME: it advances during suspends, and is never set. Leases and deadlines use it.
     fn boot_ns(&self) -> u64;
 
-    /// Nanoseconds since 1970, for what people and other machines read.
+    /// Nanoseconds since 1970, for people and other machines.
     fn wall_ns(&self) -> u64;
 
-    /// A number that was never used before.
+    /// A UUID that was never used before.
     fn fresh_uuid(&self) -> Uuid;
 
-    /// Sends to the map authority; without a connection nothing is sent, and who asked asks again.
+    /// Sends to the map authority. Without a connection, nothing is sent, and the sender repeats its request.
     fn to_mon(&self, message: Encoded);
 
-    /// The session with the process of `osd` that the map shows, for messages about PGs of the shard `shard`; made where there
+    /// The session with the process of `osd` that the map shows, for messages about PGs of the shard `shard`; created if there
     /// is none. `None` while the map shows no process.
     fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error>;
 
-    /// Ends the session with `osd`: something that was to be sent on it could not be.
+    /// Ends the session with `osd`, because a message could not be sent on it.
     fn drop_peer(&self, osd: OsdId);
 
-    /// The map is followed: sessions with processes that it does not show end. Returns peers whose process is another one than
-    /// before.
+    /// Follows the map: ends sessions with processes that it does not show. Returns the peers whose sessions ended.
     fn follow_map(&self, map: &OsdMap) -> Vec<OsdId>;
 
-    /// Sends a heartbeat to the process of `osd` that the map shows, by a lossy connection that carries nothing else. Called by control
-    /// only.
+    /// Sends a heartbeat to the process of `osd` that the map shows, on a lossy connection for heartbeats only. Only control
+    /// calls it.
     fn ping(&self, osd: OsdId, message: &HbEnvelope);
 
-    /// Where peers reach this OSD; `None` until it can take part.
+    /// The address at which peers reach this OSD; `None` until it can take part.
     fn public_addr(&self) -> Option<SocketAddr>;
 
-    /// The map's pools are others than before.
+    /// The map's pools have changed.
     fn pools_changed(&self) {}
 
-    /// What operators must know of the store: (health code, text).
+    /// The health warnings of the store: (health code, text).
     fn health(&self, store: &dyn ObjectStore) -> Vec<(String, String)> {
         store.health()
     }
 
-    /// Reads the sources of the request's copy-from ops; the shard `shard` hears of it by
+    /// Reads the sources of the request's copy-from ops. The result is posted to the shard `shard` as
     /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).
     fn fetch(&self, shard: usize, arrival: Box<Arrival>);
 
-    /// Reads the source of the request's copy-from op, of at most `max_bytes`, in another pool of the tier; the shard `shard` hears of it by
-    /// [`ShardMessage::ReadOther`](crate::inbox::ShardMessage::ReadOther).
+    /// Reads the source of the request's copy-from op, of at most `max_bytes`, in another pool of the tier. The result is
+    /// posted to the shard `shard` as [`ShardMessage::ReadOther`](crate::inbox::ShardMessage::ReadOther).
     fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64);
 
-    /// Sends a request to the other pool of a tier, in the order of calls; the shard `shard` hears of the answer by
+    /// Sends a request to the other pool of a tier, in the order of calls. The answer is posted to the shard `shard` as
     /// [`ShardMessage::Answered`](crate::inbox::ShardMessage::Answered).
     fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
 
-    /// Tells of an event that only simulations observe.
+    /// Reports an event that only simulations observe.
     fn observe(&self, _what: Observation<'_>) {}
 }
 
 /// See [`World::observe`].
 #[derive(Clone, Copy, Debug)]
 pub enum Observation<'a> {
-    /// A machine ordered an update: of this PG, under this interval.
+    /// A machine ordered an update of this PG in this interval.
     Ordered {
         /// The PG.
         pg: PgId,
         /// The version's interval.
         interval: Interval,
     },
-    /// A client was answered: of this PG, under this interval, with this version if it wrote.
+    /// A client was answered by this PG in this interval, with this version if it wrote.
     Answered {
         /// The PG.
         pg: PgId,
-        /// The interval under which the machine answered.
+        /// The interval in which the machine answered.
         interval: Interval,
         /// The write's version; `None` for reads.
         wrote: Option<Eversion>,
         /// The result.
         result: i32,
-        /// CLOCK_BOOTTIME as the shard had read it when the machine let the answer go: by this time leases were judged.
+        /// The shard's last reading of CLOCK_BOOTTIME when the machine released the answer: leases were judged by this time.
         judged_ns: u64,
     },
-    /// A client was told that an object can't be read.
+    /// A client was answered that an object can't be read.
     Unreadable {
         /// The PG.
         pg: PgId,
         /// The object.
         object: &'a ObjectId,
-        /// The interval under which the machine said so.
+        /// The interval in which the machine answered.
         interval: Interval,
     },
-    /// A request was sent back because as many wait as may.
+    /// A request was sent back because the maximum number of requests waits.
     SentBack,
-    /// A machine named a request that it does not have.
+    /// A machine used the token of a request that does not exist.
     UnknownRequest {
-        /// The PG, where it is hosted still.
+        /// The PG, if it is still hosted.
         pg: Option<PgId>,
         /// The request's token.
         token: u64,

@@ -72,7 +72,7 @@ fn failures(commands: &[HbCommand]) -> Vec<OsdFailure> {
         .collect()
 }
 
-/// Hands `from`'s pings for `to` over and the answers back; returns what the answers made `from` do.
+/// Delivers `from`'s pings for `to` and the answers. Returns the commands that the answers cause on `from`.
 fn answer(from: &mut Osd, to: &mut Osd, now_ns: u64, commands: &[HbCommand]) -> Vec<HbCommand> {
     let (mut done, peer) = (Vec::new(), to.id);
     for (_, msg) in pings(commands).into_iter().filter(|(target, _)| *target == peer) {
@@ -200,7 +200,7 @@ fn an_osd_marked_down_gets_no_lease_until_it_is_back_and_knows() {
     assert_eq!(b.leases.grant(A, &asked, 4 * SECOND), None);
     assert_eq!(b.leases.quiet_at(A), quiet);
 
-    // Up again in the same process, but A has not seen the map.
+    // It is up again in the same process, but A has not received the map.
     let back = map_of(8, &[(A, 100, 8), (B, 200, 2), (C, 300, 2)]);
     b.feed(20 * SECOND, HbEvent::Map(back.clone()));
     let commands = a.feed(20 * SECOND, HbEvent::Tick);
@@ -219,7 +219,8 @@ fn a_new_process_is_known_to_hold_nothing_of_its_predecessor() {
     b.feed(2 * SECOND, HbEvent::Map(map_of(7, &[(A, 101, 7), (B, 200, 2), (C, 300, 2)])));
     assert_eq!(b.leases.quiet_at(A), 0, "both processes of A were up after B had booted");
 
-    // Here B sees the change in maps that may be older than its own boot: an earlier B may have granted to the new A.
+    // Here, B sees the change in maps that may be older than its own boot: an earlier process of B may have granted leases to
+    // the new A.
     let mut b = Osd::new(B);
     b.feed(0, HbEvent::Map(map_of(4, &[(A, 100, 2)])));
     b.feed(0, HbEvent::Map(map_of(6, &[(A, 101, 5), (B, 200, 6)])));
@@ -239,7 +240,7 @@ fn a_new_store_under_an_id_does_not_end_the_process_on_the_old_one() {
     b.feed(2 * SECOND, HbEvent::Map(map_of(6, &[(B, 200, 2), (C, 300, 2)])));
     b.feed(3 * SECOND, replaced(7, 101));
     assert_eq!(b.leases.quiet_at(A), quiet, "the process on the old store may hold its lease");
-    // Nor does a restart of the process on the new store.
+    // Neither does a restart of the process on the new store.
     b.feed(4 * SECOND, replaced(8, 102));
     assert_eq!(b.leases.quiet_at(A), quiet);
 }
@@ -290,7 +291,7 @@ fn peers_share_pgs_or_are_neighbours() {
 fn a_peer_that_granted_no_lease_is_pinged_again_soon() {
     let (mut a, mut b) = (Osd::new(A), Osd::new(B));
     let map = |epoch| HbEvent::Map(map_of(epoch, &[(A, 100, 2), (B, 200, epoch)]));
-    // B's boot reaches A first: B does not know yet that it is up, nor who A is.
+    // B's boot reaches A first: B does not know yet that it is up, nor the process of A.
     let mut commands = a.feed(0, map(5));
     answer(&mut a, &mut b, 0, &commands);
     assert!(!a.leases.holds(B, 0));

@@ -33,7 +33,7 @@ impl Clock {
     }
 }
 
-/// True times at which A's lease from B ends and at which B knows that it has.
+/// The true times at which A's lease from B ends, and at which B knows that it has ended.
 fn lease_ends(assumed: LeaseSettings, clocks: (Clock, Clock), sent_ns: u64, delay_ns: u64) -> (u64, u64) {
     let (a, b) = clocks;
     let mut holder = LeaseTable::new(assumed, 1, a.read(0));

@@ -1,12 +1,12 @@
-//! Who executed what: the index of the log's requests, the dups retained from trimmed entries, and the floors below
-//! which a request is refused (rule R6).
+//! Executed requests: the index of the log's requests, the dups retained from trimmed entries, and the floors below which a
+//! request is refused (rule R6).
 //!
 //! Invariant: the tid of every request ever executed is in its session's `in_log` or `retained`, or below the
 //! session's `floor`, or the session was forgotten and its client is at or below `forgotten`. All maps are bounded:
 //! `retained` by [`DupLimits`], `in_log` by the log, sessions without records by [`DupLimits::clients`].
 //!
-//! What a forgotten client sends again is refused, and so is what a client with a smaller id sends again that is not known here.
-//! So sessions of idle clients are forgotten first.
+//! Resends of a forgotten client are refused, and so are resends of unknown clients with a smaller id. So sessions of idle
+//! clients are forgotten first.
 
 use super::{LogError, MAX_DUP_RESULT_BYTES};
 use bytes::Bytes;
@@ -15,24 +15,24 @@ use nacre_types::{ClientId, Eversion, ReqId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Prefix of the keys of everything that is stored about dups.
+/// The prefix of the keys of all stored data about dups.
 pub const DUP_META_PREFIX: &str = "dup.";
-/// Prefix of the keys of dup records.
+/// The prefix of the keys of dup records.
 pub const RECORD_PREFIX: &str = "dup.r.";
-/// Prefix of the keys of floors: dup records of tids below a floor were dropped.
+/// The prefix of the keys of floors: dup records of tids below a floor were dropped.
 pub const FLOOR_PREFIX: &str = "dup.f.";
-/// Key of the newest client whose session was forgotten.
+/// The key of the newest client whose session was forgotten.
 pub const FORGOTTEN_KEY: &str = "dup.z";
-/// Key of the highest user version of an update, where that is above the update's counter.
+/// The key of the highest user version of an update that exceeds the update's counter.
 pub(super) const USER_VERSION_KEY: &str = "dup.v";
 
-/// The time under which a session is listed whose term has not begun.
+/// The time under which a session is listed whose term has not started.
 const NO_CONTACT: u64 = 0;
 
-/// What a retained dup counts for beside its result, in bytes.
+/// The cost of a retained dup in addition to its result, in bytes.
 const DUP_OVERHEAD_BYTES: usize = 96;
 
-/// Bounds on what a PG remembers of trimmed requests. What is dropped at a bound is refused, never executed.
+/// Bounds on the records of trimmed requests. A request whose record was dropped at a bound is refused, never executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DupLimits {
     /// Retained dups per client.
@@ -41,14 +41,14 @@ pub struct DupLimits {
     pub total: usize,
     /// Bytes of all retained dups.
     pub total_bytes: usize,
-    /// Sessions of which only the floor is left; more than that only of clients that are not idle.
+    /// Sessions with only a floor. Beyond this number, only those of clients that are not idle are kept.
     pub clients: usize,
-    /// Sessions of which only the floor is left, whether their clients are idle or not.
+    /// Sessions with only a floor, whether their clients are idle or not.
     pub all_clients: usize,
 }
 
 impl Default for DupLimits {
-    /// One client's `objecter_inflight_ops`, Ceph's 3000 tracked dups, 4 MiB, 4096 idle clients (about 1 MiB), 65536 in all.
+    /// One client's `objecter_inflight_ops`, Ceph's 3000 tracked dups, 4 MiB, 4096 idle clients (about 1 MiB), 65536 in total.
     fn default() -> Self {
         let (clients, all_clients) = (4096, 65_536);
         DupLimits { per_client: 1024, total: 3000, total_bytes: 4 << 20, clients, all_clients }
@@ -100,12 +100,12 @@ impl Versioned for UserVersion {
     const NAME: &'static str = "user version";
 }
 
-/// Everything that is remembered of trimmed requests, for a backfill target or a split's children.
+/// All records of trimmed requests, for a backfill target or the children of a split.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DupSnapshot {
     /// Retained dups by version.
     pub records: Vec<DupRecord>,
-    /// Per client the tid below which requests without record are refused.
+    /// The tid per client below which requests without a record are refused.
     pub floors: Vec<(ClientId, u64)>,
     /// Resends of unknown clients up to this one are refused; client 0 for none.
     pub forgotten: ClientId,
@@ -118,13 +118,13 @@ impl Versioned for DupSnapshot {
     const VERSION: u8 = 2;
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Self, DecodeError> {
-        // Version 1 ended before the user version. A zero is a byte.
+        // Version 1 ended before the user version. A zero is encoded as one byte.
         encoding::decode_body(Self::NAME, &[body, &[0]].concat())
     }
 }
 
 impl DupSnapshot {
-    /// Reads the pairs that [`super::PgLog::dup_meta`] gives, or a collection's stored ones.
+    /// Decodes the pairs that [`super::PgLog::dup_meta`] returns, or a collection's stored ones.
     pub fn from_meta(meta: &[(String, Bytes)]) -> Result<DupSnapshot, LogError> {
         let mut snapshot = DupSnapshot::default();
         for (key, value) in meta {
@@ -165,11 +165,11 @@ struct Retained {
 
 #[derive(Clone, Debug, Default)]
 struct Session {
-    /// Requests below it that have no record are refused.
+    /// Requests below it without a record are refused.
     floor: u64,
     /// The client waits for no request below this tid: their dups are not retained.
     oldest: u64,
-    /// tid to update counter, for the entries in the log.
+    /// From tid to update counter, for the entries in the log.
     in_log: BTreeMap<u64, u64>,
     retained: BTreeMap<u64, Retained>,
     contact_ns: Option<u64>,
@@ -187,7 +187,7 @@ impl Session {
         self.floor = self.floor.max(tid.saturating_add(1));
     }
 
-    /// Refuses resends of all that was executed and has no record in the log.
+    /// Makes resends refused of all executed requests that have no record in the log.
     fn expire(&mut self) {
         self.expired = true;
         let in_log = self.in_log.last_key_value().map(|(tid, _)| *tid);
@@ -236,14 +236,14 @@ impl MetaKey {
 pub(super) struct Dups {
     limits: DupLimits,
     clients: BTreeMap<ClientId, Session>,
-    /// The sessions that have not expired, by a time of contact that may be out of date, or [`NO_CONTACT`].
+    /// The sessions that have not expired, by a time of contact that may be outdated, or [`NO_CONTACT`].
     by_contact: BTreeSet<(u64, ClientId)>,
-    /// No session's term began before: until then clients may have been heard elsewhere, without a note here.
+    /// No session's term started before this time: until then, clients may have been in contact with other OSDs.
     terms_from_ns: u64,
     /// Retained dups by update counter, oldest first.
     by_age: BTreeMap<u64, ReqId>,
     retained_bytes: usize,
-    /// Clients without any record, of which only the floor is kept.
+    /// Clients without any record, with only a floor.
     bare: BTreeSet<ClientId>,
     /// Those of them whose sessions have expired.
     idle: BTreeSet<ClientId>,
@@ -252,7 +252,7 @@ pub(super) struct Dups {
     dirty: BTreeSet<MetaKey>,
 }
 
-/// Whether an update is the OSD's own: no client waits for its answer.
+/// Whether an update is the OSD's own: no client waits for its reply.
 fn is_internal(reqid: ReqId) -> bool {
     reqid.client == ClientId(0)
 }
@@ -282,7 +282,7 @@ impl Dups {
         self.user_version
     }
 
-    /// Notes the user version of an update that exceeds its counter.
+    /// Records the user version of an update that exceeds its counter.
     pub(super) fn raise_user_version(&mut self, version: u64) {
         if version > self.user_version {
             self.user_version = version;
@@ -314,7 +314,7 @@ impl Dups {
         }
     }
 
-    /// An entry was appended. Returns the counter of an earlier entry of the same request, 0 for none.
+    /// Records that an entry was appended. Returns the counter of an earlier entry of the same request, 0 for none.
     pub(super) fn logged(&mut self, reqid: ReqId, counter: u64) -> u64 {
         if is_internal(reqid) {
             return 0;
@@ -329,7 +329,7 @@ impl Dups {
         previous
     }
 
-    /// The session of a request that took effect. What a forgotten client sent before it is refused.
+    /// The session of a request that took effect. Earlier requests of a forgotten client are refused.
     fn session(&mut self, reqid: ReqId) -> &mut Session {
         let floor = if reqid.client <= self.forgotten { reqid.tid } else { 0 };
         self.clients.entry(reqid.client).or_insert_with(|| {
@@ -341,7 +341,7 @@ impl Dups {
         })
     }
 
-    /// Puts a session that is not listed into `by_contact`.
+    /// Adds a session that is not listed to `by_contact`.
     fn list(&mut self, client: ClientId, contact_ns: u64) {
         if let Some(session) = self.clients.get_mut(&client) {
             session.listed_ns = Some(contact_ns);
@@ -355,7 +355,8 @@ impl Dups {
         }
     }
 
-    /// The newest entry of `reqid` was removed as divergent; `previous` is an earlier one still in the log.
+    /// Records that the newest entry of `reqid` was removed as divergent; `previous` is an earlier one that is still in the
+    /// log.
     pub(super) fn unlogged(&mut self, reqid: ReqId, previous: Option<u64>) {
         let Some(session) = self.clients.get_mut(&reqid.client) else { return };
         match previous {
@@ -365,7 +366,7 @@ impl Dups {
         self.settle(reqid.client);
     }
 
-    /// An entry left the log at its old end.
+    /// Records that the oldest entry was trimmed from the log.
     pub(super) fn trimmed(&mut self, reqid: ReqId, version: Eversion, result: Bytes) {
         let Some(session) = self.clients.get_mut(&reqid.client) else { return };
         if session.in_log.get(&reqid.tid) != Some(&version.version) {
@@ -401,7 +402,7 @@ impl Dups {
         }
     }
 
-    /// Drops a retained dup because another record takes its place.
+    /// Drops a retained dup because another record replaces it.
     fn drop_retained(&mut self, reqid: ReqId) {
         let Some(session) = self.clients.get_mut(&reqid.client) else { return };
         let Some(gone) = session.retained.remove(&reqid.tid) else { return };
@@ -410,7 +411,7 @@ impl Dups {
         self.dirty.insert(MetaKey::Record(reqid));
     }
 
-    /// Drops a retained dup for good: the floor takes its place.
+    /// Drops a retained dup permanently: the floor replaces it.
     fn forget_retained(&mut self, reqid: ReqId) {
         self.drop_retained(reqid);
         if let Some(session) = self.clients.get_mut(&reqid.client) {
@@ -420,7 +421,7 @@ impl Dups {
         self.settle(reqid.client);
     }
 
-    /// Keeps account of sessions without records. At the bounds the least client among the idle ones is forgotten, or among all.
+    /// Updates the sets of sessions without records. At the bounds, forgets the idle client, or any client, with the lowest id.
     fn settle(&mut self, client: ClientId) {
         let Some(session) = self.clients.get(&client) else { return };
         if !session.is_bare() {
@@ -446,7 +447,7 @@ impl Dups {
     }
 
     fn not_bare(&mut self, client: ClientId) {
-        // Who is idle is bare.
+        // Only clients without records are idle.
         if self.bare.remove(&client) {
             self.idle.remove(&client);
         }
@@ -475,7 +476,7 @@ impl Dups {
         }
     }
 
-    /// Takes the sessions whose term may be over, or has not begun, out of `by_contact`.
+    /// Removes the sessions whose term may be over, or has not started, from `by_contact`, and returns them.
     fn take_due(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
         let horizon = now_ns.checked_sub(term_ns);
         let is_due = |listed_ns| listed_ns == NO_CONTACT || horizon.is_some_and(|ns| listed_ns <= ns);
@@ -495,7 +496,7 @@ impl Dups {
         self.terms_from_ns = now_ns;
     }
 
-    /// See [`super::PgLog::expire_sessions`]. Looks at each session once in a term.
+    /// See [`super::PgLog::expire_sessions`]. Examines each session once in a term.
     pub(super) fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
         let mut expired = Vec::new();
         for client in self.take_due(now_ns, term_ns) {
@@ -549,13 +550,13 @@ impl Dups {
         keys.filter_map(|key| Some((key.text(), self.meta_value(key)?))).collect()
     }
 
-    /// Restores what [`Dups::meta_updates`] had stored. Follow with the log's entries, then [`Dups::restored`].
+    /// Restores the records that [`Dups::meta_updates`] had stored. The log's entries follow, then [`Dups::restored`].
     pub(super) fn load(&mut self, meta: &[(String, Bytes)]) -> Result<(), LogError> {
         self.restore(&DupSnapshot::from_meta(meta)?);
         Ok(())
     }
 
-    /// Ends a load: nothing differs from what is stored, but for what the present limits dropped.
+    /// Ends a load: nothing differs from the stored records except what the current limits dropped.
     pub(super) fn restored(&mut self) {
         let dirty = std::mem::take(&mut self.dirty);
         self.dirty = dirty
@@ -598,7 +599,7 @@ impl Dups {
         }
     }
 
-    /// A set that holds `snapshot` and whose next [`Dups::meta_updates`] replaces what this one had stored.
+    /// Creates a set with the contents of `snapshot`. Its next [`Dups::meta_updates`] replaces the stored records of this one.
     pub(super) fn replaced_by(&self, snapshot: &DupSnapshot) -> Dups {
         let mut new = Dups::new(self.limits);
         new.restore(snapshot);

@@ -1,4 +1,4 @@
-//! The log against a naive model, and its single rules.
+//! The log against a naive model, and individual rules.
 
 use super::*;
 use nacre_types::{Interval, PoolId};
@@ -102,7 +102,7 @@ fn a_term_that_begins_anew_is_a_whole_one() {
     let mut log = log_of(4, DupLimits::default());
     log.note_oldest(ClientId(1), 1, 1000);
     assert_eq!(log.expire_sessions(1010, 100), []);
-    // The client may have been heard elsewhere meanwhile.
+    // The client may have been in contact with another OSD in the meantime.
     log.begin_terms(5000);
     assert_eq!(log.expire_sessions(5000, 100), []);
     assert_eq!(log.expire_sessions(5099, 100), []);
@@ -115,7 +115,7 @@ fn a_term_that_begins_anew_is_a_whole_one() {
 fn sessions_expire_as_if_all_were_looked_at_each_time() {
     const TERM: u64 = 100;
     let mut log = PgLog::new(Eversion::default(), DupLimits::default());
-    // By client: when it was last heard of, where that is known, and whether it has expired.
+    // By client: its last contact, if that is known, and whether it has expired.
     let mut model: BTreeMap<u64, (Option<u64>, bool)> = BTreeMap::new();
     let (mut dice, mut expired_so_far, mut terms_from) = (7_u64, 0, 0);
     let mut below = |limit: u64| {
@@ -321,7 +321,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What a log is, without any index, and its durable copy.
+/// The model of a log, without any index, and its durable copy.
 struct Model {
     log: PgLog,
     limits: DupLimits,

@@ -1,4 +1,4 @@
-//! Replication of ordered updates: to the members, into the log and its bounds, and to acknowledgement.
+//! Replication of ordered updates: sending them to the members, logging, trimming and acknowledging them.
 
 use super::{Inflight, MAX_LOG_BYTES, Phase, Primary, Waiter};
 use crate::api::{ClientOp, Command, LeaseView, PeerMsg};
@@ -57,10 +57,11 @@ impl Pg {
         self.persist(txn, Durable::Head(version), out);
     }
 
-    /// Where the log is to be trimmed to; its tail while it is not.
+    /// The version to trim the log to; its tail for no trimming.
     fn trim_target(&self) -> Eversion {
         let (min, max) = (self.settings.min_log_entries, self.settings.max_log_entries);
-        // Trimming in strides keeps its cost off most writes. Who is away catches up by what is kept.
+        // Trimming in strides avoids its cost for most writes. A member that was away catches up from the entries that are
+        // kept.
         let len = self.log.len();
         let due = len >= max || len >= min + min / 4 + 64 && self.has_all_copies();
         let target = due.then(|| self.log.trim_candidates(min, min, self.committed_to)).flatten();
@@ -70,7 +71,7 @@ impl Pg {
         target.max(by_size).unwrap_or(self.log.tail())
     }
 
-    /// Trims a log that is too large for a message, as one from an earlier release may be.
+    /// Trims a log that is too large for a message, for example one from an earlier release.
     pub(crate) fn bound_log(&mut self, out: &mut Vec<Command>) {
         if self.log.bytes() <= MAX_LOG_BYTES {
             return;
@@ -83,13 +84,13 @@ impl Pg {
         }
     }
 
-    /// Whether as many members in sync are up as the pool asks for.
+    /// Whether as many in-sync members are up as the pool's size.
     fn has_all_copies(&self) -> bool {
         let up = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
         up >= self.size()
     }
 
-    /// Trims the log in `txn`, with what that does to the dup records.
+    /// Trims the log in `txn`, and updates the dup records.
     pub(crate) fn trim(&mut self, to: Eversion, txn: &mut Transaction) {
         if to <= self.log.tail() || !self.log.contains(to) {
             return;
@@ -143,16 +144,16 @@ impl Pg {
         self.outstanding().any(|m| m.in_sync.iter().any(|m| m.osd == osd))
     }
 
-    /// Up to where updates may be acknowledged: every required member has them (R1), and so has a member that is about to join. That
-    /// one may never have all that is acknowledged, unless writers wait for it.
+    /// The version up to which updates may be acknowledged: every required member has them (R1), and so has a member that is
+    /// about to join. Otherwise that member might never have all acknowledged updates.
     fn agreed(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let joins = primary.catching_up.values().filter(|c| c.holds_writes(self.now, self.settings.retry_ns));
         joins.map(|c| c.acked).fold(self.agreed_by_members(), Eversion::min)
     }
 
-    /// Up to where every required member has the log durable (R1). The log of a member that may not remember the membership does
-    /// not count (R7).
+    /// The version up to which every required member has the log durable (R1). The log of a member that may not have recorded
+    /// the membership does not count (R7).
     pub(super) fn agreed_by_members(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
@@ -169,7 +170,7 @@ impl Pg {
         self.required().filter(counts).map(head).fold(own, Eversion::min)
     }
 
-    /// Notes which required members' OSDs run another store by now.
+    /// Records which required members' OSDs run a different store now.
     pub(crate) fn note_replaced(&mut self) {
         let Some(map) = self.map.clone() else { return };
         let shown = |m: &Member| map.osds.get(&m.osd).and_then(|info| info.incarnation);
@@ -180,10 +181,10 @@ impl Pg {
         }
     }
 
-    /// Acknowledges what has become durable everywhere.
+    /// Acknowledges the updates that have become durable on all required members.
     pub(crate) fn settle(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
         let remembered = self.pending.front().is_none_or(|(id, _)| *id > self.record_persist);
-        // What is durable may lack what it should hold (R10).
+        // An update may be durable without its object (R10).
         let serves = self.primary.as_ref().is_some_and(|p| p.phase == Phase::Active) && !self.mend;
         if !remembered || !serves {
             return;
@@ -202,7 +203,7 @@ impl Pg {
         }
         let held = self.holds_leases(leases);
         if held {
-            // What waits for leases was committed before: writes are answered in their order.
+            // Requests that wait for leases were committed before: writes are answered in their order.
             self.release_lease_waiters(leases, out);
         }
         let Some(primary) = &mut self.primary else { return };

@@ -1,11 +1,11 @@
-//! What a primary says of its PG: its state, and what it waits for.
+//! The state that a primary reports for its PG, and what it waits for.
 
 use super::{Phase, Primary};
 use crate::pg::Pg;
 use nacre_types::stats::pg_state;
 
 impl Pg {
-    /// Everything is where CRUSH wants it, on as many OSDs as the pool asks for.
+    /// Whether all copies are where CRUSH wants them, on as many OSDs as the pool's size.
     pub(crate) fn is_clean(&self) -> bool {
         let Some(primary) = &self.primary else { return false };
         let set = self.in_sync();
@@ -15,7 +15,7 @@ impl Pg {
             && self.missing.is_empty()
             && set.len() >= self.size()
             && self.up.iter().all(|osd| set.iter().any(|m| m.osd == *osd))
-            // Where CRUSH finds fewer OSDs than the pool's size, as many others as are needed stay.
+            // If CRUSH finds fewer OSDs than the pool's size, the required number of other members stays.
             && (!self.is_remapped() || set.len() == self.size() && !self.up.is_empty())
     }
 

@@ -1,4 +1,4 @@
-//! Backfill's listings: the objects of both sides with their versions, and what differs.
+//! Listings for backfill: the objects of both sides with their versions, and their differences.
 
 use super::Backfill;
 use crate::api::{Command, PeerMsg};
@@ -20,12 +20,12 @@ impl Pg {
         let last = objects.last().map(|(o, _)| o.clone());
         objects.retain(|(object, _)| !is_temp(object));
         if objects.is_empty() && !end {
-            // Nothing but temporary objects: their position still moves the listing on.
+            // The list has only temporary objects: their position still advances the listing.
             objects.extend(last.map(|o| (o, Eversion::default())));
         }
         match self.listings.remove(&list) {
             Some(ListFor::Scan { to, interval, scan }) if self.follows(to, interval) => {
-                // The interval of the question: the primary may hear of a later one after this member.
+                // The interval of the request: the primary may learn of a later one after this member.
                 out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
             }
             Some(ListFor::Backfill { osd, scan }) => {
@@ -38,8 +38,8 @@ impl Pg {
         }
     }
 
-    /// Adds to a listing the versions of objects that this copy lacks: what a member has of them is not taken for equal, and
-    /// one that has nothing does not take them for absent. Where the version is not known, what the disk shows stays.
+    /// Adds the versions of objects that this copy lacks to a listing. So a member's version of them does not count as equal,
+    /// and a member without them does not consider them absent. If the version is not known, the version on disk remains.
     fn list_missing(&self, objects: &mut Vec<(ObjectId, Eversion)>, end: bool) {
         let last = objects.last().map(|(object, _)| object.clone()).filter(|_| !end);
         for (object, needed) in &self.missing {
@@ -68,21 +68,21 @@ impl Pg {
         let now = self.now;
         let Some(backfill) = self.backfill_of(from, scan) else { return };
         backfill.theirs = Some((objects, end));
-        // A long range in which nothing differs needs no objects, and is progress all the same.
+        // A long range without differences needs no objects, but is progress.
         if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&from)) {
             catching_up.heard_at = now;
         }
     }
 
-    /// The backfill that waits for the answers to this scan; those to earlier ones come too late.
+    /// The backfill that waits for the answers to this scan; answers to earlier scans are ignored.
     fn backfill_of(&mut self, osd: OsdId, scan: u64) -> Option<&mut Backfill> {
         let catching_up = self.primary.as_mut()?.catching_up.get_mut(&osd)?;
         catching_up.backfill.as_mut().filter(|b| b.scan == Some(scan))
     }
 }
 
-/// What two sides' listings from `cursor` on say: the range that both cover, as (last object, whether all is covered),
-/// and the objects in it that differ.
+/// Compares two listings from `cursor` on. Returns the range that both cover, as (last object, whether all is covered), and the
+/// objects in it that differ.
 pub(super) fn compare(
     cursor: Option<&ObjectId>,
     (mine, my_end): &(Vec<(ObjectId, Eversion)>, bool),
@@ -97,7 +97,7 @@ pub(super) fn compare(
         list.iter().filter(|(o, _)| inside(o) && !is_temp(o)).cloned().collect()
     };
     let (mine, theirs) = (select(mine), select(theirs));
-    // Damaged objects have no version: two of them are not alike.
+    // Damaged objects have no version: two of them are not equal.
     let equal = |o: &ObjectId, v: &Eversion| theirs.get(o) == Some(v) && *v != Eversion::default();
     let differing = mine.iter().filter(|(o, v)| !equal(o, v)).map(|(o, _)| o.clone());
     let surplus = theirs.keys().filter(|o| !mine.contains_key(*o)).cloned();

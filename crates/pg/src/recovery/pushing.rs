@@ -1,4 +1,4 @@
-//! Objects on their way to members that catch up, in pieces.
+//! Transfer of objects, in pieces, to members that catch up.
 
 use super::SILENT_RETRIES;
 use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
@@ -8,29 +8,29 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::ObjectId;
 
-/// A piece of an object on its way.
+/// A piece of an object in transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// The first one, perhaps the whole object.
+    /// The first one, which may be the whole object.
     First,
-    /// A later one, or the first of several that was sent: writes wait.
+    /// A later one, or the first of several after it was sent: writes wait.
     Later,
-    /// One that was sent before and not answered.
+    /// A piece that was sent before and not answered.
     Again,
 }
 
-/// An object on its way.
+/// An object in transfer.
 #[derive(Clone, Debug)]
 pub(super) struct Pushing {
-    /// The read whose answer is awaited, or came last; answers to others belong to an attempt that was given up.
+    /// The current or last read; answers to other reads belong to an attempt that was given up.
     read: u64,
     /// Which piece it is.
     piece: Piece,
-    /// The piece that is read or was sent last.
+    /// The piece that is being read or was sent last.
     pub(super) at: PieceCursor,
-    /// The next piece, which is read when the member has stored the one before it.
+    /// The next piece, which is read when the member has stored the previous one.
     next: Option<PieceCursor>,
-    /// When the piece was sent. The member may give signs of life in between that tell nothing of it.
+    /// When the piece was sent. Other messages of the member since then may say nothing about it.
     sent_at: u64,
 }
 
@@ -40,7 +40,7 @@ impl Pushing {
         self.piece != Piece::First
     }
 
-    /// Whether the member has to answer. That is so too while a piece is read that it did not answer.
+    /// Whether the member must answer. This includes the time while an unanswered piece is read again.
     pub(super) fn is_awaited(&self) -> bool {
         self.next.is_some() || self.piece == Piece::Again
     }
@@ -90,7 +90,7 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let interval = self.interval();
-        // What was read may have been overtaken by a write; the copy must be of the newest version.
+        // A write may have replaced what was read; the copy must have the newest version.
         let newest = self.log.latest_for_object(&object);
         let expected = newest.map(|e| match e.kind {
             EntryKind::Delete | EntryKind::Error => Eversion::default(),
@@ -102,10 +102,11 @@ impl Pg {
         let pushing = catching_up.pushing.get(&object).filter(|pushing| pushing.read == read);
         let Some((at, which)) = pushing.map(|pushing| (pushing.at.clone(), pushing.piece)) else { return };
         if which != Piece::Again {
-            // However long the store took. What the member does not answer is no sign of life.
+            // The read counts as progress, however long the store took. A piece that the member does not answer shows no
+            // progress of it.
             catching_up.heard_at = self.now;
         }
-        // What was read of an object that is known to be damaged by now is not used.
+        // The data of an object that is now known to be damaged is not used.
         let piece = match piece {
             Ok(piece) if !self.missing.contains_key(&object) => piece,
             other => {
@@ -113,7 +114,7 @@ impl Pg {
                 if let Some(backfill) = &mut catching_up.backfill {
                     backfill.work.insert(object.clone());
                 }
-                // It is tried again later, if it is not known to be damaged then.
+                // It is tried again later, unless it is known to be damaged then.
                 catching_up.unreadable.insert(object.clone());
                 if other == Err(Errno::EIO) {
                     self.note_damaged(&object, out);
@@ -164,7 +165,7 @@ impl Pg {
         }
     }
 
-    /// The member has stored a piece: the next one of the object is read.
+    /// Handles a member's report that it stored a piece: the object's next piece is read.
     pub(crate) fn on_push_piece_done(
         &mut self,
         from: OsdId,

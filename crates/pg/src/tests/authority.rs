@@ -1,4 +1,4 @@
-//! A toy map authority: marks OSDs up and down and decides over proposals, by the rules of the real one.
+//! A toy map authority: marks OSDs up and down and decides on proposals, by the rules of the real one.
 
 use nacre_types::ids::{Epoch, Interval, OsdId, PgId};
 use nacre_types::msg::{PgCas, PgCasReply};
@@ -53,7 +53,7 @@ impl Authority {
         });
     }
 
-    /// A process that was marked down without reason comes back as it was.
+    /// Marks a process up again that was marked down without reason.
     pub fn up_again(&mut self, osd: OsdId) {
         self.change(|map| {
             let epoch = map.epoch;
@@ -71,7 +71,7 @@ impl Authority {
         self.map.membership(self.pg)
     }
 
-    /// The store is put back to an old membership: a new generation.
+    /// Restores the store to an old membership: a new generation.
     pub fn restore(&mut self, old: Option<PgMembership>) {
         let pg = self.pg;
         self.change(|map| {
@@ -82,7 +82,7 @@ impl Authority {
         });
     }
 
-    /// The operator accepts that all copies are lost: the PG comes into being again on the up set.
+    /// The operator accepts that all copies are lost: creates the PG again on the up set.
     pub fn recreate(&mut self) {
         let current = self.membership().expect("the PG exists");
         assert!(!current.in_sync.iter().any(|member| self.map.is_member_up(*member)), "it is not lost");
@@ -123,7 +123,7 @@ impl Authority {
         let Some(current) = cas.expected.as_ref().filter(|c| c.interval.is_since(generation)) else {
             let creates = next.interval == Interval::creation(generation);
             let puts_back = next.interval == Interval::restored(generation) && generation > 1;
-            // What was proposed in an earlier generation may come late.
+            // Proposals of an earlier generation may arrive late.
             assert!(creates || puts_back || !next.interval.is_since(generation), "{next:?}");
             return puts_back || creates && next.in_sync.iter().all(|m| map.is_member_up(*m));
         };

@@ -1,4 +1,4 @@
-//! Clients that remember everything: what they were told must stay true.
+//! Clients that remember all answers: these must stay true.
 
 use super::host::Request;
 use super::store::Contents;
@@ -15,11 +15,11 @@ struct Operation {
     request: Request,
     attempt: u32,
     token: u64,
-    /// What was known of the object when it was issued: nothing older may be seen.
+    /// The known length of the object when the operation was issued: no older state may be seen.
     seen_len: usize,
     answer: Option<Bytes>,
     refused: bool,
-    /// The versions that it was ordered under.
+    /// The versions with which it was ordered.
     versions: Vec<Eversion>,
     sent_interval: u64,
 }
@@ -43,7 +43,7 @@ pub struct Clients {
     tokens: BTreeMap<u64, (usize, u64)>,
     next_token: u64,
     next_mark: u32,
-    /// The longest contents that anybody was told of.
+    /// The longest contents in any answer.
     known: BTreeMap<ObjectId, Vec<u8>>,
     known_len: BTreeMap<ObjectId, usize>,
     pub refusals: u32,
@@ -105,7 +105,7 @@ impl Clients {
 
     fn send(&mut self, client: usize, tid: u64, map: &OsdMap, pg: PgId) {
         let Some(membership) = map.membership(pg) else { return };
-        // A late copy says what was true when it was made.
+        // A late copy has the values of the time when it was made.
         let oldest_tid = self.clients[client].oldest().min(tid);
         let operation = self.clients[client].operations.get_mut(&tid).unwrap();
         let token = self.next_token;
@@ -133,7 +133,7 @@ impl Clients {
         queue.push_back((op, operation.request.clone()));
     }
 
-    /// Every unanswered request again, in order of tid.
+    /// Sends every unanswered request again, in order of tid.
     pub fn resend(&mut self, map: &OsdMap, pg: PgId) {
         for client in 0..self.clients.len() {
             let open = self.clients[client].operations.iter().filter(|(_, op)| op.answer.is_none());
@@ -143,7 +143,7 @@ impl Clients {
         }
     }
 
-    /// Another copy of a request, which may be answered by now.
+    /// Sends another copy of a request, which may already be answered.
     pub fn send_again(&mut self, (client, tid): (usize, u64), map: &OsdMap, pg: PgId) {
         self.send(client, tid, map, pg);
     }
@@ -239,7 +239,7 @@ impl Clients {
         self.clients.iter().flat_map(|c| c.operations.values()).filter(|op| op.answer.is_none()).count()
     }
 
-    /// The final contents hold everything acknowledged, once.
+    /// Checks that the final contents hold every acknowledged update once.
     pub fn check(&self, contents: &Contents, lost: &BTreeSet<ObjectId>) {
         let operations = || self.clients.iter().flat_map(|c| c.operations.values());
         for (object, known) in self.known.iter().filter(|(object, _)| !lost.contains(*object)) {
@@ -266,14 +266,14 @@ impl Clients {
         self.check_deletable(contents, lost);
     }
 
-    /// The object is as one of its last updates left it.
+    /// Checks that each object is in the state that one of its last updates left.
     fn check_deletable(&self, contents: &Contents, lost: &BTreeSet<ObjectId>) {
         let operations = || self.clients.iter().flat_map(|c| c.operations.values());
         let objects = operations().filter(|op| is_deletable(&op.object) && !lost.contains(&op.object));
         let objects: BTreeSet<_> = objects.map(|op| op.object.clone()).collect();
         for object in objects {
             let of = || operations().filter(|op| op.object == object);
-            // Every version under which it may have been ordered counts, for one of them took effect.
+            // Every version with which it may have been ordered counts, because one of them took effect.
             let floor = of()
                 .filter(|op| op.answer.as_ref().is_some_and(|a| a != "absent" && a != "there") && !op.refused)
                 .filter_map(|op| op.versions.iter().min().copied())

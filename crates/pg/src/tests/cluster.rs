@@ -1,4 +1,4 @@
-//! Hosts, links between them, a toy map authority and clients; every step is one of the actions that are possible.
+//! Hosts, links between them, a toy map authority and clients; every step is one of the possible actions.
 
 use super::authority::Authority;
 use super::clients::Clients;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A small generator; the seed is the test.
+/// A small random number generator; the seed identifies the test.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -42,7 +42,7 @@ impl Rng {
     }
 }
 
-/// What is under way on a link.
+/// A message in flight on a link.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum Wire {
@@ -50,13 +50,13 @@ pub enum Wire {
         to_nonce: u64,
         msg: PeerMsg,
     },
-    /// The session ended; the sender's process is this one now.
+    /// The session ended; the sender's current process is this one.
     Reset {
         nonce: u64,
     },
 }
 
-/// One thing that can happen next.
+/// One possible next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Deliver(OsdId, OsdId),
@@ -84,12 +84,12 @@ pub struct Cluster {
     known: BTreeMap<(OsdId, OsdId), u64>,
     pub to_mon: BTreeMap<OsdId, VecDeque<PgCas>>,
     pub from_mon: BTreeMap<OsdId, VecDeque<PgCasReply>>,
-    /// Pairs that don't hear each other; the map authority is `None`.
+    /// Pairs that can't communicate; the map authority is `None`.
     pub cut: BTreeSet<(Option<OsdId>, OsdId)>,
     pub removing: BTreeSet<OsdId>,
-    /// Which process ordered in an interval: only where it is one, a version names one update.
+    /// The process that ordered in each interval: a version identifies one update only if there is one process.
     orderers: BTreeMap<Interval, u64>,
-    /// Objects of which no member in sync had a whole copy at some time.
+    /// Objects of which no in-sync member had a whole copy at some time.
     pub lost: BTreeSet<ObjectId>,
     /// Whether failure reports mark OSDs down.
     pub believes_reports: bool,
@@ -114,7 +114,7 @@ pub fn test_settings() -> Settings {
 }
 
 impl Cluster {
-    /// `osds` OSDs, all up, and one PG that CRUSH wants on the first `size` of them.
+    /// Creates a cluster of `osds` OSDs, all up, and one PG that CRUSH wants on the first `size` of them.
     pub fn new(osds: u32, size: u32, min_size: u32, settings: Settings) -> Cluster {
         let pg = PgId::new(PoolId(1), 0);
         let up = (0..size).map(OsdId).collect();
@@ -179,7 +179,7 @@ impl Cluster {
         self.mon.boot(member, nonce);
     }
 
-    /// The process dies; `surviving` of what it had not flushed yet is on the disk all the same.
+    /// Kills the process; `surviving` of its unflushed writes are on the disk nevertheless.
     pub fn kill(&mut self, id: OsdId, surviving: usize) {
         self.note(|| format!("kill {id}, {surviving} writes survive"));
         let mut host = self.hosts.remove(&id).expect("only a living OSD dies");
@@ -198,7 +198,7 @@ impl Cluster {
         self.disks.insert(id, (incarnation, Store::default()));
     }
 
-    /// A session between two hosts is lost with all that is under way.
+    /// Loses a session between two hosts with all messages in flight.
     pub fn reset_session(&mut self, a: OsdId, b: OsdId) {
         self.note(|| format!("session {a} {b} is lost"));
         for (from, to) in [(a, b), (b, a)] {
@@ -365,7 +365,7 @@ impl Cluster {
         running.chain(on_disks).chain(self.mon.membership().cloned()).max_by_key(|m| m.interval)
     }
 
-    /// Notes which objects no member in sync has a whole copy of.
+    /// Records the objects of which no in-sync member has a whole copy.
     pub fn note_losses(&mut self) {
         let Some(membership) = self.mon.membership() else { return };
         let of_disk = |store: &Store| store.copy().map_or_else(Default::default, |copy| copy.missing);
@@ -389,7 +389,7 @@ impl Cluster {
         }
     }
 
-    /// Carries away what a host put out.
+    /// Delivers the output of a host.
     pub fn collect(&mut self, id: OsdId) {
         let Some(host) = self.hosts.get_mut(&id) else { return };
         let nonce = host.nonce;
@@ -450,7 +450,7 @@ impl Cluster {
 
     // Running.
 
-    /// Lets time go on to the next thing that waits for it.
+    /// Advances time to the next time that something waits for.
     pub fn advance_time(&mut self, limit: u64) -> bool {
         let next = self.hosts.values().filter_map(Host::next_wake).min();
         match next {
@@ -462,12 +462,12 @@ impl Cluster {
         }
     }
 
-    /// Runs in a fixed order until `done`; clients send their unanswered requests again from time to time.
+    /// Runs in a fixed order until `done`; clients periodically resend their unanswered requests.
     pub fn run_until(&mut self, what: &str, done: impl Fn(&Cluster) -> bool) {
         assert!(self.run_for(20_000 * MS, &done), "not reached: {what}\n{}", self.describe());
     }
 
-    /// Runs for `span_ns`, or until `done`; whether that came.
+    /// Runs for `span_ns`, or until `done`. Returns whether `done` was reached.
     pub fn run_for(&mut self, span_ns: u64, done: &dyn Fn(&Cluster) -> bool) -> bool {
         let limit = self.now + span_ns;
         let mut resend = self.now + 150 * MS;
@@ -499,12 +499,12 @@ impl Cluster {
         self.actions().contains(&action)
     }
 
-    /// A request, sent but not run for.
+    /// Sends a request without running the cluster.
     pub fn send(&mut self, object: &str, request: super::host::Request) -> (usize, u64) {
         self.clients.issue(0, object, request, &self.mon.map, self.pg)
     }
 
-    /// A request and its answer.
+    /// Sends a request and returns its answer.
     pub fn ask(&mut self, object: &str, request: super::host::Request) -> bytes::Bytes {
         let op = self.send(object, request);
         self.run_until("an answer", |c| c.clients.answer(op).is_some());
@@ -547,7 +547,7 @@ impl Cluster {
         self.mon.membership().map_or_else(BTreeSet::new, |m| m.in_sync.iter().map(|m| m.osd.0).collect())
     }
 
-    /// The members are equal, and hold what was acknowledged.
+    /// Checks that the members are equal, and hold all acknowledged updates.
     pub fn check(&self) {
         let membership = self.mon.membership().expect("the PG exists");
         let first = &self.hosts[&membership.primary];

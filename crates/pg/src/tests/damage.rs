@@ -1,4 +1,4 @@
-//! Objects that can't be read, scene by scene (R10).
+//! Scenarios with objects that can't be read (R10).
 
 use super::cluster::{Cluster, osd, test_settings};
 use super::host::{MS, Request};
@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Three members with some objects.
+/// A cluster of three members with some objects.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new(4, 3, 2, test_settings());
     cluster.run_clean();
@@ -32,7 +32,7 @@ fn damage(cluster: &mut Cluster, object: &str, members: &[u32]) {
     }
 }
 
-/// All is well again, and was without a change of the membership.
+/// Checks that everything is repaired, without a change of the membership.
 fn check_mended(cluster: &mut Cluster, history: usize) {
     cluster.run_clean();
     assert!(cluster.hosts.values().all(|host| host.store.damaged.is_empty()), "something is damaged still");
@@ -42,7 +42,7 @@ fn check_mended(cluster: &mut Cluster, history: usize) {
 
 #[test]
 fn a_member_that_cannot_apply_an_update_gets_the_object() {
-    // The primary fetches it; a replica is sent it.
+    // The primary fetches the object; a replica is sent it.
     for member in [0, 1] {
         let mut c = cluster();
         let history = c.mon.history.len();
@@ -59,7 +59,7 @@ fn a_primary_fetches_what_it_cannot_read_before_it_answers() {
     let history = c.mon.history.len();
     damage(&mut c, "a1", &[0, 1]);
     assert_eq!(c.ask("a1", Request::Read).len(), 4);
-    // osd.1 was asked first, and found that it has none either.
+    // osd.1 was asked first, and found that it lacks the object too.
     check_mended(&mut c, history);
 }
 
@@ -97,7 +97,7 @@ fn what_no_member_has_is_unfound_and_the_rest_goes_on() {
     let stats = c.host(osd(0)).pg.stats(5, 0);
     assert_eq!(stats.unfound, 1);
     assert!(stats.state & pg_state::ACTIVE != 0 && stats.state & pg_state::CLEAN == 0);
-    // It may be removed, and made again.
+    // It may be removed, and created again.
     c.ask("d0", Request::Delete);
     append(&mut c, "d0");
     assert_eq!(c.clients.refusals, refusals + 2);
@@ -132,7 +132,7 @@ fn an_unfound_object_is_found_on_a_member_that_joins() {
     let refusals = c.clients.refusals;
     c.ask("d0", Request::Read);
     assert_eq!(c.clients.refusals, refusals + 1);
-    // The log does not name it: osd.2 has it whole.
+    // The log does not name the object: osd.2 has a whole copy.
     c.boot(osd(2));
     c.run_clean();
     assert_eq!(c.ask("d0", Request::Read).len(), 4);
@@ -236,7 +236,7 @@ fn a_member_that_is_full_lives_and_is_filled_when_there_is_space() {
 #[test]
 fn a_rollback_that_the_store_refuses_is_not_done_without_its_removals() {
     let mut c = cluster();
-    // osd.0 alone makes an object.
+    // Only osd.0 creates an object.
     c.cut(osd(0), osd(1));
     c.cut(osd(0), osd(2));
     let mark = c.clients.mark();

@@ -1,4 +1,4 @@
-//! Scenes of fences: what a record or a lease of an earlier membership must not do.
+//! Scenarios of fences: a record or a lease of an earlier membership must have no effect.
 
 use super::cluster::{Action, Cluster, Wire, osd};
 use super::host::{MS, Request, TERM};
@@ -10,7 +10,7 @@ fn an_acknowledgement_of_an_earlier_record_counts_once_the_next_one_is_durable()
     let mut c = cluster(3, 3, 2);
     write_some(&mut c, 3);
     let old = c.mon.membership().cloned();
-    // osd.1 acknowledges an update under the record of three members, and hears nothing more.
+    // osd.1 acknowledges an update under the record of three members, and receives nothing more.
     c.kill(osd(2), 0);
     let mark = c.clients.mark();
     let op = c.send("a1", Request::Append(mark));
@@ -26,7 +26,7 @@ fn an_acknowledgement_of_an_earlier_record_counts_once_the_next_one_is_durable()
     assert!(!c.run_for(TERM / 2, &|c| c.clients.answer(op).is_some()), "osd.1 does not remember the record");
     c.heal();
     c.run_until("an answer", |c| c.clients.answer(op).is_some());
-    // The primary's disk and the map's newer records are lost. osd.1 alone has the update, and is away a while.
+    // The primary's disk and the map's newer records are lost. Only osd.1 has the update, and is away for a while.
     c.kill(osd(0), 0);
     c.wipe(osd(0));
     c.mon.down(osd(0));
@@ -64,7 +64,7 @@ fn a_lost_question_for_the_record_holds_answers_up_for_a_while_only() {
 fn a_new_store_under_the_old_primarys_id_does_not_end_the_wait_for_its_leases() {
     let mut c = cluster(3, 3, 2);
     write_some(&mut c, 1);
-    // For all that the others know, the process on the old store is cut off and holds their leases.
+    // As far as the others know, the process on the old store is cut off and holds their leases.
     c.kill(osd(0), 0);
     c.mon.down(osd(0));
     let before = c.now;

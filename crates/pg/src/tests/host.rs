@@ -19,14 +19,14 @@ use std::sync::Arc;
 pub const MS: u64 = 1_000_000;
 pub const TERM: u64 = 400 * MS;
 
-/// What a client may ask for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Adds a mark to the object's data, and to its omap.
     Append(u32),
     Read,
     Delete,
-    /// Makes the object, empty, where there is none.
+    /// Creates the object, empty, if it does not exist.
     Ensure,
     /// Fails with an answer of 60 KiB.
     Fail,
@@ -40,7 +40,7 @@ pub struct HostOp {
     pub result: Option<Bytes>,
 }
 
-/// What leaves a host.
+/// The output of a host.
 #[derive(Clone, Debug)]
 pub enum Output {
     Peer(OsdId, PeerMsg),
@@ -58,7 +58,7 @@ pub enum Output {
     Drop {
         token: u64,
     },
-    /// An update was ordered: for the omniscient checks.
+    /// An update was ordered: for the checks with full knowledge.
     Ordered {
         token: u64,
         version: Eversion,
@@ -78,17 +78,17 @@ pub struct Host {
     pub map: Option<Arc<OsdMap>>,
     pub up: Vec<OsdId>,
     pub ops: BTreeMap<u64, HostOp>,
-    /// The slot that it was given: whether that is one for backfills.
+    /// The slot that it holds: whether it is one for backfills.
     pub reserved: Option<bool>,
-    /// Whether it has, or waits for, the slot of a copy that is filled.
+    /// Whether it holds, or waits for, the slot of a copy that is filled.
     pub target: bool,
-    /// It gives no slots for copies that others fill.
+    /// Whether it grants no slots for copies that other OSDs fill.
     pub backfill_full: bool,
     /// Whether it has no space for objects.
     pub full: bool,
     pub output: Vec<Output>,
     now: u64,
-    /// Answers of the store that have not come yet.
+    /// Answers of the store that have not arrived yet.
     pub answers: VecDeque<Event>,
     pub removals: u32,
 }
@@ -247,7 +247,7 @@ impl Host {
                     self.reserved = Some(backfill);
                     self.answers.push_back(Event::Reserved);
                 }
-                // It is more urgent, or less, than before.
+                // The priority has changed.
                 Some(asked) => assert_eq!(asked, backfill, "asked for another slot besides"),
             },
             Command::Release => {
@@ -261,7 +261,7 @@ impl Host {
                 }
             }
             Command::ReleaseTarget => {
-                // One that was asked for in vain is withdrawn.
+                // A request that was not granted is withdrawn.
                 self.target = false;
             }
             Command::Invalidate { .. } => {}
@@ -294,7 +294,7 @@ impl Host {
         }
     }
 
-    /// The collection is gone; the machine is forgotten.
+    /// Forgets the machine after the removal of the collection.
     pub fn forget_pg(&mut self, now: u64) {
         self.store = Store::default();
         self.reserved = None;

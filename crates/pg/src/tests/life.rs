@@ -1,4 +1,4 @@
-//! The life of a PG, scene by scene.
+//! Scenarios of the life of a PG.
 
 mod copying;
 mod lost;
@@ -51,7 +51,7 @@ fn a_pg_whose_creator_is_lost_at_once_comes_into_being_without_it() {
     let mut c = Cluster::new(3, 3, 2, test_settings());
     c.run_until("creation", |c| c.mon.membership().is_some());
     assert!(c.mon.membership().unwrap().interval.is_creation());
-    // Nobody has a copy yet.
+    // No member has a copy yet.
     c.kill(osd(0), 0);
     c.wipe(osd(0));
     c.mon.down(osd(0));
@@ -65,11 +65,11 @@ fn a_pg_whose_creator_is_lost_at_once_comes_into_being_without_it() {
 fn a_creator_ends_the_first_interval_though_a_member_bid_for_the_next_one() {
     let mut c = Cluster::new(2, 2, 1, test_settings());
     c.run_until("creation", |c| c.mon.membership().is_some());
-    // The creator does not hear that the other member has its copy.
+    // The creator does not learn that the other member has its copy.
     c.cut(osd(0), osd(1));
     c.run_for(200 * MS, &|_| false);
     assert!(c.hosts[&osd(1)].pg.has_copy() && c.mon.membership().unwrap().interval.is_creation());
-    // The other member takes it for dead. Its bid is refused: it is down itself when that arrives.
+    // The other member considers it dead. Its proposal is refused, because it is down itself when the proposal arrives.
     c.mon.down(osd(0));
     let (map, up) = (c.mon.map.clone(), c.mon.up.clone());
     c.mon.up_again(osd(0));
@@ -95,7 +95,7 @@ fn a_member_that_lost_its_copy_does_not_begin_another() {
         c.kill(osd(n), 0);
         c.mon.down(osd(n));
     }
-    // The same store, it says, but there is nothing in it.
+    // It claims to be the same store, but it is empty.
     c.disks.get_mut(&osd(0)).unwrap().1 = Default::default();
     c.boot(osd(0));
     let mark = c.clients.mark();
@@ -151,7 +151,7 @@ fn a_restarted_primary_goes_on_without_waiting_for_leases() {
 fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
     let mut c = cluster(4, 4, 2);
     write_some(&mut c, 3);
-    // osd.2 is being filled: one object that it needs is not there yet.
+    // osd.2 is being filled: one object that it needs has not arrived yet.
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
     append(&mut c, "a0");
@@ -160,7 +160,7 @@ fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
         c.hosts[&osd(0)].pg.catching_up().iter().any(|row| (row.osd, row.missing) == (osd(2), 1))
     };
     c.run_until("the last missing object", filling);
-    // osd.3 dies, and the primary goes on in the next interval.
+    // osd.3 dies, and the primary continues in the next interval.
     c.kill(osd(3), 0);
     c.mon.down(osd(3));
     for action in [Action::Map(osd(0)), Action::ToMon(osd(0)), Action::Map(osd(0))] {
@@ -168,7 +168,7 @@ fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
     }
     assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1])));
     assert_eq!(c.hosts[&osd(0)].pg.membership(), c.mon.membership());
-    // Only osd.2 keeps the first write of it; the others lose even the record of the interval.
+    // Only osd.2 keeps the first write of that interval; the others lose even the record of the interval.
     let mark = c.clients.mark();
     c.send("a2", Request::Append(mark));
     c.act(Action::Client(osd(0)));
@@ -184,7 +184,7 @@ fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
     }
     assert!(c.disks[&osd(2)].1.durable.log.contains_key(&version));
     assert!((0..2).all(|n| !c.disks[&osd(n)].1.durable.log.contains_key(&version)));
-    // All are back before anybody was marked down.
+    // All are back before any of them was marked down.
     for n in 0..3 {
         c.boot(osd(n));
     }
@@ -201,7 +201,7 @@ fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
 fn a_dead_primary_is_replaced_and_its_tail_adopted() {
     let mut c = cluster(3, 3, 2);
     write_some(&mut c, 3);
-    // Only osd.2 gets the last write; the primary dies before anybody else has it.
+    // Only osd.2 gets the last write; the primary dies before any other member has it.
     c.cut(osd(0), osd(1));
     let mark = c.clients.mark();
     let op = c.send("a1", Request::Append(mark));
@@ -261,7 +261,7 @@ fn a_member_that_was_away_catches_up_by_log() {
     append(&mut c, "new");
     assert_eq!(c.in_sync(), set(&[0, 1]));
     c.boot(osd(2));
-    // Writes go on while it catches up.
+    // Writes continue while it catches up.
     for _ in 0..4 {
         write_some(&mut c, 4);
     }
@@ -283,7 +283,7 @@ fn a_lost_question_to_a_member_is_repeated_while_clients_write() {
         |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::Query { versions_after: Some(_), .. }, .. });
     c.run_until("the question", |c| c.links.get(&link).is_some_and(|wires| wires.iter().any(is_question)));
     c.links.get_mut(&link).unwrap().retain(|wire| !is_question(wire));
-    // The time between two writes is shorter than the one after which what is unanswered is repeated.
+    // The time between two writes is shorter than the retry interval.
     for _ in 0..40 {
         append(&mut c, "a0");
         c.run_for(c.settings.retry_ns / 3, &|_| false);
@@ -299,7 +299,7 @@ fn divergent_updates_are_rolled_back() {
     append(&mut c, "d1");
     c.ask("d1", Request::Delete);
     append(&mut c, "d2");
-    // The primary alone takes these: nobody else ever sees them.
+    // Only the primary has these: no other member ever sees them.
     c.cut(osd(0), osd(1));
     c.cut(osd(0), osd(2));
     for request in ["a1", "a2", "fresh", "d1"] {
@@ -373,7 +373,7 @@ fn a_wiped_member_is_another_one() {
     write_some(&mut c, 5);
     c.run_clean();
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
-    // The primary's turn.
+    // The same for the primary.
     c.kill(osd(0), 0);
     c.wipe(osd(0));
     c.boot(osd(0));
@@ -382,8 +382,8 @@ fn a_wiped_member_is_another_one() {
     assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1, 2])));
 }
 
-/// A cluster of two whose primary's map shows osd.1 as it was before its disk was replaced. With a record of the interval in which
-/// the PG begins, or of the next one.
+/// A cluster of two whose primary's map shows osd.1 before the replacement of its disk, with a record of the PG's first
+/// interval, or of the next one.
 fn cluster_with_unshown_store(exists: bool) -> Cluster {
     let mut c = Cluster::new(2, 2, 2, test_settings());
     let is_record = |c: &Cluster| c.hosts[&osd(0)].pg.membership().is_some_and(|m| m.interval.is_creation());
@@ -417,7 +417,7 @@ fn what_a_new_store_holds_is_not_acknowledged_for_the_member_before() {
     let mut c = cluster_with_unshown_store(true);
     let mark = c.clients.mark();
     let op = c.send("a0", Request::Append(mark));
-    // Leases that the lost member gave last for a while.
+    // Leases that the lost member granted are valid for a while.
     assert!(!c.run_for(2000 * MS, &|c| c.clients.answer(op).is_some()), "one member in sync has it");
     assert!(!c.hosts[&osd(1)].pg.has_copy());
     c.heal();
@@ -429,7 +429,7 @@ fn what_a_new_store_holds_is_not_acknowledged_for_the_member_before() {
 fn a_new_store_is_not_filled_as_one_that_the_map_still_shows() {
     let mut c = cluster(3, 2, 2);
     write_some(&mut c, 3);
-    // CRUSH wants osd.2 instead of osd.1, and the primary sees no more than that.
+    // CRUSH wants osd.2 instead of osd.1, and the primary learns no more than that.
     c.kill(osd(2), 0);
     c.mon.set_up(&[0, 2]);
     let map = c.mon.map.epoch;
@@ -454,7 +454,7 @@ fn a_resend_is_answered_not_executed() {
     c.run_until("an answer", |c| c.clients.answer(op).is_some());
     c.run_clean();
     assert_eq!(c.ask("a0", Request::Read).len(), 4);
-    // After a change of primary too.
+    // The same after a change of primary.
     c.cut(osd(0), osd(1));
     let op = c.send("a0", Request::Append(mark + 1));
     c.run_for(60 * MS, &|_| false);
@@ -484,7 +484,7 @@ fn a_client_heard_by_another_primary_was_not_silent() {
     c.run_until("handover", |c| c.primary() == osd(1) && c.is_served());
     c.run_for(term, &|_| false);
     append(&mut c, "a0");
-    // The first one is primary again: it has not heard the client for a term.
+    // The first one is primary again: it has had no contact with the client for a term.
     c.mon.set_up(&[0, 1, 2]);
     c.run_until("handover", |c| c.primary() == osd(0));
     assert_eq!(expired_at(&mut c, osd(0)), 0, "while it peers");
@@ -513,7 +513,7 @@ fn a_late_copy_of_a_request_that_changed_nothing_changes_nothing() {
     c.clients.send_again(op, &map, c.pg);
     c.run_for(200 * MS, &|_| false);
     assert!(is_gone(&c), "the removed object is there again");
-    // After a change of primary too.
+    // The same after a change of primary.
     c.kill(osd(0), 0);
     c.mon.down(osd(0));
     c.run_until("a new primary", |c| c.mon.membership().is_some_and(|m| m.primary == osd(1)));
@@ -585,7 +585,7 @@ fn an_unanswered_proposal_is_repeated() {
     c.cut_from_mon(osd(0));
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
-    // The primary learns of it, but its proposals get nowhere.
+    // The primary learns of it, but its proposals are not delivered.
     let (map, up) = (c.mon.map.clone(), c.mon.up.clone());
     let now = c.now;
     c.host(osd(0)).take_map(now, &map, &up);
@@ -607,7 +607,7 @@ fn a_member_that_cannot_bid_for_the_vacant_role_is_passed_over() {
     write_some(&mut c, 2);
     assert_eq!(c.primary(), osd(0));
     c.kill(osd(0), 0);
-    // The map shows osd.1 up all the time.
+    // The map shows osd.1 as up throughout.
     c.cut_from_mon(osd(1));
     c.mon.down(osd(0));
     c.run_until("another primary", |c| c.latest_membership().is_some_and(|m| m.primary == osd(2)));

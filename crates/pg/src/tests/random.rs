@@ -1,11 +1,11 @@
-//! Anything that can happen, in any order: every seed is a history of its own.
+//! Random histories of all possible events; each seed is one history.
 
 use super::cluster::{Action, Cluster, Rng, test_settings};
 use super::host::{Host, MS, Request};
 use crate::settings::Settings;
 use nacre_types::osdmap::Member;
 
-/// What a history may hold.
+/// The parameters of a history.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     osds: u32,
@@ -46,7 +46,7 @@ impl History {
         for _ in 0..10 {
             rng.below(1);
         }
-        // With a generator of its own: all else of a history is the same without it.
+        // A separate generator, so that the rest of the history does not depend on it.
         let damages = (0..10).fold(Rng::new(seed + 0xda_3a9e), |mut rng, _| {
             rng.below(1);
             rng
@@ -93,7 +93,7 @@ impl History {
         }
         let actions = self.cluster.actions();
         match self.rng.pick(&actions) {
-            // Time goes on even while much is under way.
+            // Time also advances while much is in progress.
             Some(action) if !self.rng.chance(5) => self.cluster.act(action),
             _ => {
                 let some = 1 + self.rng.below(30) as u64 * MS;
@@ -215,7 +215,7 @@ impl History {
         }
     }
 
-    /// Data survives while one member of every set that may be in effect does; there is none in a PG's first interval.
+    /// Data survives while one member of every set that may be in effect survives; there is no data in a PG's first interval.
     fn may_wipe(&self, id: nacre_types::OsdId) -> bool {
         let Some(membership) = self.cluster.latest_membership() else { return true };
         let intact = |m: &Member| {
@@ -225,13 +225,13 @@ impl History {
         };
         let others = || membership.in_sync.iter().filter(|m| m.osd != id);
         if membership.interval.is_creation() {
-            // Somebody must be left to begin it.
+            // A member must be left to start it.
             return others().any(|m| self.cluster.hosts.get(&m.osd).is_some_and(|host| host.member == *m));
         }
         others().any(intact)
     }
 
-    /// An object can't be read any more, of which another member in sync has a whole copy.
+    /// Damages an object of which another in-sync member has a whole copy.
     fn damage(&mut self, id: nacre_types::OsdId) {
         let Some(membership) = self.cluster.mon.membership() else { return };
         let stored = self.cluster.hosts[&id].store.durable.objects.keys();
@@ -267,7 +267,7 @@ impl History {
     }
 }
 
-/// Whether the history of this seed held its promises.
+/// Whether the history of this seed passed its checks.
 fn holds(seed: u64) -> bool {
     let mut history = History::new(seed);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| history.run()));

@@ -32,7 +32,7 @@ fn long_answers_do_not_make_the_log_too_long_for_a_message() {
 fn updates_wait_while_entries_that_are_not_committed_are_large() {
     let mut c = cluster(2, 2, 1);
     write_some(&mut c, 1);
-    // The other member is silent, and not marked down.
+    // The other member does not answer, and is not marked down.
     c.cut(osd(0), osd(1));
     let requests = MAX_LOG_BYTES / (60 << 10) * 2;
     let sent: Vec<_> = (0..requests).map(|_| c.send("f", Request::Fail)).collect();

@@ -1,4 +1,4 @@
-//! A toy store: what the OSD sees at once, and what a crash leaves of it.
+//! A toy store: the state that the OSD sees at once, and the state that a crash leaves.
 
 use crate::api::{ObjectPiece, PieceCursor};
 use bytes::Bytes;
@@ -92,7 +92,7 @@ impl Contents {
         }
     }
 
-    /// What [`crate::Command::ReadObject`] asks for; small pieces, so that a few bytes make many of them.
+    /// Executes [`crate::Command::ReadObject`] with small pieces, so that a few bytes make many of them.
     pub fn read(&self, object: &ObjectId, cursor: &PieceCursor, max_bytes: usize) -> Option<ObjectPiece> {
         let found = self.objects.get(object)?;
         let from = cursor.offset as usize;
@@ -153,13 +153,13 @@ impl Store {
         self.unflushed.push_back((id, txn));
     }
 
-    /// What is durable of a copy's records; none where there is no copy.
+    /// The durable records of a copy; `None` if there is no copy.
     pub fn copy(&self) -> Option<crate::copy::Loaded> {
         let meta: Vec<_> = self.durable.meta.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         crate::copy::load(&meta).ok()
     }
 
-    /// Makes the oldest `count` transactions durable; the last one's id.
+    /// Makes the oldest `count` transactions durable. Returns the last one's id.
     pub fn flush(&mut self, count: usize) -> Option<u64> {
         let mut last = None;
         for (id, txn) in self.unflushed.drain(..count.min(self.unflushed.len())) {
@@ -169,7 +169,7 @@ impl Store {
         last
     }
 
-    /// A power cut that `surviving` of the unflushed transactions survive.
+    /// A power failure that `surviving` of the unflushed transactions survive.
     pub fn crash(&mut self, surviving: usize) {
         self.flush(surviving);
         self.unflushed.clear();

@@ -1,8 +1,8 @@
-//! What control knows of the shards, which it asks only while they are not at work.
+//! Control's knowledge of the shards, which it asks only while they are not busy.
 //!
-//! A shard is at work for as long as its store takes over a call. Whoever waited for that would keep this OSD from sending
-//! heartbeats and from following the map, and after the lease term the PGs of all its shards would answer nobody. So control
-//! goes on with what it learned last.
+//! A shard is busy as long as a call to its store takes. Waiting for it would keep this OSD from sending heartbeats and from
+//! following the map, and after the lease term the PGs of all its shards would stop answering. So control continues with its
+//! last knowledge.
 
 use crate::progress::Progress;
 use crate::shard::{Shard, ShardCell};
@@ -12,18 +12,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long control waits for the end of a shard's turn: twice what a turn takes that waits for nothing.
+/// How long control waits for the end of a shard's turn: twice the time of a turn that waits for nothing.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// What was seen of one shard.
+/// The last knowledge of one shard.
 #[derive(Clone, Debug, Default)]
 struct Look {
     neighbours: BTreeSet<OsdId>,
     pgs: usize,
     slow: SlowOps,
-    /// It did not end its turn in time: in this round it is not waited for again.
+    /// Whether it did not end its turn in time: it is not waited for again in this round.
     busy: bool,
-    /// All its statistics were to be sent, and it was at work.
+    /// Whether all its statistics were to be sent while it was busy.
     owes_all: bool,
 }
 
@@ -40,17 +40,17 @@ impl Looks {
         Looks { cells, looks, patience: WAIT }
     }
 
-    /// For how long it waits for the end of a turn, instead of twice what one takes that waits for nothing.
+    /// Sets how long it waits for the end of a turn.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Shards that were at work are waited for again.
+    /// Starts a round, in which busy shards are waited for again.
     pub(super) fn begin_round(&mut self) {
         self.looks.iter_mut().for_each(|look| look.busy = false);
     }
 
-    /// Asks each shard that is not at work.
+    /// Asks each shard that is not busy.
     pub(super) fn ask(&mut self, mut f: impl FnMut(usize, &mut Shard)) {
         self.note(|at, shard, _| f(at, shard));
     }
@@ -62,7 +62,7 @@ impl Looks {
         }
     }
 
-    /// OSDs that share a PG with this one.
+    /// Adds the OSDs that share a PG with this one to `into`.
     pub(super) fn neighbours(&mut self, into: &mut BTreeSet<OsdId>) {
         self.note(|_, shard, look| {
             look.neighbours.clear();
@@ -71,7 +71,7 @@ impl Looks {
         into.extend(self.looks.iter().flat_map(|look| &look.neighbours));
     }
 
-    /// Looks for slow ops. A shard whose turn lasts for `complaint_ns` has at least one, which it can't show.
+    /// Looks for slow ops. A shard whose turn lasts at least `complaint_ns` has at least one, which it can't report.
     pub(super) fn watch(&mut self, now_ns: u64, progress: &Progress, complaint_ns: u64) {
         self.note(|_, shard, look| look.slow = shard.tracker().slow(now_ns));
         for (at, look) in self.looks.iter_mut().enumerate().filter(|(_, look)| look.busy) {
@@ -94,7 +94,8 @@ impl Looks {
         })
     }
 
-    /// Statistics of PGs that changed since they were sent, or of all. A shard at work brings what it owes with a later call.
+    /// Statistics of PGs that changed since they were sent, or of all PGs. A busy shard's statistics are returned by a later
+    /// call.
     pub(super) fn report(&mut self, all: bool) -> Vec<PgStats> {
         let mut pgs = Vec::new();
         self.looks.iter_mut().for_each(|look| look.owes_all |= all);
@@ -105,7 +106,7 @@ impl Looks {
         pgs
     }
 
-    /// PGs on all shards.
+    /// The number of PGs on all shards.
     pub(super) fn pg_count(&self) -> usize {
         self.looks.iter().map(|look| look.pgs).sum()
     }

@@ -1,4 +1,4 @@
-//! Slow ops: complained about in the log and the cluster log, counted for health (SLOW_OPS).
+//! Slow ops: warnings in the log and the cluster log, and the count for health (SLOW_OPS).
 
 use super::Control;
 use crate::tracker::Clocks;
@@ -7,11 +7,11 @@ use nacre_types::msg::LogAppend;
 use nacre_types::stats::SlowOps;
 use std::collections::BTreeMap;
 
-/// Ops complained about per shard and round: a flood says no more than its first lines.
+/// The most ops that are logged per shard and round: more lines of a flood add no information.
 const MAX_COMPLAINTS: usize = 5;
 
 impl Control {
-    /// Complains about slow ops whose time has come, as Ceph words it; returns what is slow.
+    /// Logs slow ops that are due, in Ceph's wording. Returns the slow ops.
     pub(crate) fn watch_slow_ops(&mut self, now_ns: u64) -> SlowOps {
         let complaint_ns = self.shared.config.get().osd.osd_op_complaint_time.as_nanos() as u64;
         self.looks.watch(now_ns, &self.shared.progress, complaint_ns);

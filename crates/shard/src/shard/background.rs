@@ -1,6 +1,6 @@
-//! Work that can be long: reads for recovery, listings for backfill, counting, removal of collections.
+//! Work that can take long: reads for recovery, listings for backfill, counting, removal of collections.
 //!
-//! It is done in pieces of bounded size, one per turn of the shard's task, so that clients' requests come in between.
+//! It is done in pieces of bounded size, one per turn of the shard's task, so that clients' requests are handled in between.
 
 use super::{Shard, Sums};
 use nacre_exec::{ObjectContext, pieces};
@@ -9,7 +9,7 @@ use nacre_pg::{Event, PieceCursor};
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 
-/// One piece of work, or what is left of one.
+/// A piece of work, or the rest of one.
 pub(super) enum Work {
     /// Read part of an object for recovery.
     Read { slot: u32, read: u64, object: ObjectId, cursor: PieceCursor, max_bytes: usize },
@@ -22,7 +22,7 @@ pub(super) enum Work {
 }
 
 impl Shard {
-    /// Does one piece of what waits.
+    /// Does the next piece of work.
     pub(super) fn work(&mut self) {
         match self.background.pop_front() {
             None => {}
@@ -93,7 +93,7 @@ impl Shard {
         }
     }
 
-    /// Removes some objects, or at last the collection; returns whether that is done.
+    /// Removes some objects, or finally the collection. Returns whether the removal is complete.
     fn remove_step(&self, pg: PgId) -> Result<bool, StoreError> {
         let store = &*self.shared.store;
         let Some(txn) = pieces::removal(store, pg)? else { return Ok(true) };

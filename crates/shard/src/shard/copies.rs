@@ -1,13 +1,14 @@
-//! Requests with a copy-from op: its source is read before they are ordered, and what follows on the same object
-//! waits.
+//! Requests with a copy-from op: the source is read before the request is ordered, and later requests on the same object wait.
 //!
-//! How long that takes is up to the source's PG, so the requests in hand are bounded for the whole OSD (`Shared::copies`);
-//! others are sent back. Sources are read only for PGs that execute operations. What was read holds its share of the memory
-//! for reading until the PG has the request, so that copies that can't be carried out do not keep others from being read; then
-//! it holds a share of as much memory again until the request is answered. Requests that find no room there are sent back.
+//! The duration depends on the source's PG, so the number of such requests is bounded for the whole OSD (`Shared::copies`);
+//! others are sent back. Sources are read only for PGs that execute operations. The data that was read holds a share of the
+//! memory for reading until the PG has the request, so that copies that can't be executed do not keep others from being read.
+//! Then it holds a share of a second memory of that size until the request is answered. Requests that find no room there are
+//! sent back.
 //!
-//! The source may be in a cache that has to flush it first, and the flush may come here: flushes have room of their own
-//! (`Shared::flushes`). Nor do reads of sources wait until requests that were sent back come again (`session::is_ordered`).
+//! The source may be in a cache that must flush it first, and the flush may come to this OSD: so flushes have their own room
+//! (`Shared::flushes`). For the same reason, reads of sources do not wait until requests that were sent back arrive again
+//! (`session::is_ordered`).
 
 use super::Shard;
 use super::ops::{Admission, Outcome, Passed, answer, send_back};
@@ -20,7 +21,7 @@ use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use std::collections::BTreeMap;
 
-/// A copy on its way.
+/// A copy in progress.
 struct Copying {
     _share: Permit,
     /// Requests that wait for it, in order.
@@ -39,7 +40,7 @@ impl Copies {
 }
 
 impl Shard {
-    /// Keeps a request that copies, or that waits for a copy of its object; hands back any other.
+    /// Holds a request that copies, or that waits for a copy of its object; returns any other.
     pub(super) fn hold_for_copy(
         &mut self,
         arrival: Arrival,
@@ -47,7 +48,8 @@ impl Shard {
         copies: bool,
     ) -> Option<Arrival> {
         let object = &arrival.request.object;
-        // Copies of a copied object read what it was: two that copy each other would wait for ever.
+        // A copy of an object that is being copied reads the previous contents: otherwise two objects that copy each other
+        // would wait forever.
         let is_copying = self.copies.0.contains_key(object);
         if is_copying && is_copy_read(&arrival.request) || !is_copying && !copies {
             return Some(arrival);
@@ -69,7 +71,7 @@ impl Shard {
         None
     }
 
-    /// The source of a request's copy is read: the request goes on, and so do those that waited for it.
+    /// Handles the source of a request's copy: the request continues, and so do those that waited for it.
     pub(super) fn on_fetched(&mut self, arrival: Arrival, fetched: Fetched) {
         let copying = self.copies.0.remove(&arrival.request.object);
         if let Some(map) = self.map.clone() {
@@ -94,7 +96,7 @@ impl Shard {
         }
     }
 
-    /// The room of a request that `copies`, or waits for a copy of its object.
+    /// The room for a request that copies (`copies`), or that waits for a copy of its object.
     fn copy_room(&self, request: &OsdRequest, copies: bool) -> &CopyRoom {
         if copies && request.is_of_tier() { &self.shared.flushes } else { &self.shared.copies }
     }

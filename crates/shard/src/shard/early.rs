@@ -1,8 +1,8 @@
-//! Requests from maps that this OSD does not have yet.
+//! Requests with an epoch that this OSD does not have yet.
 //!
-//! They are held for a moment, since the map is usually on its way. Clients choose the epoch, so what is held is bounded:
+//! They are held for a short time, because the map usually follows. Clients choose the epoch, so the held requests are bounded:
 //! by a share of the client throttle for the whole OSD, by a smaller one for each connection, and in time. Requests beyond
-//! that are sent back.
+//! these bounds are sent back.
 
 use super::Shard;
 use super::ops::send_back;
@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 
 /// How long a request waits for its map before it is sent back.
 const MAX_WAIT_NS: u64 = 2_000_000_000;
-/// The OSD asks for a newer map at most once in this time because of requests.
+/// The OSD requests a newer map at most once in this time because of client requests.
 const ASK_INTERVAL_NS: u64 = 1_000_000_000;
-/// The part of the OSD's share that one connection may have is one of so many.
+/// One connection may use one part in this many of the OSD's share.
 const CONNECTIONS: usize = 4;
 
 /// The requests of one shard that wait for a map, oldest first.
@@ -31,7 +31,7 @@ struct Held {
     share: Share,
 }
 
-/// A request's part of what its OSD and its connection may have waiting; returned when dropped.
+/// A request's share of the limits of its OSD and its connection; released when dropped.
 struct Share {
     conn: ConnRef,
     _permit: Permit,
@@ -46,17 +46,17 @@ impl Drop for Share {
 }
 
 impl EarlyRequests {
-    /// Number of requests that wait.
+    /// The number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// When the oldest one is sent back.
+    /// When the oldest request is sent back.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.0.front().map(|held| held.until_ns)
     }
 
-    /// Drops requests whose clients are gone: they resend over their next connection.
+    /// Drops requests whose connections have ended: the clients resend over their next connection.
     fn drop_over(&mut self) {
         self.0.retain(|held| !held.arrival.conn.is_over());
     }
@@ -77,7 +77,7 @@ impl Shard {
             return send_back(&arrival.conn, &arrival.request, arrival.request.epoch);
         };
         if self.early.0.is_empty() {
-            // The shard's task has to learn of the new deadline.
+            // The shard's task must learn the new deadline.
             self.inbox.nudge();
         }
         self.early.0.push_back(Held { arrival, until_ns: self.now_ns + MAX_WAIT_NS, share });
@@ -97,8 +97,8 @@ impl Shard {
         }
     }
 
-    /// Asks for the maps after this OSD's own, not for the client's epoch: that may be any number. The control thread asks
-    /// for the first map.
+    /// Requests the maps after this OSD's own, not the client's epoch, which may be any number. The control thread requests the
+    /// first map.
     fn ask_for_map(&self, epoch: Epoch) {
         let next_epoch = self.shared.map.load().as_ref().map(|map| map.epoch.next());
         let Some(next_epoch) = next_epoch.filter(|next| epoch >= *next) else { return };
@@ -122,7 +122,7 @@ impl Shard {
         }
     }
 
-    /// Sends back the requests that have waited long enough.
+    /// Sends back the requests that have reached their time limit.
     pub(super) fn due_early(&mut self) {
         while let Some(held) = self.early.0.pop_front_if(|held| held.until_ns <= self.now_ns) {
             if !held.arrival.conn.is_over() {

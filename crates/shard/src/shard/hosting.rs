@@ -1,4 +1,4 @@
-//! Which PGs a shard hosts: maps, loading from the store, peers' first messages, removal.
+//! The PGs that a shard hosts: maps, loading from the store, peers' first messages, removal.
 
 use super::background::Work;
 use super::sums::Sums;
@@ -51,7 +51,7 @@ impl Shard {
         }
         let overlay_changed = overlay_before != hosted.role.as_ref().map(|role| role.overlay_epoch);
         if overlay_changed && interval == hosted.interval {
-            // Watches are taken up by the pool that clients are sent to now.
+            // The pool to which clients are sent now takes over the watches.
             hosted.generation = self.next_generation;
             self.next_generation += 1;
             self.drop_watches(slot);
@@ -70,7 +70,7 @@ impl Shard {
         self.settle_cache(slot);
     }
 
-    /// Begins to host a PG of which the store has nothing; `None` while its old copy is being removed.
+    /// Starts to host a PG that the store does not have; `None` while its old copy is being removed.
     pub(super) fn host(&mut self, pg: PgId) -> Option<u32> {
         if self.removing.contains_key(&pg) {
             return None;
@@ -80,7 +80,7 @@ impl Shard {
         Some(self.take_in(pg, machine))
     }
 
-    /// Hosts a PG from what the store has of it.
+    /// Loads and hosts a PG that the store has.
     pub fn load(&mut self, pg: PgId) -> Result<(), LoadError> {
         let shared = Arc::clone(&self.shared);
         let meta = shared.store.collection_meta(pg)?;
@@ -136,7 +136,7 @@ impl Shard {
         slot
     }
 
-    /// A peer's message about a PG.
+    /// Handles a peer's message about a PG.
     pub fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
         self.metrics.subop.inc();
         let PgEnvelope { pg, space_bytes, msg } = envelope;
@@ -145,7 +145,7 @@ impl Shard {
         let slot = match self.by_pg.get(&pg) {
             Some(slot) => *slot,
             None => {
-                // Without its pool in the map there is nothing to host; the peer asks again.
+                // Without its pool in the map, the PG can't be hosted; the peer asks again.
                 let known = self
                     .map
                     .as_ref()
@@ -196,7 +196,7 @@ impl Shard {
         self.shared.report.notify_one();
     }
 
-    /// A collection was removed. Hosts its PG again if the map places it here.
+    /// Handles the completed removal of a collection. Hosts its PG again if the map places it here.
     pub(super) fn removed(&mut self, pg: PgId) {
         self.removing.remove(&pg);
         let whoami = self.shared.whoami;

@@ -1,11 +1,11 @@
-//! Transactions that are with the store, and what its reports say of them.
+//! Transactions that are queued in the store, and the handling of its completions.
 
 use std::collections::VecDeque;
 
 /// Bits of a completion's token that hold the machine's persist id; the PG's slot is above.
 const PERSIST_BITS: u32 = 40;
 
-/// The token of a transaction of the PG in `slot`, which has the machine's persist id `id`.
+/// The token of a transaction of the PG in `slot` with the machine's persist id `id`.
 pub(super) fn token_of(slot: u32, id: u64) -> u64 {
     debug_assert!(id < 1 << PERSIST_BITS);
     u64::from(slot) << PERSIST_BITS | id
@@ -21,44 +21,44 @@ fn id_of(token: u64) -> u64 {
     token & ((1 << PERSIST_BITS) - 1)
 }
 
-/// A transaction that the store has not reported, or not all before it.
+/// A transaction that the store has not completed, or that has uncompleted predecessors.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     token: u64,
     queued_ns: u64,
-    /// It is durable, and an earlier one of the PG is not.
+    /// Whether it is durable while an earlier one of the PG is not.
     overtakes: bool,
 }
 
-/// The transactions of a shard that are with the store, in the order in which they were queued.
+/// The transactions of a shard that are in the store, in the order in which they were queued.
 #[derive(Debug, Default)]
 pub(super) struct Inflight {
     queue: VecDeque<Queued>,
-    /// How many of them are durable.
+    /// The number of them that are durable.
     overtaking: usize,
 }
 
-/// What a report of the store means.
+/// The meaning of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completed {
-    /// When the transaction was queued; `None` where the store never had it.
+    /// When the transaction was queued; `None` if it was never in the store.
     pub(super) queued_ns: Option<u64>,
-    /// The persist id of the PG up to which all transactions are durable; `None` where that has not changed.
+    /// The persist id of the PG up to which all transactions are durable; `None` if it has not changed.
     pub(super) up_to: Option<u64>,
 }
 
 impl Inflight {
-    /// A transaction goes to the store.
+    /// Adds a transaction that is queued in the store.
     pub(super) fn push(&mut self, token: u64, queued_ns: u64) {
         self.queue.push_back(Queued { token, queued_ns, overtakes: false });
     }
 
-    /// The store refused the transaction that was pushed last.
+    /// Removes the last transaction, which the store refused.
     pub(super) fn take_back(&mut self) {
         self.queue.pop_back();
     }
 
-    /// Whether the PG in `slot` has a transaction here.
+    /// Whether the PG in `slot` has a transaction in the store.
     pub(super) fn has(&self, slot: u32) -> bool {
         self.of(slot).is_some()
     }
@@ -72,8 +72,9 @@ impl Inflight {
         self.queue.iter().position(|queued| slot_of(queued.token) == slot)
     }
 
-    /// A transaction is durable. A machine takes a persist id for the word that all before it are durable too, so one that
-    /// overtook an earlier one is reported with that; stores complete the transactions of a collection in order, so none does.
+    /// Records that a transaction is durable. For a machine, a durable persist id means that all earlier ones are durable too.
+    /// So one that overtook an earlier one is reported together with that one. Stores complete the transactions of a collection
+    /// in order, so none overtakes.
     pub(super) fn complete(&mut self, token: u64) -> Completed {
         let slot = slot_of(token);
         let never_queued = Completed { queued_ns: None, up_to: Some(id_of(token)) };

@@ -1,4 +1,4 @@
-//! Clients' requests from arrival to answer.
+//! Clients' requests from arrival to reply.
 
 use super::space::{Fit, MemberSpace};
 use super::tier::{Gate, Own, TierState};
@@ -24,46 +24,46 @@ use nacre_types::tier::ProxiedClient;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Space set aside for a write beyond its payload: the object's info and log entry, allocation units.
+/// The space reserved for a write in addition to its payload: the object's info and log entry, allocation units.
 const WRITE_OVERHEAD_BYTES: u64 = 64 << 10;
 
-/// Where the OSD's own requests come from.
+/// The source address of the OSD's own requests.
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What a reply says besides whom it is for; kept with the log for resends.
+/// The contents of a reply without its addressee; kept with the log for resends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) result: i32,
     pub(super) user_version: u64,
-    /// Empty where all are successes without output; their number is the request's.
+    /// Empty if all are successes without output. The number of results is that of the request's ops.
     pub(super) ops: Vec<OpResult>,
 }
 
-/// A request in a PG's hands.
+/// A request that a PG holds.
 pub(super) struct InflightOp {
     pub(super) request: OsdRequest,
-    /// Where the answer goes; `None` for the OSD's own requests.
+    /// The connection for the reply; `None` for the OSD's own requests.
     pub(super) conn: Option<ConnRef>,
     pub(super) permit: Option<Permit>,
-    /// In whose name it is executed.
+    /// The client for which it is executed.
     pub(super) client: ClientId,
     pub(super) slot: u32,
     pub(super) track: OpHandle,
     arrived_ns: u64,
     pub(super) writes: bool,
-    /// Bytes counted as on their way to the members, and who these are.
+    /// The bytes that are counted as in flight to the members, and these members.
     charged: Option<(u64, Vec<OsdId>)>,
     pub(super) effects: Vec<Effect>,
     copy: Option<HeldCopy>,
     pub(super) outcome: Option<Outcome>,
-    /// What a cache tier knows of it.
+    /// The state of the request in a cache tier.
     pub(super) tier: TierState,
     /// The version of its change.
     wrote: Option<Eversion>,
 }
 
 impl Outcome {
-    /// What was kept of a reply.
+    /// Decodes a recorded outcome.
     pub(super) fn recorded(reqid: &ReqId, result: &Bytes) -> Outcome {
         postcard::from_bytes(result).unwrap_or_else(|error| {
             tracing::error!(%reqid, %error, "a recorded reply is corrupt");
@@ -73,7 +73,7 @@ impl Outcome {
 }
 
 impl InflightOp {
-    /// A request that is not executed yet.
+    /// Creates a request that is not executed yet.
     pub(super) fn new(
         request: OsdRequest,
         conn: Option<ConnRef>,
@@ -103,12 +103,12 @@ impl InflightOp {
 }
 
 impl InflightOp {
-    /// Gives back the room of the copy that it came with: it is not executed here, or was.
+    /// Releases the room of the request's copy: it is not executed here, or has been.
     pub(super) fn drop_copy(&mut self) {
         self.copy = None;
     }
 
-    /// The copy that its object becomes.
+    /// The copy that replaces its object.
     fn copied(&self) -> Option<&HeldCopy> {
         match &self.tier.own {
             Some(Own::Promote { copy, .. }) => Some(copy),
@@ -117,7 +117,7 @@ impl InflightOp {
     }
 }
 
-/// Requests in PGs' hands, by token.
+/// The requests that PGs hold, by token.
 #[derive(Default)]
 pub(super) struct Ops {
     slots: Vec<(u32, Option<Box<InflightOp>>)>,
@@ -149,13 +149,13 @@ impl Ops {
         let at = self.at(token)?;
         let (serial, slot) = &mut self.slots[at];
         let op = slot.take()?;
-        // Another request in the same place gets another token.
+        // Another request in the same slot gets a different token.
         *serial = serial.wrapping_add(1);
         self.free.push(at as u32);
         Some(op)
     }
 
-    /// Number of requests.
+    /// The number of requests.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -171,7 +171,7 @@ impl Ops {
 }
 
 impl Shard {
-    /// A client's request came in.
+    /// Handles a client's request.
     pub fn on_request(&mut self, arrival: Arrival) {
         let Some(map) = self.map.clone() else {
             self.hold_for_map(arrival);
@@ -209,7 +209,7 @@ impl Shard {
                 if map.pools.contains_key(&request.pg.pool) {
                     send_back(conn, request, map.epoch);
                 } else {
-                    // There is no PG whose operations would have an order.
+                    // Without a PG, the request's operations have no order.
                     backoff(conn, request, map.epoch);
                 }
             }
@@ -237,7 +237,7 @@ impl Shard {
         let copies = special.is_some_and(|op| matches!(op.op, Op::CopyFrom { .. }));
         let listing = special.is_some() && !copies;
         if !listing && pool.pg_of(&request.object) != request.pg {
-            // An older map may have put it there; in the map that both have it is misdirected.
+            // An older map may have placed it there. With the current map, it is misdirected.
             return if request.epoch < pool.last_change {
                 Admission::Backoff
             } else {
@@ -250,7 +250,7 @@ impl Shard {
         }
         let writes = exec::may_write(request);
         let ip = conn.peer_addr().ip();
-        // Who may use a pool may use the cache that serves it.
+        // A client with access to a pool has access to the cache that serves it.
         let base = pool.tiering.tier_of.and_then(|base| map.pools.get(&base));
         let is_allowed = |pool| access::is_allowed(&session.caps, map, pool, request, &limits, ip);
         if !is_allowed(pool) && !base.is_some_and(|base| is_allowed(base)) {
@@ -277,7 +277,7 @@ impl Shard {
         }
     }
 
-    /// Hands an admitted request to its PG, with the source of its copy-from op if it has one.
+    /// Passes an admitted request to its PG, with the source of its copy-from op if it has one.
     pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, copy: Option<HeldCopy>) {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
@@ -307,12 +307,12 @@ impl Shard {
         self.feed_new(slot, op, in_hand);
     }
 
-    /// Hands a request to its PG.
+    /// Passes a request to its PG.
     pub(super) fn feed_new(&mut self, slot: u32, mut op: ClientOp, in_hand: InflightOp) {
         op.token = self.ops.insert(Box::new(in_hand));
         let token = op.token;
         self.feed(slot, Event::Client(op));
-        // Executed at once, or held back by its PG.
+        // It was executed at once, or its PG delays it.
         if let Some(op) = self.ops.get_mut(token)
             && op.outcome.is_none()
         {
@@ -322,7 +322,7 @@ impl Shard {
         }
     }
 
-    /// What an operation is executed on: its object's state. Else what is said to the machine at once.
+    /// The state of the object on which an operation is executed. Otherwise the immediate answer to the machine.
     fn context_for(&mut self, slot: u32, token: u64) -> Result<ObjectContext, Executed> {
         let shared = std::sync::Arc::clone(&self.shared);
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return Err(Executed::Read) };
@@ -353,7 +353,7 @@ impl Shard {
                 self.contexts.put(&request.object, hosted.generation, context.clone());
                 Ok(context)
             }
-            // A PG that was never written to has no collection yet.
+            // A PG that was never written has no collection yet.
             Err(StoreError::NoCollection(_)) => Ok(ObjectContext::default()),
             Err(error) => {
                 tracing::error!(object = %request.object, %error, "can't read an object's state");
@@ -365,7 +365,7 @@ impl Shard {
         }
     }
 
-    /// Runs a request against the store.
+    /// Executes a request against the store.
     pub(super) fn execute(&mut self, slot: u32, token: u64, version: Eversion) -> Executed {
         let shared = std::sync::Arc::clone(&self.shared);
         let has_role = self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some());
@@ -445,7 +445,7 @@ impl Shard {
             None => exec::execute(&env, request, &context),
         };
         if executed.damaged {
-            // It is executed again once the object is whole.
+            // It is executed again once the object is complete.
             return damaged(hosted, op, &*shared.store);
         }
         if let Some(copy) = &mut op.copy {
@@ -463,7 +463,7 @@ impl Shard {
             ops: if trivial { Vec::new() } else { executed.ops },
         };
         let Some(change) = executed.change else {
-            // For want of space too: a late copy of the request must not take effect after its client was told that it
+            // This includes a lack of space: a late copy of the request must not take effect after its client was told that it
             // failed, or that it succeeded.
             let failed = outcome.result < 0;
             let recorded = op.writes && (failed || exec::may_change(request));
@@ -481,7 +481,7 @@ impl Shard {
         }
         if self.space.is_scarce() {
             let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
-            // Methods of object classes may write more than they are given.
+            // Methods of object classes may write more than their input.
             let bytes = payload.max(change.written_bytes);
             self.space.begin(members.iter().copied(), bytes);
             op.charged = Some((bytes, members));
@@ -502,7 +502,7 @@ impl Shard {
         }
     }
 
-    /// Takes a request out of its PG's hands.
+    /// Removes a request from those that its PG holds.
     pub(super) fn take_op(&mut self, token: u64) -> Option<Box<InflightOp>> {
         let mut op = self.ops.remove(token)?;
         if let Some((bytes, members)) = op.charged.take() {
@@ -511,7 +511,7 @@ impl Shard {
         Some(op)
     }
 
-    /// Answers with what execution brought.
+    /// Sends the outcome of the execution.
     pub(super) fn reply(&mut self, slot: u32, token: u64) {
         let Some(mut op) = self.take_op(token) else {
             tracing::error!(token, "answer to an unknown request");
@@ -571,14 +571,14 @@ impl Shard {
         self.finish(&op, Outcome { result: errno.negated(), ..Outcome::default() });
     }
 
-    /// The PG in a slot, and the interval that its machine is in.
+    /// The PG in a slot, and its machine's interval.
     fn place_of(&self, slot: u32) -> Option<(PgId, Interval)> {
         let hosted = self.slots[slot as usize].as_ref()?;
         Some((hosted.pg, hosted.machine.interval()))
     }
 
     fn observe_answer(&self, op: &InflightOp, wrote: Option<Eversion>, result: i32) {
-        // A copy may fail since its source can't be read.
+        // A copy may fail because its source can't be read.
         let copies = |op: &OsdOp| matches!(op.op, Op::CopyFrom { .. });
         let lacks_source = result == Errno::EIO.negated() && op.request.ops.iter().any(copies);
         if op.conn.is_some()
@@ -590,7 +590,7 @@ impl Shard {
         }
     }
 
-    /// A machine named a request that it does not have.
+    /// Reports a token of a machine for which there is no request.
     fn observe_unknown(&self, slot: u32, token: u64) {
         let pg = self.place_of(slot).map(|(pg, _)| pg);
         self.shared.world.observe(Observation::UnknownRequest { pg, token });
@@ -614,7 +614,7 @@ impl Shard {
         }
     }
 
-    /// Forgets a request whose resend has taken its place.
+    /// Forgets a request that a resend has replaced.
     pub(super) fn forget(&mut self, slot: u32, token: u64) {
         match self.take_op(token) {
             Some(op) => {
@@ -624,7 +624,7 @@ impl Shard {
         }
     }
 
-    /// Sends back all requests in the hands of a PG that is hosted no more.
+    /// Sends back all requests that a PG holds that is no longer hosted.
     pub(super) fn fail_requests_of(&mut self, slot: u32) {
         for token in self.ops.tokens_of(slot) {
             self.drop_request(slot, token, DropReason::StaleInterval);
@@ -657,7 +657,7 @@ impl Shard {
     }
 }
 
-/// The change that the OSD makes on a tier's account instead of executing the request's ops.
+/// The change for a tier that the OSD makes instead of executing the request's ops.
 fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
     use exec::tier::Change;
     Some(match &op.tier.own {
@@ -673,7 +673,7 @@ fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
     })
 }
 
-/// What is told of a request whose object can't be read: it may still be removed.
+/// The outcome of a request whose object can't be read; the object may still be removed.
 fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) -> Executed {
     let object = &op.request.object;
     if !exec::only_removes(&op.request) {
@@ -693,8 +693,8 @@ fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) ->
     Executed::Damaged { removal }
 }
 
-/// The store failed a request before it was executed. Its client is told, so a late copy of it must not take effect when the
-/// store works again: a write leaves a record (rule R6).
+/// The outcome of a request that the store failed before it was executed. Its client is told, so a late copy of it must not
+/// take effect when the store works again: a write leaves a record (rule R6).
 fn failed(op: &mut InflightOp, errno: Errno) -> Executed {
     let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
     let result = op.writes.then(|| record(&outcome));
@@ -702,7 +702,7 @@ fn failed(op: &mut InflightOp, errno: Errno) -> Executed {
     result.map_or(Executed::Read, |result| Executed::Failed { result })
 }
 
-/// What is kept of the outcome of a request that changed nothing.
+/// The recorded outcome of a request that changed nothing.
 fn record(outcome: &Outcome) -> Bytes {
     match encode(outcome) {
         short if short.len() <= MAX_DUP_RESULT_BYTES => short.into(),
@@ -715,8 +715,8 @@ fn encode(outcome: &Outcome) -> Vec<u8> {
         .expect("invariant: outcomes hold no unsized sequences")
 }
 
-/// What a resend is told where the outcome of a request that changed nothing is too long to be kept: of a failure the
-/// codes alone, else that the outputs can't be had again.
+/// The outcome for resends if the outcome of a request that changed nothing is too long to be kept: only the codes of a
+/// failure, otherwise an error because the outputs are lost.
 fn without_outputs(outcome: &Outcome) -> Outcome {
     if outcome.result >= 0 {
         return Outcome { result: Errno::EOVERFLOW.negated(), ops: Vec::new(), ..*outcome };
@@ -725,7 +725,7 @@ fn without_outputs(outcome: &Outcome) -> Outcome {
     Outcome { ops: codes.collect(), ..*outcome }
 }
 
-/// What is known of a request that may go on.
+/// The properties of an admitted request.
 #[derive(Clone, Copy)]
 pub(super) struct Passed {
     pub(super) slot: u32,
@@ -734,7 +734,7 @@ pub(super) struct Passed {
 }
 
 pub(super) enum Admission {
-    /// It may go on; `copies` tells whether another object has to be read first.
+    /// It is admitted; `copies` means that another object must be read first.
     Pass {
         passed: Passed,
         copies: bool,
@@ -798,7 +798,7 @@ pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     tell(conn, &request.reqid, &message);
 }
 
-/// As [`backoff`]; what the client sent after it to the PG must not overtake it.
+/// Like [`backoff`]; the client's later requests to the PG must not overtake it.
 pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     let session = conn.context::<Session>().filter(|_| is_ordered(request));
     if session.is_some_and(|session| !session.note_sent_back(request)) {
@@ -808,8 +808,8 @@ pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     backoff(conn, request, epoch);
 }
 
-/// A client that is gone asks again on its next connection. One that does not read what it is sent has to ask again too:
-/// it would wait for ever for a message that was lost while its connection lived.
+/// Sends a message to a client. A client whose connection has ended resends on its next connection. A client that does not read
+/// its messages must resend too: otherwise it would wait forever for a message that was lost while its connection lived.
 fn tell<M: Message>(conn: &ConnRef, reqid: &ReqId, message: &M) {
     if let Err(error) = conn.send(message) {
         tracing::debug!(%reqid, message = M::NAME, %error, "a client can't be told");

@@ -1,13 +1,13 @@
-//! What the stores of other members may still take, as their messages say (rule R8).
+//! The space that the stores of other members have left, according to their messages (rule R8).
 //!
-//! A member that can't apply what was ordered must stop, so writes are held back or refused before they are ordered.
-//! What one OSD says of itself is only as new as its last message, and other primaries write to it too; the space between
-//! the full ratio and the device's end makes up for that.
+//! A member that can't apply an ordered update must stop, so writes are delayed or refused before they are ordered. An OSD's
+//! report is only as recent as its last message, and other primaries write to it too; the space between the full ratio and the
+//! end of the device compensates for that.
 
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::OsdId;
 
-/// Above this a member is not watched closely: nothing in flight can fill it.
+/// A member with more space is not watched: nothing in flight can fill it.
 const PLENTY_BYTES: u64 = 4 << 30;
 
 /// Whether a write fits all members.
@@ -15,7 +15,7 @@ const PLENTY_BYTES: u64 = 4 << 30;
 pub(super) enum Fit {
     /// It does.
     Yes,
-    /// It would, but for what is on its way: to be tried again.
+    /// It would fit without the writes in flight: to be tried again.
     Later,
     /// A member is too full for it.
     No,
@@ -24,7 +24,7 @@ pub(super) enum Fit {
 #[derive(Clone, Copy, Debug, Default)]
 struct Member {
     left_bytes: u64,
-    /// Written to it and not answered yet.
+    /// The bytes that were written to it and not answered yet.
     in_flight_bytes: u64,
 }
 
@@ -32,12 +32,12 @@ struct Member {
 #[derive(Debug, Default)]
 pub(super) struct MemberSpace {
     members: IdMap<OsdId, Member>,
-    /// Members that are not above [`PLENTY_BYTES`]; while there are none, nothing is looked at.
+    /// The number of members with less than [`PLENTY_BYTES`]; while there are none, nothing is checked.
     scarce: usize,
 }
 
 impl MemberSpace {
-    /// A member's message said how much its store may still take.
+    /// Records the space that a member's message reports.
     pub(super) fn heard(&mut self, osd: OsdId, left_bytes: u64) {
         if self.scarce == 0 && left_bytes >= PLENTY_BYTES {
             return;
@@ -48,7 +48,7 @@ impl MemberSpace {
         member.left_bytes = left_bytes;
     }
 
-    /// What a member's store may still take, where that is little.
+    /// The space that a member's store has left, if it is scarce.
     pub(super) fn left(&self, osd: OsdId) -> Option<u64> {
         self.members.get(&osd).map(|member| member.left_bytes)
     }
@@ -59,12 +59,12 @@ impl MemberSpace {
         self.scarce = self.members.values().filter(|member| member.left_bytes < PLENTY_BYTES).count();
     }
 
-    /// Whether any member has to be watched.
+    /// Whether any member must be watched.
     pub(super) fn is_scarce(&self) -> bool {
         self.scarce > 0
     }
 
-    /// Whether a member's store takes nothing more, as far as is known.
+    /// Whether a member's store accepts nothing more, as far as is known.
     pub(super) fn is_full(&self, osd: OsdId) -> bool {
         self.scarce > 0 && self.members.get(&osd).is_some_and(|member| member.left_bytes == 0)
     }
@@ -84,7 +84,7 @@ impl MemberSpace {
         fit
     }
 
-    /// `bytes` are on their way to `members`.
+    /// Records that `bytes` are in flight to `members`.
     pub(super) fn begin(&mut self, members: impl Iterator<Item = OsdId>, bytes: u64) {
         for osd in members {
             if let Some(member) = self.members.get_mut(&osd) {
@@ -93,7 +93,7 @@ impl MemberSpace {
         }
     }
 
-    /// They have arrived, or never will.
+    /// Records that `bytes` to `members` have arrived, or never will.
     pub(super) fn end(&mut self, members: impl Iterator<Item = OsdId>, bytes: u64) {
         for osd in members {
             if let Some(member) = self.members.get_mut(&osd) {

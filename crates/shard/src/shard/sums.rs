@@ -1,7 +1,7 @@
 //! Sums over a PG's objects, as its primary reports them.
 //!
-//! They are not persisted: when a PG becomes active here, the objects are counted in the background in object order,
-//! and what changes behind the counting's position is added as it happens; what changes ahead of it is counted later.
+//! They are not persisted. When a PG becomes active here, the objects are counted in the background in object order. Changes
+//! behind the position of the count are added immediately; changes ahead of it are counted later.
 
 use nacre_exec::SumsDelta;
 use nacre_types::object::ObjectId;
@@ -11,35 +11,35 @@ use nacre_types::stats::ObjectSums;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     counted: ObjectSums,
-    /// Where counting goes on; `None` before it begins.
+    /// The position at which counting continues; `None` before it starts.
     position: Option<ObjectId>,
     complete: bool,
 }
 
 impl Sums {
-    /// What is known so far.
+    /// The sums so far.
     pub(super) fn current(&self) -> ObjectSums {
         self.counted
     }
 
-    /// Whether everything has been counted.
+    /// Whether all objects have been counted.
     pub(super) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Where to go on counting.
+    /// The position at which counting continues.
     pub(super) fn position(&self) -> Option<&ObjectId> {
         self.position.as_ref()
     }
 
-    /// The objects up to `position` (`None`: all) have been counted, and sum up to `delta`.
+    /// Records that the objects up to `position` (`None`: all) have been counted, with the sums `delta`.
     pub(super) fn counted(&mut self, delta: &SumsDelta, position: Option<ObjectId>) {
         self.add(delta);
         self.complete = position.is_none();
         self.position = position;
     }
 
-    /// An object changed.
+    /// Records the change of an object.
     pub(super) fn changed(&mut self, object: &ObjectId, delta: &SumsDelta) {
         let behind = self.complete || self.position.as_ref().is_some_and(|position| object < position);
         if behind {

@@ -1,4 +1,4 @@
-//! A shard without threads and sockets: the primary of one PG, whose other member is played by the test.
+//! A shard without threads and sockets: the primary of one PG. The test plays the other member.
 
 mod bounds;
 mod busy;
@@ -39,7 +39,7 @@ const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 const OTHER: OsdId = OsdId(1);
 const CLIENT: ClientId = ClientId(4);
 const SECOND: u64 = 1_000_000_000;
-/// How long a lease lasts: osd_heartbeat_grace times osd_pool_default_read_lease_ratio.
+/// The lease term: osd_heartbeat_grace times osd_pool_default_read_lease_ratio.
 const TERM_MS: u64 = 300;
 
 /// The shard of osd.0.
@@ -52,7 +52,7 @@ struct Bench {
     asked: Asked,
 }
 
-/// What other pools were asked, with tickets.
+/// The requests to other pools, with tickets.
 type Asked = Arc<Mutex<Vec<(u64, OsdRequest)>>>;
 
 impl Bench {
@@ -65,13 +65,13 @@ impl Bench {
         self.cell.enter(|_| ()).unwrap();
     }
 
-    /// What other pools were asked since the last call, with tickets.
+    /// The requests to other pools since the last call, with tickets.
     fn asked(&self) -> Vec<(u64, OsdRequest)> {
         self.cell.enter(|_| ()).unwrap();
         std::mem::take(&mut *self.asked.lock())
     }
 
-    /// The PG is active; no lease is held.
+    /// Creates the bench with an active PG, without leases.
     fn new() -> Bench {
         Bench::with(&[])
     }
@@ -105,7 +105,7 @@ impl Bench {
         }
         let cell = ShardCell::new(&shared, 0);
         let mut bench = Bench { _directory: directory, store, shared, cell, map, asked };
-        // Members begin their copies in the first interval, and order updates in the second one.
+        // Members create their copies in the first interval, and order updates in the second one.
         let first =
             PgMembership { interval: Interval::creation(1), primary: me.osd, in_sync: vec![me, other] };
         let second = PgMembership { interval: first.interval.next(), ..first.clone() };
@@ -125,11 +125,11 @@ impl Bench {
         self.cell.enter(|shard| shard.on_map(map, up, Arc::from([]))).unwrap();
     }
 
-    /// The other member tells that it has the PG.
+    /// The other member answers that it has the PG.
     fn peer(&mut self) {
         let interval = self.map.interval(PG);
         let info = MemberInfo { exists: true, complete: true, boot_nonce: 9, ..MemberInfo::default() };
-        // Of the questions only the latest counts; which number it has is the machine's business.
+        // Only the latest query counts; its number is internal to the machine.
         for round in 1..10 {
             let msg = PeerMsg::Info { interval, round, info: info.clone(), versions: None };
             let envelope = PgEnvelope { pg: PG, space_bytes: u64::MAX, msg };
@@ -137,7 +137,7 @@ impl Bench {
         }
     }
 
-    /// The other member has stored all updates.
+    /// The other member acknowledges all updates.
     fn acknowledge(&self) {
         let interval = self.map.interval(PG);
         self.cell.enter(|_| ()).unwrap();
@@ -146,13 +146,13 @@ impl Bench {
         self.cell.enter(|shard| shard.on_peer(OTHER, envelope)).unwrap();
     }
 
-    /// The other member grants a lease that was asked for just now.
+    /// The other member grants a lease that was requested just now.
     fn gain_lease(&self) {
         self.shared.heartbeats.lock().hold_lease(OTHER, self.shared.world.boot_ns());
         self.shared.post_all(|| ShardMessage::Leases);
     }
 
-    /// A client reads an object that was not asked for before. Returns whether it has its answer at the end of that turn.
+    /// A client reads an object for the first time. Returns whether it has its answer at the end of that turn.
     fn read(&self, tid: u64) -> bool {
         let request = self.request(tid, Op::Read { offset: 0, len: 0 });
         let reqid = request.reqid;
@@ -179,7 +179,7 @@ impl Bench {
         self.unanswered() == 0
     }
 
-    /// A request of its own for an object of its own.
+    /// A request of its own for a separate object.
     fn request(&self, tid: u64, op: Op) -> OsdRequest {
         OsdRequest {
             reqid: ReqId { client: CLIENT, tid },
@@ -215,7 +215,7 @@ impl Drop for Bench {
     }
 }
 
-/// The machine's clocks; no peers, no map authority. Other pools are played by the test.
+/// The machine's clocks, without peers and map authority. The test plays other pools.
 struct Alone {
     asked: Asked,
 }
@@ -262,7 +262,7 @@ impl World for Alone {
     }
 }
 
-/// A client's connection, whose other end says nothing of itself.
+/// A client's connection whose other end reports nothing itself.
 struct Silent {
     session: Session,
     heard: Arc<Mutex<Heard>>,
@@ -270,7 +270,7 @@ struct Silent {
     over: AtomicBool,
 }
 
-/// What a client was sent.
+/// The messages that a client was sent.
 #[derive(Default)]
 struct Heard {
     /// Results by request.
@@ -294,7 +294,7 @@ impl Heard {
         }
     }
 
-    /// The result of a request that was answered once.
+    /// The result of a request, which must have been answered at most once.
     fn result(&self, tid: u64) -> Option<i32> {
         let mut of = self.results.iter().filter(|(of, _)| *of == tid);
         let result = of.next().map(|(_, result)| *result);
@@ -337,7 +337,7 @@ impl Connection for Silent {
     }
 }
 
-/// A peer's connection that takes no message of any length.
+/// A peer's connection that refuses every message as too long.
 struct Narrow;
 
 impl Connection for Narrow {
@@ -364,12 +364,12 @@ impl Connection for Narrow {
     }
 }
 
-/// The client connects.
+/// Connects the client.
 fn connect() -> ConnRef {
     connect_and_hear().0
 }
 
-/// The client connects, and notes what it is sent.
+/// Connects the client, and records the messages that it is sent.
 fn connect_and_hear() -> (ConnRef, Arc<Mutex<Heard>>) {
     connect_as(EntityName::client("admin"))
 }
@@ -441,7 +441,7 @@ fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
         send(conn, 2 * CAP);
     }
     assert_eq!((early(), free()), (16, CAP - 16), "the part of the OSD");
-    // What clients that are gone have sent makes room.
+    // Requests whose connections have ended make room.
     conns[..3].iter().for_each(ConnRef::abort);
     send(&conns[5], 3);
     assert_eq!(early(), 7);
@@ -479,12 +479,12 @@ fn who_gives_up_a_request_that_was_sent_back_goes_on_with_later_ones() {
     let session = conn.context::<Session>().unwrap();
     let request = |tid, attempt| {
         let request = bench.request(tid, Op::Read { offset: 0, len: 0 });
-        // Another PG's request holds this back.
+        // Another PG's request keeps this one low.
         OsdRequest { oldest_tid: 1, attempt, ..request }
     };
     assert!(session.note_sent_back(&request(5, 0)));
     assert!(session.overtakes(&request(6, 0)) && session.overtakes(&request(7, 0)));
-    // The client resends in order: were it still there, the earlier one would have come first.
+    // The client resends in order: if the earlier request still existed, it would have arrived first.
     assert!(!session.overtakes(&request(7, 1)) && !session.overtakes(&request(8, 0)));
     assert!(session.note_sent_back(&request(9, 0)));
     assert!(session.overtakes(&request(10, 0)) && !session.overtakes(&request(9, 1)));
@@ -505,7 +505,7 @@ fn a_client_that_takes_no_backoffs_loses_its_connection() {
 }
 
 impl Bench {
-    /// A client watches an object of its own; without a sign of life the watch lapses after 30 s. Returns the time.
+    /// A client watches an object of its own; without a ping, the watch lapses after 30 s. Returns the time.
     fn watch(&self, tid: u64, conn: &ConnRef) -> u64 {
         let object = self.request(tid, Op::Stat).object;
         self.cell.with(|shard| {
@@ -515,7 +515,7 @@ impl Bench {
         })
     }
 
-    /// At `now_ns` the watches lapse of which nothing was heard. Returns how many are being removed because of that.
+    /// Makes the watches without pings lapse at `now_ns`. Returns how many are being removed for this reason.
     fn lapsed_at(&self, now_ns: u64, answers: bool) -> usize {
         self.cell.with(|shard| {
             shard.now_ns = now_ns;
@@ -553,7 +553,7 @@ fn a_ping_that_comes_during_a_long_turn_counts_from_then() {
     let request = bench.request(1, Op::WatchPing { cookie: 7 });
     let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
     bench.cell.enter(|shard| {
-        // The turn has waited for the store since.
+        // The turn has waited for the store since then.
         shard.now_ns = start_ns.saturating_sub(20 * SECOND);
         bench.shared.inboxes[0].post(ShardMessage::Client(Box::new(arrival)));
     });
@@ -588,12 +588,12 @@ fn a_watch_whose_removal_failed_lapses_again() {
 #[test]
 fn requests_that_waited_do_not_nest() {
     const REQUESTS: u64 = 4000;
-    // A small stack shows what a large one hides until there are more requests.
+    // A small stack reveals nesting that a large one would hide until there are more requests.
     let small = std::thread::Builder::new().stack_size(512 << 10);
     let run = || {
         let mut bench = Bench::with(&[("osd_client_message_cap", "40000")]);
         let membership = bench.map.membership(PG).unwrap().clone();
-        // With a higher min_size the PG does not serve for a while.
+        // With a higher min_size, the PG does not serve for a while.
         let pool = bench.map.pools[&PG.pool].clone();
         let strict = Pool::replicated("p", 3, 3, 0, 1, Epoch(1));
         bench.map.pools.insert(PG.pool, Arc::new(strict));
@@ -671,7 +671,7 @@ fn a_shard_whose_store_refuses_a_change_says_nothing_more() {
     bench.store.refuse_once();
     bench.arrive(bench.request(1, Op::Create { exclusive: false }), &conn, None);
     assert!(matches!(*bench.shared.state.borrow(), RunState::Failed(_)));
-    // Whatever comes now, the machine takes that change for stored: it must not get a turn.
+    // The machine assumes that the change was stored: it must not get another turn.
     assert!(bench.cell.enter(|_| ()).is_none());
     assert_eq!(bench.unanswered(), 1);
     conn.abort();
@@ -683,7 +683,7 @@ fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
     let conn = connect();
     let membership = bench.map.membership(PG).unwrap().clone();
     let pool = bench.map.pools[&PG.pool].clone();
-    // With a higher min_size the PG does not serve: it keeps an eighth of what clients may have in hand.
+    // With a higher min_size, the PG does not serve: it holds an eighth of what clients may have in flight.
     bench.map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 3, 3, 0, 1, Epoch(1))));
     bench.enter_interval(membership.clone());
     let sent: Vec<OsdRequest> = (1..=12)
@@ -695,13 +695,13 @@ fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
     bench.map.pools.insert(PG.pool, pool);
     bench.enter_interval(membership);
     assert_eq!(bench.unanswered(), 8, "they wait for a lease");
-    // These were in the socket when the PG began to serve.
+    // These were in the socket when the PG started to serve.
     send(&bench, 11);
     send(&bench, 12);
     assert_eq!(bench.unanswered(), 8, "9 was sent back and has not come again");
     (9..=12).for_each(|tid| send(&bench, tid));
     assert_eq!(bench.unanswered(), 12);
-    // A client that has given up on the ninth goes on with the others.
+    // A client that has given up the ninth request continues with the others.
     let session = conn.context::<Session>().unwrap();
     assert!(session.note_sent_back(&sent[8]));
     assert!(session.overtakes(&sent[9]) && !session.overtakes(&sent[7]));
@@ -720,7 +720,7 @@ fn a_write_that_the_store_failed_does_not_take_effect_later() {
         bench.arrive(OsdRequest { attempt: 1, ..request.clone() }, &conn, None);
         bench.acknowledge();
         assert_eq!(heard.lock().results, [(1, EMFILE.negated())]);
-        // The first attempt was under way on an earlier connection.
+        // The first attempt was in flight on an earlier connection.
         bench.arrive(request, &conn, None);
         bench.acknowledge();
         assert_eq!(heard.lock().results, [(1, EMFILE.negated()); 2]);

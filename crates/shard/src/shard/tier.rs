@@ -1,21 +1,23 @@
-//! Cache tiers: what is done in a cache's PG with an operation whose object is not there, and with objects on their way between
-//! the pools of a tier.
+//! Cache tiers: how a cache's PG handles an operation whose object it does not have, and the transfer of objects between the
+//! pools of a tier.
 //!
-//! A PG's machine orders operations as in any other pool. When one is executed it is looked at first ([`Shard::gate`]): it is
-//! executed on what the cache has, or withdrawn from the machine. Then it waits here while its object is promoted or evicted, or
-//! is proxied: sent to the base in its client's name. What comes after it on the same object waits behind it.
+//! A PG's machine orders operations as in any other pool. Before one is executed, it is checked ([`Shard::gate`]): it is
+//! executed on the cache's contents, or withdrawn from the machine. Then it waits here while its object is promoted or evicted,
+//! or it is proxied: sent to the base in its client's name. Later operations on the same object wait behind it.
 //!
 //! Why that is safe:
-//! - Each request to the base names the sender's interval and map ([`nacre_types::tier::TierSender`]): a deposed primary's takes no
-//!   effect after its successor's first one.
-//! - The base refuses requests of maps older than the last change of the overlay, and so does the cache. A copy counts only where
-//!   the base was asked under the present overlay ([`exec::tier::is_valid`]), so that nothing was executed past it since.
-//! - A write is proxied only while the cache has no valid copy of the object, durably, and no promotion begins before it is answered.
-//! - The answer of the base is told like that of a read: only while this primary holds its leases.
-//! - A resend that this PG does not know may have been executed in the other pool, before the overlay changed or by proxy: that pool
-//!   is asked first ([`Op::QueryRequest`]).
-//! - A flush is a copy that the base fetches from whoever is the cache's primary: a committed state. Versions of a name rise over
-//!   both pools, so that a late flush is known by its version.
+//! - Each request to the base names the sender's interval and map ([`nacre_types::tier::TierSender`]): a request of a deposed
+//!   primary takes no effect after its successor's first request.
+//! - The base and the cache refuse requests with maps older than the last change of the overlay. A copy counts only if it was
+//!   read from the base under the current overlay ([`exec::tier::is_valid`]), so that the base has executed nothing since
+//!   without the cache.
+//! - A write is proxied only while the cache durably has no valid copy of the object, and no promotion starts before it is
+//!   answered.
+//! - The base's answer is sent like that of a read: only while this primary holds its leases.
+//! - A resend that this PG does not know may have been executed in the other pool, before the overlay changed or by proxy: that
+//!   pool is queried first ([`Op::QueryRequest`]).
+//! - A flush is a copy that the base reads from the current primary of the cache's PG: a committed state. Versions of an object
+//!   rise over both pools, so a late flush is recognised by its version.
 
 mod advice;
 mod agent;
@@ -50,18 +52,18 @@ use role::{is_about_copy, is_cache_op, needs_copy, passes};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The refusal of a request whose sender is not the primary of its PG any more, or whose map is older than the overlay.
+/// The refusal of a request whose sender is no longer the primary of its PG, or whose map is older than the overlay.
 pub(super) const DEPOSED: Errno = Errno::ENOTCONN;
 
-/// What becomes of an operation that is about to be executed.
+/// The decision about an operation before its execution.
 pub(super) enum Gate {
-    /// It is executed, on this state of its object.
+    /// Execute it on this state of its object.
     Execute(ObjectContext),
-    /// This is said to the machine.
+    /// Answer the machine with this.
     Done(Executed),
 }
 
-/// A client's request as its PG's machine orders it, once more.
+/// Creates the operation that is passed to the PG's machine again.
 fn ordered(request: &OsdRequest, write: bool) -> ClientOp {
     ClientOp {
         token: 0,
@@ -77,24 +79,24 @@ fn ordered(request: &OsdRequest, write: bool) -> ClientOp {
     }
 }
 
-/// What matters of an operation to a cache's policies.
+/// The properties of an operation that a cache's policies use.
 fn traits_of(op: &InflightOp) -> promote::Request {
     let ordered = op.request.flags & request_flag::ORDER_READS_WRITES != 0;
     let mut request = promote::Request::of(&op.request.ops, ordered);
     request.writes = op.writes;
-    // A removal through the cache has to reach the base too.
+    // A removal through the cache must reach the base too.
     request.skip_cache = false;
     request
 }
 
 impl Shard {
-    /// The PG's part in a tier, where it has one.
+    /// The PG's role in a tier, if it has one.
     pub(super) fn role_of(&self, slot: u32) -> Option<Arc<Role>> {
         self.slots.get(slot as usize)?.as_ref()?.role.clone()
     }
 
-    /// Answers what needs no look at the object: proxied operations whose answer has come, requests of deposed senders, questions
-    /// about requests.
+    /// Answers operations that do not need the object: proxied operations whose answer has arrived, requests of deposed
+    /// senders, queries about requests.
     pub(super) fn answers_for_tier(&mut self, slot: u32, token: u64) -> bool {
         let Some(op) = self.ops.get_mut(token) else { return false };
         if let Some(outcome) = op.tier.answer.take() {
@@ -126,7 +128,7 @@ impl Shard {
         true
     }
 
-    /// Looks at a client's operation that is about to be executed on the object that `context` describes.
+    /// Decides about a client's operation before its execution on the object that `context` describes.
     pub(super) fn gate(&mut self, slot: u32, token: u64, context: ObjectContext) -> Gate {
         let Some(role) = self.role_of(slot) else { return Gate::Execute(context) };
         let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
@@ -209,7 +211,7 @@ impl Shard {
             }
             return Gate::Execute(context);
         }
-        // In a mode that passes nothing may become dirty: what waited for a promotion beside a watch is proxied.
+        // In a mode that passes, nothing may become dirty: operations that waited for a promotion for a watch are proxied.
         if let Some(version) = absent.filter(|_| needs_copy || !passes)
             && !context.exists
         {
@@ -217,7 +219,7 @@ impl Shard {
                 return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
             }
             context.info.user_version = context.info.user_version.max(version);
-            // It is a copy of what this overlay's base has.
+            // It is a copy of the base's object under this overlay.
             context.info.tier_epoch = role.overlay_epoch;
             if writes && role.writes_through {
                 self.count_unflushed(slot, &object, false);
@@ -225,11 +227,11 @@ impl Shard {
             return Gate::Execute(context);
         }
         if valid && exec::tier::is_dirty(&context) {
-            // Nothing is dirty any more when the overlay goes: the write waits for the flush, then the base has it.
+            // Nothing may be dirty when the overlay is removed: the write waits for the flush, and then the base executes it.
             return self.withdraw(token, |shard, op| shard.flush(slot, &object, &context, Some((op, true))));
         }
         if valid && writes {
-            // The base changes past the copy: it must not count then, whoever is primary.
+            // The base changes without the copy: the copy must not count then, whichever OSD is primary.
             let version = context.info.version;
             let change = match exec::tier::is_evictable(&context) {
                 true => Change::Evict { version, is_flushed: false, is_unused: false },
@@ -247,10 +249,10 @@ impl Shard {
             Decision::Execute => return Gate::Execute(context),
             Decision::Promote => (true, false),
             Decision::ProxyRead { promote } | Decision::ProxyWrite { promote } => (false, promote),
-            // The base may always be asked, so that nothing waits for the agent.
+            // The base can always execute it, so that no operation waits for the agent.
             Decision::Redirect | Decision::WaitForRoom => (false, false),
         };
-        // What it is to become dirty in the cache for is executed when the object is there.
+        // An operation that makes the promoted object dirty is executed when the object is here.
         if promotes && writes && !self.is_logged(slot, role, &object) {
             return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
         }
@@ -263,7 +265,7 @@ impl Shard {
         self.withdraw(token, |shard, op| shard.proxy(slot, role, &object, op, afterwards))
     }
 
-    /// Records an operation's access, when it is looked at first. A miss that waits for its promotion stays one.
+    /// Records an operation's access at its first check. A miss that waits for its promotion remains a miss.
     fn recorded(&mut self, slot: u32, token: u64, context: &ObjectContext, is_hit: bool) -> Recorded {
         let unknown = Recorded { was_in_current: false, rotation_due: false };
         let Some(op) = self.ops.get_mut(token) else { return unknown };
@@ -283,7 +285,7 @@ impl Shard {
         recorded
     }
 
-    /// What becomes of an operation whose object the cache lacks. `starts`: a promotion on the side may begin.
+    /// Decides about an operation whose object the cache lacks. `starts`: a promotion in parallel may start.
     fn decide(
         &mut self,
         slot: u32,
@@ -301,7 +303,7 @@ impl Shard {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let (Some(hosted), Some(tiering)) = (hosted, role.tiering()) else { return Decision::Execute };
         let Some(cache) = &hosted.cache else {
-            // The PG became active just now.
+            // The PG has only just become active.
             return if request.writes {
                 Decision::ProxyWrite { promote: false }
             } else {
@@ -314,7 +316,7 @@ impl Shard {
         })
     }
 
-    /// Whether an operation on an object that is being proxied may be proxied beside: the base orders them.
+    /// Whether an operation on an object that is being proxied may be proxied in parallel: the base orders them.
     fn may_join(
         &mut self,
         object: &ObjectId,
@@ -332,7 +334,7 @@ impl Shard {
         if copy || valid || !self.tiers.is_proxying(object) {
             return false;
         }
-        // The copy may be an operation that is proxied and waited for: its source is read beside.
+        // The copy may be a proxied operation that is waited for: its source is read in parallel.
         if is_copy_read(&op.request) {
             return true;
         }
@@ -344,7 +346,7 @@ impl Shard {
         past || !matches!(decision, Decision::Promote)
     }
 
-    /// A write waits until the agent has made room.
+    /// Makes a write wait until the agent has made room.
     fn wait_for_room(&mut self, slot: u32, token: u64, object: &ObjectId) -> Gate {
         self.withdraw(token, |shard, op| {
             shard.begin(slot, object, Work::Room, Some(op));
@@ -352,7 +354,7 @@ impl Shard {
         })
     }
 
-    /// Takes an operation out of its PG's machine.
+    /// Withdraws an operation from its PG's machine.
     fn withdraw(&mut self, token: u64, then: impl FnOnce(&mut Shard, Box<InflightOp>)) -> Gate {
         if let Some(op) = self.take_op(token) {
             then(self, op);
@@ -360,7 +362,7 @@ impl Shard {
         Gate::Done(Executed::Withdrawn)
     }
 
-    /// Marks an object as busy, with the operation that made it so, which waits where it is not proxied itself.
+    /// Marks an object as busy. The operation that made it busy waits unless it is proxied itself.
     fn begin(&mut self, slot: u32, object: &ObjectId, work: Work, op: Option<Box<InflightOp>>) {
         self.tiers.begin(object, Busy::new(slot, work));
         if let Some(op) = op {
@@ -368,7 +370,7 @@ impl Shard {
         }
     }
 
-    /// Lets an operation wait for its object.
+    /// Makes an operation wait for its object.
     fn park(&mut self, object: &ObjectId, op: Box<InflightOp>) {
         if !self.may_hold(&op) {
             return self.send_op_back(*op);
@@ -378,18 +380,18 @@ impl Shard {
         }
     }
 
-    /// Whether an operation may wait here. Copies that are proxied need room for the reads of their sources.
+    /// Whether an operation may wait here. Proxied copies need room for the reads of their sources.
     fn may_hold(&self, op: &InflightOp) -> bool {
         let most = self.shared.settings.max_waiting_inactive;
         !self.holds_too_many() || is_copy_read(&op.request) && self.tiers.held() < 2 * most
     }
 
-    /// Whether as many operations wait here as may.
+    /// Whether the maximum number of operations waits here.
     fn holds_too_many(&self) -> bool {
         self.tiers.held() >= self.shared.settings.max_waiting_inactive
     }
 
-    /// As a request that finds no room.
+    /// Sends an operation back like a request that finds no room.
     fn send_op_back(&mut self, op: InflightOp) {
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_backoffs.inc();
@@ -399,7 +401,8 @@ impl Shard {
         }
     }
 
-    /// As a request of another interval or overlay: its client looks up the place again in a map of at least `epoch`.
+    /// Sends an operation back like a request of another interval or overlay: its client determines the PG again with a map of
+    /// at least `epoch`.
     pub(super) fn back_off(&mut self, op: InflightOp, epoch: Epoch) {
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_backoffs.inc();
@@ -408,11 +411,12 @@ impl Shard {
         }
     }
 
-    /// Keeps an answer until the base has what it tells of. Returns the operation where it need not wait for that.
+    /// Holds an answer until the base has the change that it reports. Returns the operation if it need not wait.
     ///
-    /// In a cache that writes through, no answer rests on what the cache alone has: neither to a write and its resends, nor to a read
-    /// of a change that is not answered yet. Where nothing stays in the cache the base has a change of watches before its client is
-    /// told, or notifies go on without a watch that has lapsed: the overlay may be removed at any time.
+    /// In a cache that writes through, no answer depends on contents that only the cache has: neither an answer to a write and
+    /// its resends, nor one to a read of a change that is not answered yet. If nothing stays in the cache, the base has a
+    /// change of watches before its client is answered, or before notifies continue without a lapsed watch. The reason is that
+    /// the overlay may be removed at any time.
     pub(super) fn hold_answer(
         &mut self,
         slot: u32,
@@ -421,7 +425,7 @@ impl Shard {
     ) -> Option<(Box<InflightOp>, Outcome)> {
         let Some(role) = self.role_of(slot) else { return Some((op, outcome)) };
         if op.conn.is_some() && role.is_older(&op.request) && needs_copy(&op.request) {
-            // The overlay changed since it was executed: its client connects to the other pool.
+            // The overlay has changed since the execution: the client connects to the other pool.
             self.back_off(*op, self.epoch());
             return None;
         }
@@ -440,7 +444,8 @@ impl Shard {
             return Some((op, outcome));
         }
         let object = request.object.clone();
-        // A watch that lapsed on a copy which does not count may go on in the base: its removal is not flushed, and comes again.
+        // A watch that lapsed on a copy that does not count may still exist in the base: its removal is not flushed, and is
+        // repeated.
         let copy = match op.conn.is_none() {
             true => self.context_of(slot, &object),
             false => self.valid_copy(slot, &role, &object),
@@ -450,25 +455,26 @@ impl Shard {
             return Some((op, outcome));
         };
         if op.conn.is_some() && self.holds_too_many() {
-            // Its resend is answered when the object is flushed.
+            // The resend is answered when the object is flushed.
             self.send_op_back(*op);
             return None;
         }
-        // The store has it, and its flush needs the room.
+        // The store has the data, and the flush needs the room.
         op.drop_copy();
         op.tier.after_flush = Some((outcome, context.info.version));
         self.flush(slot, &object, &context, Some((op, false)));
         None
     }
 
-    /// The object's state, where it stands for the object.
+    /// The object's state if it counts.
     fn valid_copy(&mut self, slot: u32, role: &Role, object: &ObjectId) -> Option<ObjectContext> {
         let context = self.context_of(slot, object)?;
         let counts = role.cache.is_none() || exec::tier::is_valid(&context, role.overlay_epoch);
         (context.exists && counts).then_some(context)
     }
 
-    /// Whether a watch is not as the operation left it: the object was replaced by the base's since, which had not got the change.
+    /// Whether a watch is not in the state that the operation left. In that case, the base's object, which lacked the change,
+    /// has replaced the copy.
     pub(super) fn lost_watch_change(&mut self, slot: u32, role: &Role, op: &InflightOp) -> bool {
         let wanted = |op: &OsdOp| match op.op {
             Op::Watch { cookie, .. } => Some((cookie, true)),
@@ -485,7 +491,7 @@ impl Shard {
         is_registered != registers
     }
 
-    /// Executes a resend that changes a watch, which may be done twice.
+    /// Executes a resend that changes a watch. Such a change may be executed twice.
     pub(super) fn execute_again(&mut self, slot: u32, op: Box<InflightOp>) {
         self.tiers.deferred.push_back(Deferred::Repeat { slot, op });
     }
@@ -495,7 +501,8 @@ impl Shard {
         self.feed_new(slot, again, op);
     }
 
-    /// Does what was put off: a PG's machine that waits for an execution to be answered must hear of nothing else before.
+    /// Runs the deferred work. A PG's machine that waits for the answer to an execution must not receive other events before
+    /// that answer.
     pub(super) fn run_deferred(&mut self) {
         while let Some(deferred) = self.tiers.deferred.pop_front() {
             match deferred {
@@ -510,14 +517,14 @@ impl Shard {
         }
     }
 
-    /// Operations that waited for the object go on, in order and before those that came since.
+    /// Resumes operations that waited for the object, in order and before later ones.
     fn resume(&mut self, object: &ObjectId, ops: VecDeque<Box<InflightOp>>) {
         if self.tiers.resume(object, ops) {
             self.tiers.deferred.push_back(Deferred::Resume(object.clone()));
         }
     }
 
-    /// Hands an operation to its PG again.
+    /// Passes an operation to its PG again.
     fn resume_now(&mut self, op: Box<InflightOp>) {
         let Some(map) = self.map.clone() else { return };
         let Some(conn) = op.conn.clone() else { return };
@@ -534,7 +541,7 @@ impl Shard {
         }
     }
 
-    /// Tells the base's answer, once this primary may.
+    /// Sends the base's answer once this primary may.
     fn tell(&mut self, slot: u32, op: Box<InflightOp>, outcome: Outcome) {
         self.tiers.deferred.push_back(Deferred::Tell { slot, op, outcome });
     }
@@ -544,7 +551,7 @@ impl Shard {
         self.feed_new(slot, ordered(&op.request, false), *op);
     }
 
-    /// The object is busy no more: what waited for it goes on, in order.
+    /// Ends the work on an object: operations that waited for it continue, in order.
     fn release(&mut self, object: &ObjectId, change: impl Fn(&mut TierState)) {
         let mut waiting = self.tiers.end(object);
         if !waiting.is_empty() && self.shared.settings.breaks(Mutation::DropParked) {
@@ -560,7 +567,7 @@ impl Shard {
         }
     }
 
-    /// Whether the store has something under the object's name.
+    /// Whether the store has an object of this name.
     fn has_copy(&mut self, slot: u32, object: &ObjectId) -> bool {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return false };
         match self.contexts.get(object, hosted.generation) {
@@ -576,7 +583,7 @@ impl Shard {
         hosted.is_some_and(|hosted| hosted.interval == interval && hosted.machine.interval() == interval)
     }
 
-    /// A change of a cache's object on the OSD's own account.
+    /// Changes a cache's object without a client's request.
     fn change_tier_object(&mut self, slot: u32, object: &ObjectId, own: Own) {
         self.tiers.deferred.push_back(Deferred::Change { slot, object: object.clone(), own });
     }
@@ -597,7 +604,7 @@ impl Shard {
         self.feed_own(slot, (pg, interval), object.clone(), Vec::new(), client, state);
     }
 
-    /// A change of the OSD's own is done, or was not made.
+    /// Handles the end of a change of the OSD's own, made or not.
     pub(super) fn own_done(&mut self, op: &InflightOp, result: i32) {
         let Some(own) = &op.tier.own else { return };
         let object = &op.request.object;
@@ -628,7 +635,7 @@ impl Shard {
         }
     }
 
-    /// The PG begins another interval, or is hosted no more: what waits is sent back.
+    /// Sends back the waiting operations when the PG begins another interval or is no longer hosted.
     pub(super) fn drop_tier_work(&mut self, slot: u32) {
         for op in self.tiers.drop_slot(slot) {
             self.back_off(*op, self.epoch());

@@ -1,4 +1,4 @@
-//! Unfound objects (R10): what a primary tells of them, and their removal where an operator gives them up.
+//! Unfound objects (R10): the primary's list of them, and their removal when an operator gives them up.
 
 use super::Shard;
 use nacre_types::ids::{Eversion, PgId};
@@ -6,13 +6,13 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::Op;
 
 impl Shard {
-    /// The unfound objects of a PG in order, with the versions that are needed; `None` where this OSD is not its active primary.
+    /// The unfound objects of a PG in order, with the versions that are needed; `None` if this OSD is not its active primary.
     pub fn unfound(&self, pg: PgId) -> Option<Vec<(ObjectId, Eversion)>> {
         let hosted = self.slots[*self.by_pg.get(&pg)? as usize].as_ref()?;
         Some(hosted.machine.unfound()?.map(|(object, needed)| (object.clone(), needed)).collect())
     }
 
-    /// Begins to remove the unfound objects of a PG.
+    /// Starts to remove the unfound objects of a PG.
     pub(super) fn remove_unfound(&mut self, pg: PgId) {
         let (Some(unfound), Some(slot)) = (self.unfound(pg), self.by_pg.get(&pg).copied()) else { return };
         for (object, needed) in unfound {

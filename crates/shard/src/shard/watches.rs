@@ -1,4 +1,4 @@
-//! Watches and notifies: what the table of [`crate::watch`] asks for is carried out here.
+//! Watches and notifies: executes the actions that the table of [`crate::watch`] returns.
 
 use super::Shard;
 use super::ops::{InflightOp, Outcome, answer, backoff};
@@ -18,17 +18,17 @@ use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
 use nacre_types::osdmap::OsdMap;
 
-/// The table as a shard has it: watchers by connection, notifiers by their requests.
+/// The table of a shard: watchers by connection, notifiers by their requests.
 pub(super) type WatchTable = Watches<ConnRef, Box<InflightOp>>;
-/// What has happened in the table.
+/// An action of the table.
 type Happened = Action<ConnRef, Box<InflightOp>>;
 
-/// Notifies in progress on one shard.
+/// The most notifies in progress on one shard.
 const MAX_NOTIFIES: usize = 4096;
-/// Bytes of their payloads and answers.
+/// The most bytes of their payloads and answers.
 const MAX_NOTIFY_BYTES: usize = 64 << 20;
 
-/// An empty table. Notifies of later runs of the process have higher numbers.
+/// Creates an empty table. Notifies of later runs of the process have higher numbers.
 pub(super) fn table(shared: &Shared) -> WatchTable {
     let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
     Watches::new(limits, shared.watch_counts.clone(), shared.world.wall_ns())
@@ -38,7 +38,7 @@ impl Shard {
     /// The request id of the OSD's own changes, which have no client.
     pub(super) const INTERNAL: ReqId = ReqId { client: ClientId(0), tid: 0 };
 
-    /// Answers a request that does something beside its change.
+    /// Answers a request that has effects in addition to its change.
     pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: Outcome) {
         let mut out = Vec::new();
         let object = op.request.object.clone();
@@ -59,7 +59,7 @@ impl Shard {
                     }
                 }
                 Effect::Disconnect { cookie } => {
-                    // Whose watch has lapsed does not know.
+                    // The client of a lapsed watch does not know that it lapsed.
                     let tell = op.conn.is_none();
                     self.watches.remove(&object, (op.client, cookie), tell, &mut out);
                 }
@@ -67,7 +67,7 @@ impl Shard {
                 Effect::Ack { notify_id, cookie, payload } => {
                     self.watches.ack(&object, notify_id, (op.client, cookie), payload, &mut out);
                 }
-                // It stands alone in its request.
+                // It is the only op of its request.
                 Effect::Notify { timeout_s, payload } => {
                     self.begin_notify(op, timeout_s, payload, &mut out);
                     return self.carry_out_watches(out);
@@ -78,8 +78,8 @@ impl Shard {
         self.carry_out_watches(out);
     }
 
-    /// Whether a request may connect its watch now. One that changed nothing waited for earlier updates of the object without
-    /// a place among them: the answers to all of them come before its own, and a later one may have removed the watch. What is
+    /// Whether a request may connect its watch now. One that changed nothing waited for earlier updates of the object, but has
+    /// no version among them: all of them are answered before it, and a later one may have removed the watch. A watch that is
     /// not in the object's info must not be connected (ENOTCONN).
     fn may_connect(&mut self, op: &InflightOp, cookie: u64) -> Result<(), Errno> {
         if exec::may_change(&op.request) {
@@ -93,13 +93,13 @@ impl Shard {
         if is_there { Ok(()) } else { Err(Errno::ENOTCONN) }
     }
 
-    /// The request's connection is the watch's from now on.
+    /// Connects a watch to the request's connection from now on.
     fn connect(&mut self, op: &InflightOp, watch: WatchId, timeout_s: u32, out: &mut Vec<Happened>) {
         let (slot, object) = (op.slot, &op.request.object);
         let early = self.shared.settings.breaks(Mutation::LapseEarly);
         let timeout_s = if early { timeout_s / 2 } else { timeout_s };
         let conn = op.conn.as_ref();
-        // In this order: the end of a connection is told of those that watch only.
+        // In this order: only watching connections report their end.
         conn.and_then(|conn| conn.context::<Session>()).into_iter().for_each(Session::set_watching);
         match conn.filter(|conn| !conn.is_over()) {
             Some(conn) => {
@@ -120,7 +120,7 @@ impl Shard {
         payload: Bytes,
         out: &mut Vec<Happened>,
     ) {
-        // From here on the watchers are waited for, not the OSD; and the table counts the bytes.
+        // From here on, the notify waits for the watchers, not for the OSD; and the table counts the bytes.
         self.tracker.finish(op.track, self.now_ns);
         op.permit = None;
         let (slot, object) = (op.slot, op.request.object.clone());
@@ -159,7 +159,7 @@ impl Shard {
         self.map.as_ref().map_or(Epoch(0), |map| map.epoch)
     }
 
-    /// The object was replaced by one with these watches.
+    /// Handles the replacement of the object by one with these watches.
     pub(super) fn replace_watches(&mut self, slot: u32, object: &ObjectId, infos: &[WatchInfo]) {
         let mut out = Vec::new();
         self.watches.retain(object, infos, &mut out);
@@ -173,7 +173,7 @@ impl Shard {
             match action {
                 Action::Tell(conn, message) => {
                     if let Err(error) = conn.send(&message) {
-                        // The client connects again, and hears of what it missed.
+                        // The client connects again, and learns what it missed.
                         tracing::debug!(watcher = ?conn.peer_addr(), %error, "a watcher can't be told");
                         conn.abort();
                         self.watchers_gone(conn.id());
@@ -207,7 +207,7 @@ impl Shard {
         }
     }
 
-    /// Removes a watch from its object's info: an update of the OSD's own.
+    /// Removes a lapsed watch from its object's info by an update of the OSD's own.
     fn remove_lapsed(&mut self, slot: u32, object: ObjectId, (client, cookie): WatchId) {
         tracing::info!(%object, client = %client, cookie, "a watch has lapsed");
         self.change_own(slot, object, Op::Unwatch { cookie }, client);
@@ -220,7 +220,7 @@ impl Shard {
         self.feed_own(slot, place, object, vec![OsdOp::from(op)], client, TierState::default());
     }
 
-    /// Hands a request of the OSD's own to its PG, which is in that interval.
+    /// Passes a request of the OSD's own to its PG, which is in that interval.
     pub(super) fn feed_own(
         &mut self,
         slot: u32,
@@ -263,7 +263,7 @@ impl Shard {
         self.feed_new(slot, op, in_hand);
     }
 
-    /// The removal of a lapsed watch was not executed, or `failed`: the watch lapses again, so that it is retried.
+    /// Makes a watch lapse again, to retry its removal, which was not executed or `failed`.
     pub(super) fn lapse_again(&mut self, op: &InflightOp, failed: bool) {
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
@@ -273,7 +273,7 @@ impl Shard {
         self.inbox.nudge();
     }
 
-    /// The object of a watch that has lapsed is gone, and the watch with it.
+    /// Removes a lapsed watch whose object does not exist any more.
     pub(super) fn forget_watch(&mut self, op: &InflightOp) {
         let mut out = Vec::new();
         for part in &op.request.ops {
@@ -284,7 +284,7 @@ impl Shard {
         self.carry_out_watches(out);
     }
 
-    /// A resend of a request that was executed: its watches are connected by the new connection.
+    /// Handles a resend of an executed request: its watches are connected to the new connection.
     pub(super) fn connect_again(&mut self, op: &InflightOp) {
         let cookies = op.request.ops.iter().filter_map(|part| match part.op {
             Op::Watch { cookie, .. } | Op::WatchReconnect { cookie } => Some(cookie),
@@ -305,7 +305,7 @@ impl Shard {
         self.carry_out_watches(out);
     }
 
-    /// The watches in an object's info; empty where this shard no longer hosts its PG.
+    /// The watches in an object's info; empty if this shard no longer hosts its PG.
     fn watchers_of(&mut self, slot: u32, object: &ObjectId) -> Result<Vec<WatchInfo>, StoreError> {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
             return Ok(Vec::new());
@@ -315,19 +315,19 @@ impl Shard {
         }
         match exec::load_context(&*self.shared.store, hosted.pg, object) {
             Ok(context) => Ok(context.info.watchers),
-            // A PG that was never written to has no collection yet.
+            // A PG that was never written has no collection yet.
             Err(StoreError::NoCollection(_)) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// A connection of watchers is gone.
+    /// Handles the end of a connection of watchers.
     pub(super) fn watchers_gone(&mut self, conn: u64) {
         self.watches.disconnect(self.now_ns, |known| known.id() == conn);
         self.inbox.nudge();
     }
 
-    /// Watches of clients that the map shuts out lapse.
+    /// Makes the watches of clients on the map's blocklist lapse.
     pub(super) fn end_blocklisted(&mut self, map: &OsdMap) {
         if map.blocklist.is_empty() || self.watches.is_empty() {
             return;
@@ -343,14 +343,14 @@ impl Shard {
         self.carry_out_watches(out);
     }
 
-    /// Timeouts of watches and notifies.
+    /// Handles timeouts of watches and notifies.
     pub(super) fn due_watches(&mut self) {
         if self.watches.next_ns().is_some_and(|at| at <= self.now_ns) {
             let mut out = Vec::new();
             let heartbeats = self.shared.heartbeats.lock();
             let leases = heartbeats.view(self.now_ns);
             let slots = &self.slots;
-            // By a newer map that another shard has already, clients may go to the other pool of a tier there.
+            // If another shard already has a newer map, clients may be sent to the other pool of a tier.
             let newest = self.shared.map.load().as_ref().map(|map| map.epoch);
             let is_behind = newest > self.map.as_ref().map(|map| map.epoch);
             let answers = |slot: u32| {
@@ -363,7 +363,7 @@ impl Shard {
         }
     }
 
-    /// A request arrived whose answer may take long: a ping in it is a sign of life already.
+    /// Records the pings of an arrived request: its answer may take long, but the client is alive.
     pub(super) fn note_pings(&mut self, request: &OsdRequest, conn: &ConnRef) {
         if self.watches.is_empty() {
             return;
@@ -376,7 +376,8 @@ impl Shard {
         }
     }
 
-    /// The PG's interval changed, or this shard no longer hosts it: its watchers and notifiers have to send their requests again.
+    /// Drops watches and notifies when the PG's interval changed, or this shard no longer hosts it: clients must send their
+    /// requests again.
     pub(super) fn drop_watches(&mut self, slot: u32) {
         if self.watches.is_empty() {
             return;

@@ -1,11 +1,11 @@
-//! Followed ops as Ceph's commands print them.
+//! Tracked ops in the output of Ceph's commands.
 
 use super::{Finished, OpTracker, Stage, Tracked};
 use nacre_types::ceph::SessionAddr;
 use nacre_types::time::stamp;
 use serde_json::{Value, json};
 
-/// One moment on both clocks: ops are timed by the monotonic one and shown by the other.
+/// One point in time on both clocks: ops are timed by the monotonic clock and shown by the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
     /// CLOCK_BOOTTIME, nanoseconds.
@@ -15,14 +15,14 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// When it was, for people.
+    /// The wall-clock time of `at_ns`, for people.
     pub(super) fn stamp(&self, at_ns: u64) -> String {
         stamp(self.wall_ns.saturating_sub(self.now_ns.saturating_sub(at_ns)))
     }
 }
 
 impl Stage {
-    /// Ceph's text of `flag_point`.
+    /// Ceph's text for `flag_point`.
     pub fn text(self) -> &'static str {
         match self {
             Stage::Initiated => "queued for pg",
@@ -49,12 +49,11 @@ impl Stage {
     }
 }
 
-/// An op's duration in nanoseconds and what is shown of it: to be sorted and gathered over shards.
+/// An op's duration in nanoseconds and its output: to be sorted and collected over shards.
 pub(crate) type Shown = (u64, Value);
 
 impl OpTracker {
-    /// The ops in flight whose descriptions have one of `filters` in them, or all; only slow ones where `blocked` says
-    /// so.
+    /// The ops in flight whose descriptions contain one of `filters`, or all; only slow ones with `blocked`.
     pub fn dump_in_flight(&self, clocks: Clocks, filters: &[&str], blocked: bool) -> Vec<Shown> {
         self.slots
             .iter()
@@ -68,7 +67,7 @@ impl OpTracker {
             .collect()
     }
 
-    /// The slowest ops of late, those above the slow threshold alone where `slow` says so.
+    /// The slowest recent ops; only those above the slow threshold with `slow`.
     pub fn dump_history(&self, clocks: Clocks, filters: &[&str], slow: bool) -> Vec<(u64, Shown)> {
         let horizon = clocks.now_ns.saturating_sub(self.limits.history_ns);
         let kept: Vec<&Finished> = if slow {
@@ -109,7 +108,7 @@ impl Tracked {
             .iter()
             .enumerate()
             .map(|(at, (stage, us))| {
-                // How long it stayed there; the last one shows the whole.
+                // The time in this stage; the last stage shows the total.
                 let stayed = match reached.get(at + 1) {
                     Some((_, next_us)) => seconds(next_us.saturating_sub(*us)),
                     None => duration_ns as f64 / 1e9,

@@ -1,4 +1,4 @@
-//! What is followed, kept, complained about and shown.
+//! Tracking, history, complaints and output of ops.
 
 use super::*;
 use nacre_types::ids::{ClientId, Epoch, Interval, PoolId};
@@ -126,7 +126,7 @@ fn an_op_is_shown_with_its_stages() {
         ("waiting for subops", 0.005),
     ];
     assert_eq!(events, expected.map(|(name, took)| (name.to_owned(), took)));
-    // However often it is held back, what is kept is bounded.
+    // However often the op is delayed, the number of stages is bounded.
     for ms in 5..50 {
         t.stage(op, Stage::Delayed, ms * MS);
     }

@@ -1,4 +1,4 @@
-//! Notifies against watchers that answer, leave, come back and fall silent.
+//! Notifies with watchers that answer, leave, come back and stop answering.
 
 use super::*;
 use nacre_types::ids::PoolId;
@@ -233,7 +233,7 @@ fn a_removal_that_did_not_come_about_is_tried_again() {
     b.table.lapse_again(&oid(), ANN, b.now, false);
     assert_eq!(b.pass(1), ["lapse 1"]);
     assert!(b.pass(100).is_empty());
-    // Where it fails, first soon, since notifies wait for it, then less and less often.
+    // If it fails, the first retry is soon, because notifies wait for it; later retries are less and less frequent.
     for seconds in [1, 2, 4, 8, 16, 30, 30] {
         b.table.lapse_again(&oid(), ANN, b.now, true);
         assert!(b.pass(seconds - 1).is_empty());
@@ -311,7 +311,7 @@ fn what_is_watched_is_counted() {
     table.adopt(0, &name(0), &[info(ANN), info(BOB)], 0);
     other.adopt(0, &name(9), &[info(ANN)], 0);
     assert_eq!((counts.of(ANN.0), counts.of(BOB.0)), ((4, 5), (1, 5)));
-    // What has lapsed counts until it is removed.
+    // A lapsed watch counts until it is removed.
     table.on_time(31 * SECOND, |_| true, &mut out);
     assert_eq!(counts.of(ANN.0), (4, 5));
     table.remove(&name(0), ANN, false, &mut out);
@@ -346,7 +346,7 @@ fn timers_of_what_is_gone_do_not_pile_up() {
             b.table.timers.len()
         );
     }
-    // Those that hold are kept.
+    // Valid timers are kept.
     b.table.notify((0, &oid()), (reqid(1), 0), "late", Bytes::new(), (b.now, 10 * SECOND), &mut out).unwrap();
     assert_eq!(b.pass(10).len(), 1);
     assert_eq!(b.pass(20), ["lost 2: 10", "lapse 2"]);

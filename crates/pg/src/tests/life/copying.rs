@@ -15,7 +15,7 @@ fn is_copied(c: &Cluster, n: u32) -> bool {
     c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")))
 }
 
-/// A cluster that sends `count` of the objects `a0` to `a7` to osd.2 in pieces.
+/// Creates a cluster that sends `count` of the objects `a0` to `a7` to osd.2 in pieces.
 fn copying_in_pieces(count: usize) -> Cluster {
     let mut c = cluster(3, 3, 2);
     // Longer than a piece.
@@ -41,7 +41,7 @@ fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
     let mark = c.clients.mark();
     let held = c.send(&format!("a{copied}"), Request::Append(mark));
     c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_done(wire)));
-    // The member acknowledges writes all the time.
+    // The member acknowledges writes continuously.
     for _ in 0..40 {
         append(&mut c, "b0");
         c.run_for(c.settings.retry_ns / 3, &|_| false);
@@ -54,7 +54,7 @@ fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
 fn a_member_that_does_not_take_pieces_any_more_starts_over() {
     let mut c = copying_in_pieces(2);
     let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
-    // It alone finds that its connection to the primary was lost, after it answered one of the pieces.
+    // Only the member notices that its connection to the primary was lost, after it answered one of the pieces.
     let now = c.now;
     c.host(osd(2)).feed(now, Event::PeerReset(osd(0)));
     c.collect(osd(2));
@@ -65,7 +65,7 @@ fn a_member_that_does_not_take_pieces_any_more_starts_over() {
     let now = c.now;
     c.host(osd(0)).feed(now, Event::Peer { from: osd(2), msg });
     c.collect(osd(0));
-    // So they are sent again at different times, each while the other one is waited for.
+    // So they are sent again at different times, each while the other one is outstanding.
     c.run_clean();
 }
 
@@ -74,7 +74,7 @@ fn a_copy_that_is_replaced_in_pieces_is_missing_until_the_last_one_came() {
     let mut c = cluster(3, 3, 2);
     append(&mut c, "a0");
     c.run_clean();
-    // Such a push is sent of an object that was missing, and was removed and created again meanwhile.
+    // Such a push is sent for an object that was missing, and was removed and created again in the meantime.
     let interval = c.latest_membership().unwrap().interval;
     let (object, version) = (c.clients.object("a0"), Eversion::new(interval, 1));
     let piece = ObjectPiece {
@@ -93,7 +93,7 @@ fn a_copy_that_is_replaced_in_pieces_is_missing_until_the_last_one_came() {
     c.host(osd(2)).feed(now, Event::Peer { from: osd(0), msg });
     c.collect(osd(2));
     assert!(c.hosts[&osd(2)].pg.lacks(&object));
-    // The other pieces never come.
+    // The other pieces never arrive.
     c.reset_session(osd(0), osd(2));
     c.run_clean();
     assert!(!c.hosts[&osd(2)].pg.lacks(&object));
@@ -103,7 +103,7 @@ fn a_copy_that_is_replaced_in_pieces_is_missing_until_the_last_one_came() {
 fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
     let mut c = copying_in_pieces(1);
     let name = |n: u32| format!("a{n}");
-    // It goes on when the member has stored a piece.
+    // The copy continues when the member has stored a piece.
     let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
     let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
     let other = (0..8).find(|n| !is_copied(&c, *n)).unwrap();
@@ -151,7 +151,7 @@ fn a_new_member_is_backfilled_while_writes_go_on() {
     append(&mut c, "d3");
     c.run_clean();
     assert_eq!(c.in_sync(), set(&[0, 1, 3]));
-    // And back to one whose log does not reach any more.
+    // And back to a member whose log no longer overlaps.
     c.boot(osd(2));
     c.mon.set_up(&[0, 1, 2]);
     for _ in 0..3 {
@@ -161,7 +161,7 @@ fn a_new_member_is_backfilled_while_writes_go_on() {
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
 }
 
-/// A cluster in which osd.3 takes the place of osd.2 and needs a backfill.
+/// Creates a cluster in which osd.3 replaces osd.2 and needs a backfill.
 fn with_a_new_member(min_size: u32) -> Cluster {
     let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
     let mut c = Cluster::new(4, 3, min_size, settings);
@@ -177,7 +177,7 @@ fn is_backfilling(c: &Cluster) -> bool {
     c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.backfill_position.is_some())
 }
 
-/// Whether such a message is on its way.
+/// Whether such a message is in flight.
 fn is_under_way(c: &Cluster, is_meant: impl Fn(&PeerMsg) -> bool) -> bool {
     let is_one = |wire: &Wire| matches!(wire, Wire::Peer { msg, .. } if is_meant(msg));
     c.links.values().any(|wires| wires.iter().any(is_one))
@@ -203,7 +203,7 @@ fn a_scan_is_answered_by_a_member_that_knows_a_later_interval_than_its_primary()
         c.act(Action::Deliver(osd(3), osd(0)));
     }
     assert_eq!(c.hosts[&osd(0)].pg.interval(), interval, "the primary does not know it yet");
-    // The member acknowledges writes all the time.
+    // The member acknowledges writes continuously.
     let is_filled = (0..40).any(|_| {
         append(&mut c, "b0");
         c.run_for(c.settings.retry_ns / 3, &|_| false);
@@ -215,7 +215,7 @@ fn a_scan_is_answered_by_a_member_that_knows_a_later_interval_than_its_primary()
 #[test]
 fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
     let set_flags = |c: &mut Cluster, flags: u32| c.mon.change(|map| map.flags = flags);
-    // One whose log does not reach: its backfill stops where it is, and does not begin again.
+    // A member whose log does not overlap: its backfill stops where it is, and does not start again.
     let mut c = with_a_new_member(2);
     c.run_until("a backfill", is_backfilling);
     set_flags(&mut c, flag::NOBACKFILL);
@@ -223,7 +223,7 @@ fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
     assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || is_backfilling(c)));
     let state = c.hosts[&c.primary()].pg.state();
     assert!(state & pg_state::BACKFILL_WAIT != 0 && state & pg_state::BACKFILLING == 0, "{state:x}");
-    // One whose log does comes back all the same.
+    // A member whose log overlaps returns nevertheless.
     c.boot(osd(2));
     c.mon.set_up(&[0, 1, 2]);
     write_some(&mut c, 1);
@@ -283,7 +283,7 @@ fn norebalance_forbids_moves_only_and_norecover_all_copying() {
     set_flags(&mut c, flag::NOREBALANCE);
     c.mon.set_up(&[3, 1, 2]);
     assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3)), "it moved");
-    // Degraded, it is filled.
+    // When the PG is degraded, it is filled.
     c.kill(osd(0), 0);
     c.mon.down(osd(0));
     c.run_until("a third member", |c| c.in_sync() == set(&[1, 2, 3]));

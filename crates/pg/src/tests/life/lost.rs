@@ -1,10 +1,10 @@
-//! All copies of a PG are lost, and the operator accepts it.
+//! All copies of a PG are lost, and the operator accepts this.
 
 use super::{append, cluster, set, write_some};
 use crate::tests::cluster::{Cluster, osd};
 use crate::tests::host::{MS, Request};
 
-/// The OSDs lose what they have, all at once, and start again.
+/// Makes the OSDs lose their disks, all at once, and start again.
 fn lose(c: &mut Cluster, osds: &[u32]) {
     for id in osds {
         c.kill(osd(*id), 0);
@@ -14,7 +14,7 @@ fn lose(c: &mut Cluster, osds: &[u32]) {
     osds.iter().for_each(|id| c.boot(osd(*id)));
 }
 
-/// What was written is not expected any more.
+/// Stops expecting the objects that were written.
 fn give_up(c: &mut Cluster, objects: u32) {
     let lost: Vec<_> = (0..objects).map(|n| c.clients.object(&format!("a{n}"))).collect();
     c.lost.extend(lost);
@@ -36,7 +36,7 @@ fn a_pg_without_copies_does_not_serve_until_that_is_accepted() {
     append(&mut c, "b0");
     assert_eq!(c.ask("b0", Request::Read).len(), 4);
     c.run_clean();
-    // It is a PG like others: it survives one of its members, and is lost and made again once more.
+    // It is a PG like others: it survives the loss of one member, and can be lost and created again.
     c.kill(osd(0), 0);
     c.mon.down(osd(0));
     append(&mut c, "b0");
@@ -54,7 +54,7 @@ fn a_pg_without_copies_does_not_serve_until_that_is_accepted() {
 fn what_an_earlier_member_has_is_not_taken_for_the_new_pgs() {
     let mut c = cluster(3, 2, 2);
     write_some(&mut c, 2);
-    // The copy of osd.1 is left behind.
+    // The copy of osd.1 remains.
     c.kill(osd(1), 0);
     c.mon.down(osd(1));
     c.mon.set_up(&[0, 2]);

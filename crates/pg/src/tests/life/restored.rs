@@ -1,4 +1,4 @@
-//! A map store that was restored from an older copy (R7).
+//! A MapStore that was restored from an older copy (R7).
 
 use super::super::cluster::{Cluster, osd, test_settings};
 use super::super::host::{MS, Request};
@@ -15,7 +15,7 @@ fn a_restored_map_store_is_overruled_by_the_members() {
     write_some(&mut c, 3);
     assert_eq!(c.in_sync(), set(&[0, 1]));
     c.mon.restore(old);
-    // Everybody's record must be heard before anybody acts.
+    // All records must have arrived before any member acts.
     let mark = c.clients.mark();
     let op = c.send("a0", Request::Append(mark));
     assert!(!c.run_for(1000 * MS, &|c| c.clients.answer(op).is_some()));
@@ -58,7 +58,7 @@ fn a_member_without_a_copy_is_left_out_when_the_pg_is_put_back() {
     let old = c.mon.membership().cloned();
     c.kill(osd(2), 0);
     c.mon.down(osd(2));
-    // It was let go under a record that no member remembers.
+    // It was dropped under a record that no member remembers.
     c.disks.get_mut(&osd(2)).unwrap().1 = Default::default();
     c.mon.restore(old);
     c.boot(osd(2));

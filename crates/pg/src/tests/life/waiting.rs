@@ -55,7 +55,7 @@ fn few_operations_wait_for_a_pg_that_is_not_active() {
         let mark = c.clients.mark();
         c.send(&format!("a{n}"), Request::Append(mark))
     };
-    // Some come while it is active, others when it is not any more.
+    // Some arrive while the PG is active, others when it no longer is.
     let mut ops: Vec<_> = (0..6).map(|n| send(&mut c, n)).collect();
     c.run_for(20 * MS, &|_| false);
     c.mon.down(osd(1));

@@ -1,9 +1,9 @@
-//! Requests that ask for more than there is.
+//! Requests that exceed the limits.
 
 use super::*;
 use bytes::Bytes;
 
-/// The result of a request once the other member has what was ordered.
+/// The result of a request once the other member has the ordered updates.
 fn answer_of(bench: &Bench, request: OsdRequest) -> Option<i32> {
     let (conn, heard) = connect_and_hear();
     let tid = request.reqid.tid;
@@ -28,7 +28,7 @@ fn a_write_that_repeats_its_data_beyond_all_limits_is_refused() {
     assert!(bench.cell.enter(|_| ()).is_some(), "the shard is broken");
 }
 
-/// Omap entries of `bytes` each.
+/// A write of omap entries of `bytes` each.
 fn entries(count: u32, bytes: usize) -> Op {
     let value = Bytes::from(vec![b'v'; bytes]);
     let entries = (0..count).map(|n| (Bytes::copy_from_slice(&n.to_be_bytes()), value.clone()));
@@ -44,7 +44,7 @@ fn what_is_no_data_needs_space_too() {
     let large = Bytes::from(vec![b'a'; 20 << 20]);
     let too_large = [
         entries(200, 100 << 10),
-        // Small entries take more than what they hold.
+        // Small entries take more memory than their contents.
         entries(80_000, 1),
         Op::OmapSetHeader { header: large.clone() },
         Op::SetXattr { name: "a".into(), value: large },
@@ -81,12 +81,12 @@ fn a_client_that_names_pgs_without_end_loses_its_connection() {
         bench.arrive(request.clone(), &conn, None);
         request
     };
-    // The client's map is not newer: there is no such pool any more.
+    // The client's map is not newer: the pool no longer exists.
     let gone = send(1, 9, bench.map.epoch);
     assert_eq!(heard.lock().backoffs, [1]);
     assert!(!session.overtakes(&OsdRequest { reqid: ReqId { client: CLIENT, tid: 2 }, ..gone }));
     let most = crate::session::MAX_SENT_BACK as u64;
-    // Of the future map's pools any may be there.
+    // Any pool may exist in a future map.
     let sent = (2..2 * most).find(|tid| {
         send(*tid, 10 + tid, Epoch(u32::MAX));
         conn.is_over()

@@ -1,4 +1,4 @@
-//! A shard whose store takes its time.
+//! A shard whose store is slow.
 
 use super::*;
 use crate::control::Control;
@@ -7,10 +7,10 @@ use nacre_pg::KnownOsds;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// For how long the store takes over a call where control waits for it.
+/// The duration of a store call while control waits for the shard.
 const HANGS: Duration = Duration::from_secs(20);
 
-/// A control with a shard of its own.
+/// A control with its own shard.
 fn control(bench: &Bench) -> (Arc<Vec<ShardCell>>, Control) {
     let cells = Arc::new(vec![ShardCell::new(&bench.shared, 0)]);
     let superblock =

@@ -8,7 +8,7 @@ use nacre_types::tier::TierSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const CAP: &[(&str, &str)] = &[("osd_client_message_cap", "64")];
-/// As many copies with what waits for them as an OSD of that cap holds.
+/// The number of copies, with the requests that wait for them, that an OSD with that cap holds.
 const MOST: u64 = 8;
 
 impl Bench {
@@ -17,7 +17,7 @@ impl Bench {
         self.request(tid, Op::CopyFrom { source, version: 0, flags: 0, truncate: (0, 0) })
     }
 
-    /// The source of a request is read, which has `source` bytes.
+    /// Completes the read of a request's source, which has `source` bytes.
     fn fetched(&self, request: OsdRequest, conn: &ConnRef, source: u64, share: Option<OwnedSemaphorePermit>) {
         let arrival = Arrival { request, conn: conn.clone(), permit: None, arrived_ns: 0 };
         let head = CopyGetReply { size: source, ..CopyGetReply::default() };
@@ -123,7 +123,7 @@ fn flushes_have_room_beside_copies() {
 
 #[test]
 fn copies_in_the_hands_of_pgs_are_bounded_until_they_are_answered() {
-    // A copy of a hole: it counts, and takes no memory here.
+    // A copy of a hole: it counts, but uses no memory here.
     const HOLE: u64 = 100 << 20;
     let bench = Bench::new();
     let (conn, heard) = connect_and_hear();
@@ -150,7 +150,7 @@ fn no_source_is_read_for_a_pg_that_does_not_execute() {
     let (conn, heard) = connect_and_hear();
     bench.arrive(bench.copy(1), &conn, None);
     let membership = bench.map.membership(PG).unwrap().clone();
-    // With a higher min_size the PG does not serve.
+    // With a higher min_size, the PG does not serve.
     bench.map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 3, 3, 0, 1, Epoch(1))));
     bench.enter_interval(membership);
     bench.fetched(bench.copy(1), &conn, 0, None);

@@ -1,4 +1,4 @@
-//! What becomes of operations in the PG of a cache, whose base the test plays.
+//! Operations in the PG of a cache. The test plays the base.
 
 use super::*;
 use crate::copy::Fetched;
@@ -12,7 +12,7 @@ use nacre_types::tier::TierSender;
 const BASE: PoolId = PoolId(2);
 
 impl Bench {
-    /// Makes the pool a cache in use, and begins an interval.
+    /// Makes the pool a cache in use, and starts an interval.
     fn becomes_cache(&mut self, mode: CacheMode) {
         let overlay_epoch = self.map.epoch.next();
         let mut cache = Pool::replicated("p", 2, 2, 0, 1, Epoch(1));
@@ -40,7 +40,7 @@ impl Bench {
         asked.remove(0)
     }
 
-    /// The base has the object, with this data.
+    /// The base returns the object, with this data.
     fn base_has(&self, ticket: u64, data: &'static str) {
         let head = CopyGetReply { size: data.len() as u64, user_version: 7, ..CopyGetReply::default() };
         let copied = Copied { head, data: vec![data.into()], ..Copied::default() };
@@ -167,7 +167,7 @@ fn what_waits_is_sent_back_when_the_interval_ends() {
 #[test]
 fn a_deposed_primary_of_the_cache_is_refused() {
     let mut bench = Bench::new();
-    // The pool is the base now, and the other one its cache, of which this is a PG.
+    // The pool is the base now, and the other one its cache, which has this PG.
     let cache_pg = PgId { pool: BASE, seed: 0 };
     let overlay_epoch = bench.map.epoch.next();
     let mut base = Pool::replicated("p", 2, 2, 0, 1, Epoch(1));

@@ -1,4 +1,4 @@
-//! A cache that writes through, whose base is played by the test.
+//! A cache that writes through. The test plays the base.
 
 use super::*;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use nacre_types::tier::{dirty_log, dirty_object};
 const BASE: PoolId = PoolId(2);
 
 impl Bench {
-    /// The PG is one of a cache in writeback, which holds its leases.
+    /// Creates a PG of a cache in writeback mode that holds its leases.
     fn cache(writes_through: bool, options: &[(&str, &str)]) -> Bench {
         let mut bench = Bench::with(options);
         let mut cache = Pool::replicated("cache", 2, 2, 0, 1, Epoch(1));
@@ -40,7 +40,7 @@ impl Bench {
         self.on_x(tid, Op::Append { data: vec![b'a'; 4].into() })
     }
 
-    /// The only question that was asked of the base since: its ticket.
+    /// The ticket of the only request to the base since the last call.
     fn asked_to(&self, what: impl Fn(&Op) -> bool) -> u64 {
         let asked = self.asked();
         let ops: Vec<_> = asked.iter().map(|(_, request)| request.ops[0].op.clone()).collect();
@@ -52,7 +52,7 @@ impl Bench {
         self.asked_to(|op| matches!(op, Op::CopyFrom { flags, .. } if flags & copy_from_flag::FLUSH != 0))
     }
 
-    /// The base has nothing under the name.
+    /// The base answers that the object does not exist.
     fn says_absent(&self, ticket: u64) {
         let head = CopyGetReply { is_absent: true, ..CopyGetReply::default() };
         let copy = Ok(Box::new(Copied { head, ..Copied::default() }));
@@ -68,7 +68,7 @@ impl Bench {
         self.acknowledge();
     }
 
-    /// `x` is created by request 1, which waits for its flush. Returns that one's ticket.
+    /// Request 1 creates `x` and waits for the flush. Returns the ticket of the flush.
     fn first_write(&self, conn: &ConnRef) -> u64 {
         self.arrive(self.append(1), conn, None);
         self.says_absent(self.asked_to(|op| matches!(op, Op::CopyFrom { .. })));
@@ -95,7 +95,7 @@ fn a_write_is_answered_when_the_base_has_it() {
     assert_eq!(heard.lock().result(1), None, "only the cache has it");
     bench.says(flush, 0);
     assert_eq!(heard.lock().result(1), Some(0));
-    // The object is clean: a read need not wait.
+    // The object is clean: a read does not wait.
     bench.arrive(bench.on_x(2, Op::Read { offset: 0, len: 0 }), &conn, None);
     assert_eq!((heard.lock().result(2), bench.asked().len()), (Some(0), 0));
 
@@ -113,7 +113,7 @@ fn what_waited_for_an_object_is_executed_before_what_came_later() {
     let (conn, heard) = connect_and_hear();
     bench.arrive(bench.append(1), &conn, None);
     let ticket = bench.asked_to(|op| matches!(op, Op::CopyFrom { .. }));
-    // With the promotion as many writes are on their way as may be.
+    // With the promotion, the maximum number of writes is in flight.
     let (others, _) = connect_and_hear();
     for tid in 10..1033 {
         let object = ObjectId::new(PG.pool, "", "", &format!("o{tid}"));
@@ -136,7 +136,7 @@ fn the_agent_flushes_more_at_a_time_while_clients_are_idle() {
     for (is_client_there, expected) in [(true, 2), (false, 16)] {
         let mut bench = Bench::cache(false, &[]);
         let mut cache = Pool::clone(&bench.map.pools[&PG.pool]);
-        // Low speed: all of 20 objects are above the first ratio, and below the second.
+        // Low speed: the 20 objects are all above the first ratio, and below the second.
         cache.tiering.target_max_objects = 100;
         (cache.tiering.dirty_ratio_micro, cache.tiering.dirty_high_ratio_micro) = (0, 900_000);
         bench.map.pools.insert(PG.pool, Arc::new(cache));
@@ -164,7 +164,7 @@ fn the_agent_flushes_more_at_a_time_while_clients_are_idle() {
     }
 }
 
-/// A cache in writeback that records what is dirty, after its agent has looked at the log in the base, which there is none of.
+/// A cache in writeback mode that records dirty objects, after its agent has found that there is no log in the base.
 fn cache_with_log() -> Bench {
     let mut bench = Bench::cache(false, &[]);
     let mut cache = Pool::clone(&bench.map.pools[&PG.pool]);
@@ -179,7 +179,7 @@ fn cache_with_log() -> Bench {
     bench
 }
 
-/// The names that a request on a log records, and those that it removes.
+/// The names that a request on a log records, and the names that it removes.
 fn recorded(request: &OsdRequest) -> (Vec<String>, Vec<String>) {
     let name = |key: &Bytes| dirty_object(key).unwrap().name().to_owned();
     let (mut set, mut removed) = (Vec::new(), Vec::new());
@@ -202,7 +202,7 @@ fn a_write_waits_until_the_base_has_the_name_of_what_it_makes_dirty() {
     bench.arrive(bench.append(1), &conn, None);
     let asked = bench.asked();
     assert_eq!((asked.len(), recorded(&asked[0].1)), (1, (vec!["x".to_owned()], vec![])));
-    // Others wait for the answer and go together.
+    // The other names wait for the answer and are sent together.
     for (tid, name) in [(2, "y"), (3, "z")] {
         let other = OsdRequest { object: ObjectId::new(PG.pool, "", "", name), ..bench.append(tid) };
         bench.arrive(other, &conn, None);
@@ -217,10 +217,10 @@ fn a_write_waits_until_the_base_has_the_name_of_what_it_makes_dirty() {
     bench.says_absent(promotions[0].0);
     bench.acknowledge();
     assert_eq!(heard.lock().results, [(1, 0)]);
-    // The base refuses: who waits sends again.
+    // The base refuses: waiting clients send again.
     bench.says(logs[0].0, Errno::ENOSPC.negated());
     assert_eq!((heard.lock().result(2), bench.asked().len()), (None, 0));
-    // A second write of the first needs no record.
+    // A second write on the first object needs no record.
     let (other, heard) = connect_and_hear();
     bench.arrive(bench.append(4), &other, None);
     bench.acknowledge();
@@ -246,7 +246,7 @@ fn names_of_clean_objects_leave_the_base() {
     bench.agent(2);
     let asked = bench.asked();
     assert_eq!((asked.len(), recorded(&asked[0].1)), (1, (vec![], vec!["x".to_owned()])));
-    // A write that comes now records it again, behind the removal.
+    // A write that arrives now records the name again, after the removal.
     bench.arrive(bench.append(3), &conn, None);
     assert_eq!((heard.lock().result(3), bench.asked().len()), (None, 0));
     bench.says(asked[0].0, 0);
@@ -328,14 +328,14 @@ fn a_resend_waits_for_the_flush_too() {
     let early = bench.first_write(&conn);
     bench.next_interval();
     assert_eq!(heard.lock().backoffs, [1]);
-    // Nothing of the interval before counts.
+    // Nothing of the previous interval counts.
     bench.says(early, 0);
     assert_eq!(heard.lock().result(1), None);
     bench.arrive(OsdRequest { attempt: 1, ..bench.append(1) }, &conn, None);
     bench.acknowledge();
     assert_eq!(heard.lock().result(1), None, "the log knows it, the base does not");
     let flush = bench.asked_to_flush();
-    // A read of what is not flushed waits likewise, and another write until that is.
+    // A read of an unflushed change waits too, and another write waits until that change is flushed.
     bench.arrive(bench.on_x(2, Op::Stat), &conn, None);
     assert_eq!(heard.lock().result(2), None);
     bench.says(flush, 0);

@@ -10,7 +10,7 @@ impl Bench {
         OsdRequest { object: ObjectId::new(PG.pool, "", "", "o0"), ..self.request(tid, op) }
     }
 
-    /// Watches that the shard knows.
+    /// The number of watches in the shard's table.
     fn watches(&self) -> usize {
         self.cell.inspect(|shard| shard.dump_watchers().len())
     }
@@ -32,7 +32,7 @@ fn a_watch_that_is_removed_while_its_client_reconnects_is_not_connected() {
         send(4, Op::WatchReconnect { cookie: COOKIE });
         send(5, removal);
         assert_eq!(heard.lock().result(4), None, "it waits for the write");
-        // Both updates are committed by one message.
+        // One message commits both updates.
         bench.acknowledge();
         assert_eq!(heard.lock().result(5), Some(0));
         assert_eq!(heard.lock().result(4), Some(Errno::ENOTCONN.negated()));
@@ -49,7 +49,7 @@ fn updates_that_wait_for_a_lease_are_answered_before_later_ones() {
     send(2, Op::Watch { cookie: COOKIE, timeout_s: 30 });
     bench.acknowledge();
     assert_eq!(heard.lock().results, [], "no lease is held");
-    // The shard does not know yet that the lease is there.
+    // The shard does not know of the lease yet.
     bench.shared.heartbeats.lock().hold_lease(OTHER, bench.shared.world.boot_ns());
     send(3, Op::Remove);
     bench.acknowledge();
@@ -62,7 +62,7 @@ fn updates_that_wait_for_a_lease_are_answered_before_later_ones() {
 #[test]
 fn a_lapsed_watch_whose_object_is_gone_is_forgotten() {
     let bench = Bench::new();
-    // It was connected although its object's info does not have it.
+    // It was connected although it is not in its object's info.
     let start_ns = bench.watch(1, &connect());
     bench.gain_lease();
     assert_eq!(bench.lapsed_at(start_ns + 30 * SECOND, true), 1);

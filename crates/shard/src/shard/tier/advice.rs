@@ -1,4 +1,4 @@
-//! What a cache's PGs know for `tier advise`.
+//! The data of a cache's PGs for `tier advise`.
 
 use super::super::Shard;
 use super::agent::{agent_options, hit_set_config};
@@ -11,18 +11,18 @@ use nacre_types::ids::{PgId, PoolId};
 use nacre_types::pool::{CacheMode, Tiering};
 use serde_json::{Value, json};
 
-/// Sizes that are simulated, as multiples of the present target.
+/// The sizes that are simulated, as multiples of the current target.
 const SCALES: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
-/// `min_read_recency_for_promote` that is simulated besides the present one.
+/// The values of `min_read_recency_for_promote` that are simulated in addition to the current one.
 const RECENCIES: [u32; 3] = [0, 1, 2];
 
-/// What is known of the accesses of a cache's PG.
+/// The sampled accesses of a cache's PG.
 pub struct PgAccesses {
     /// The PG.
     pub pg: PgId,
     /// Its sampled accesses.
     pub trace: Trace,
-    /// The policy that it has.
+    /// Its current policy.
     pub policy: Policy,
     /// The objects that it holds.
     pub objects: u64,
@@ -33,7 +33,7 @@ pub struct PgAccesses {
 fn policy(tiering: &Tiering, targets: CacheTargets, options: &Options) -> Policy {
     let osd = &options.osd;
     Policy {
-        // Others use no copies: what they would be worth is asked.
+        // Other modes use no copies: the question is what copies would be worth.
         mode: match tiering.cache_mode {
             mode @ (CacheMode::Readproxy | CacheMode::Readonly) => mode,
             _ => CacheMode::Writeback,
@@ -70,8 +70,8 @@ impl Shard {
     }
 }
 
-/// What an OSD answers `tier advise`: sums over the PGs of a cache that it serves, so that OSDs' answers can be added up.
-/// It takes a part of a second for each PG, without any lock.
+/// An OSD's answer to `tier advise`: sums over the PGs of a cache that it serves, so that the answers of OSDs can be added up.
+/// It takes a fraction of a second for each PG, without any lock.
 pub fn advise(pgs: &[PgAccesses]) -> Value {
     let sum = |of: fn(&PgAccesses) -> u64| pgs.iter().map(of).fold(0, u64::saturating_add);
     let measured = simulation::measured(pgs.iter().map(|pg| &pg.trace));

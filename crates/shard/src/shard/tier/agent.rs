@@ -1,7 +1,8 @@
-//! What a PG of a cache keeps in memory, and its agent: flushes and evicts in the background as the pool's targets want it.
+//! The in-memory state of a cache's PG, and its agent, which flushes and evicts in the background according to the pool's
+//! targets.
 //!
-//! The agent's cost follows what is dirty and what has to go: dirty objects are known by name, from the counting of the PG's
-//! objects on; clean ones are looked at while some of them have to leave.
+//! The agent's cost is proportional to the objects that are dirty or must be evicted. Dirty objects are known by name, from the
+//! counting of the PG's objects on; clean ones are examined while some of them must be evicted.
 
 use super::super::background::Work as Background;
 use super::super::ops::Outcome;
@@ -35,15 +36,16 @@ use std::collections::BTreeMap;
 
 /// Objects in one answer to a listing.
 const MAX_LISTED: u64 = 1024;
-/// After so long without a request of a client the agent flushes [`IDLE_FLUSHES`] objects at a time.
+/// After this time without a client's request, the agent flushes [`IDLE_FLUSHES`] objects at a time.
 const CLIENTS_IDLE_NS: u64 = 100_000_000;
-/// Objects that the agent of a shard flushes at a time while no client asks, where its options do not allow more.
+/// The objects that the agent of a shard flushes at a time while there are no client requests, if its options do not allow
+/// more.
 const IDLE_FLUSHES: u64 = 16;
-/// Flushing at low speed beside clients rests so many times as long as it takes.
+/// The rest between flushes at low speed beside clients, as a multiple of their duration.
 const REST_FACTOR: u64 = 3;
-/// The share of an OSD's space, in millionths, that caches leave free.
+/// The share of an OSD's space, in millionths, that caches leave unused.
 const RESERVE_MICRO: u32 = 100_000;
-/// The attribute of an archived hit set that holds its times.
+/// The attribute of an archived hit set with its times.
 const ARCHIVE_ATTR: &str = "archive";
 
 /// See the module's documentation.
@@ -52,34 +54,34 @@ pub(in super::super) struct CacheState {
     pub(super) mode: AgentMode,
     histogram: TemperatureHistogram,
     rounds: u32,
-    /// Where the look at clean objects goes on; `None` begins.
+    /// The position at which the examination of clean objects continues; `None` for the start.
     position: Option<ObjectId>,
     /// The epoch of the last change of the overlay.
     overlay_epoch: Epoch,
-    /// Objects that are dirty, as far as the PG's objects have been counted.
+    /// Dirty objects, as far as the PG's objects have been counted.
     dirty: BTreeMap<ObjectId, Dirty>,
-    /// Where the pool writes through: writes on objects since they were clean.
+    /// In a pool that writes through: the number of writes per object since it was clean.
     unflushed: BTreeMap<ObjectId, usize>,
-    /// The names in the base.
+    /// The names that are recorded in the base.
     pub(super) dirty_log: DirtyLog,
-    /// Where flushing goes on.
+    /// The position at which flushing continues.
     flushed_to: Option<ObjectId>,
     pub(super) next_ns: u64,
-    /// The most bytes that the PG should hold; 0 is no limit.
+    /// The most bytes that the PG should hold; 0 for no limit.
     pub(super) pg_bytes: u64,
-    /// Admits by frequency, where the OSD is to.
+    /// The filter for admission by frequency, if the OSD uses it.
     filter: Option<Box<FrequencyFilter>>,
     /// The pool's targets, with the effective one in bytes.
     targets: Option<CacheTargets>,
-    /// Objects that may be promoted and displace nothing, until the agent looks again.
+    /// The number of objects that may be promoted without displacing others, until the agent's next step.
     room: u64,
-    /// How many objects have to go.
+    /// The number of objects that must be evicted.
     surplus: u64,
-    /// What `tier advise` learns from.
+    /// The samples for `tier advise`.
     sampler: Option<Box<Sampler>>,
 }
 
-/// How many PGs of each cache pool an OSD has a copy of, by the map of an epoch.
+/// The number of PGs of each cache pool that each OSD has a copy of, in the map of an epoch.
 #[derive(Default)]
 pub(super) struct PgCopies {
     epoch: Epoch,
@@ -87,7 +89,7 @@ pub(super) struct PgCopies {
 }
 
 impl PgCopies {
-    /// Those of a pool. All of its PGs are counted once for each map.
+    /// The numbers for a pool. All of its PGs are counted once for each map.
     fn of(&mut self, map: &OsdMap, pool: PoolId) -> &BTreeMap<OsdId, u32> {
         if self.epoch != map.epoch {
             *self = PgCopies { epoch: map.epoch, pools: BTreeMap::new() };
@@ -105,13 +107,13 @@ impl PgCopies {
     }
 }
 
-/// What a dirty object stands for.
+/// The meaning of a dirty object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dirty {
     Object,
     /// A removed object.
     Whiteout,
-    /// Nothing: it is from before the overlay was removed ([`exec::tier::is_valid`]).
+    /// It does not count: it is from before the overlay was removed ([`exec::tier::is_valid`]).
     Obsolete,
 }
 
@@ -144,7 +146,7 @@ impl CacheState {
         }
     }
 
-    /// An object is now so, or was found so.
+    /// Records an object's state when it changes or is found.
     pub(in super::super) fn note(&mut self, object: &ObjectId, context: &ObjectContext) {
         let is_dirty = exec::tier::is_dirty(context);
         self.dirty_log.note(object, is_dirty);
@@ -164,8 +166,8 @@ impl CacheState {
         }
     }
 
-    /// Counts a write on an object, unless that must be flushed first: a flush carries the records of so many requests only, and with
-    /// the cache's copies all others are lost.
+    /// Counts a write on an object. Returns `false` if the object must be flushed first: a flush carries the records of only a
+    /// limited number of requests, and all others are lost with the cache's copies.
     pub(super) fn count_unflushed(&mut self, object: &ObjectId, is_dirty: bool) -> bool {
         match self.unflushed.get_mut(object) {
             Some(writes) if is_dirty && *writes >= exec::MAX_COPIED_REQUESTS => return false,
@@ -177,7 +179,7 @@ impl CacheState {
         true
     }
 
-    /// An access of an object.
+    /// Records an access of an object.
     fn record(&mut self, object: &ObjectId, access: &Access, wall_ns: u64) -> Recorded {
         if let Some(filter) = &mut self.filter {
             filter.record(object);
@@ -188,19 +190,19 @@ impl CacheState {
         self.history.record(object, wall_ns)
     }
 
-    /// What was sampled of the PG's accesses, and the targets that it has.
+    /// The samples of the PG's accesses, and its targets.
     pub(super) fn trace(&self) -> Option<(Trace, CacheTargets)> {
         Some((self.sampler.as_ref()?.trace(), self.targets?))
     }
 
-    /// Takes what the OSD's options say of admission and advice.
+    /// Applies the OSD's options for admission and advice.
     fn configure(&mut self, options: &Options, capacity_objects: u64) {
         let samples = u32::try_from(options.osd.osd_tier_advise_objects).unwrap_or(u32::MAX);
         if self.sampler.as_ref().map_or(0, |sampler| sampler.most_objects()) != samples {
             self.sampler = (samples > 0).then(|| Box::new(Sampler::new(samples)));
         }
         let is_filtered = options.osd.osd_tier_promote_admission == PromoteAdmission::Frequency;
-        // A filter that is made again has forgotten everything: it may be twice too large or too small.
+        // A new filter has no history. So the existing one may be twice too large or too small.
         let fits = |filter: &FrequencyFilter| {
             let (made, wanted) = (filter.capacity(), FrequencyFilter::capacity_for(capacity_objects));
             made <= 2 * wanted && wanted <= 2 * made
@@ -212,13 +214,13 @@ impl CacheState {
         }
     }
 
-    /// An object is being promoted. Returns whether there is room for more.
+    /// Records the start of a promotion. Returns whether there is room for more.
     fn admitted(&mut self) -> bool {
         self.room = self.room.saturating_sub(1);
         self.room > 0
     }
 
-    /// What lets an object in.
+    /// The current admission rule.
     pub(super) fn admission(&self, tiering: &Tiering, recorded: Recorded) -> Admission<'_> {
         if let Some(filter) = &self.filter {
             return Admission::Frequency { filter, has_room: self.room > 0 };
@@ -250,17 +252,17 @@ impl CacheState {
         self.dirty.contains_key(object)
     }
 
-    /// How many objects are.
+    /// The number of dirty objects.
     pub(super) fn dirty_count(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Those objects.
+    /// The dirty objects.
     pub(super) fn dirty_objects(&self) -> impl Iterator<Item = &ObjectId> {
         self.dirty.keys()
     }
 
-    /// Up to `count` dirty objects, those after the last ones first.
+    /// Up to `count` dirty objects, first those after the last flushed one.
     fn next_to_flush(&mut self, count: usize) -> Vec<ObjectId> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.flushed_to.clone().map_or(Unbounded, Excluded);
@@ -299,7 +301,7 @@ pub(super) fn agent_options(options: &Options) -> AgentOptions {
 }
 
 impl Shard {
-    /// Begins or ends the cache's work on a PG, as its role and state are now.
+    /// Starts or ends the cache's work on a PG, according to its current role and state.
     pub(in super::super) fn settle_cache(&mut self, slot: u32) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let tiering =
@@ -330,7 +332,7 @@ impl Shard {
             begins.dirty_log = std::mem::take(&mut before.dirty_log).of_another_overlay();
         }
         hosted.cache = begins;
-        // What is dirty shows while the objects are counted: from the first one on.
+        // Dirty objects are found by counting the objects, from the first one on.
         let was_counted = hosted.sums.is_complete();
         hosted.sums = Sums::default();
         if was_counted {
@@ -339,7 +341,7 @@ impl Shard {
         self.schedule_agent(slot, self.now_ns + IDLE_STEP_NS);
     }
 
-    /// The PG's archived hit sets.
+    /// Loads the PG's archived hit sets.
     fn load_cache(
         &self,
         slot: u32,
@@ -376,7 +378,7 @@ impl Shard {
         state
     }
 
-    /// Records clients' writes since the last archive, as far as the log has them. Reads are forgotten with the primary before.
+    /// Records clients' writes since the last archive, as far as the log has them. Reads under the previous primary are lost.
     fn replay_accesses(&self, slot: u32, history: &mut HitSetHistory) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let entries = hosted.machine.log().entries().rev();
@@ -387,12 +389,12 @@ impl Shard {
         }
     }
 
-    /// When the next agent has to look at its PG.
+    /// When the next agent must run.
     pub(in super::super) fn next_agent_ns(&self) -> Option<u64> {
         self.tiers.agents.peek().map(|std::cmp::Reverse((at, _))| *at)
     }
 
-    /// Lets the agents work whose time has come.
+    /// Runs the agents that are due.
     pub(in super::super) fn due_agents(&mut self) {
         while let Some(std::cmp::Reverse((at, slot))) = self.tiers.agents.peek().copied() {
             if at > self.now_ns {
@@ -408,7 +410,7 @@ impl Shard {
         }
     }
 
-    /// The agent of a PG looks at it at that time.
+    /// Schedules the agent of a PG for this time.
     pub(super) fn schedule_agent(&mut self, slot: u32, at_ns: u64) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return };
@@ -417,7 +419,7 @@ impl Shard {
         self.inbox.nudge();
     }
 
-    /// The agent of a PG looks at it at that time, or before.
+    /// Schedules the agent of a PG for this time at the latest.
     pub(super) fn schedule_agent_by(&mut self, slot: u32, at_ns: u64) {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let is_due = |at: u64| at <= at_ns && at > self.now_ns;
@@ -426,7 +428,7 @@ impl Shard {
         }
     }
 
-    /// An object is being promoted: where it is the last one that there is room for, the agent looks soon.
+    /// Records the start of a promotion. If there is no room for more, the agent runs soon.
     pub(super) fn admitted(&mut self, slot: u32) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         if hosted.and_then(|hosted| hosted.cache.as_mut()).is_some_and(|cache| !cache.admitted()) {
@@ -434,7 +436,7 @@ impl Shard {
         }
     }
 
-    /// Flushes and evicts some of what has to be. Returns how long the agent rests.
+    /// Flushes and evicts some of the objects that must be. Returns how long the agent rests.
     fn agent_step(&mut self, slot: u32) -> u64 {
         let (Some(role), Some(map)) = (self.role_of(slot), self.map.clone()) else { return IDLE_STEP_NS };
         let Some(tiering) = role.cache.clone() else { return IDLE_STEP_NS };
@@ -443,7 +445,7 @@ impl Shard {
         self.retry_flushes(slot);
         let Some(mode) = self.agent_mode(slot, &map, &tiering, &options) else { return IDLE_STEP_NS };
         let mode = match mode.flush {
-            // What was dirty before, or is so without a client that waits.
+            // These objects were dirty before, or no client waits for them.
             FlushMode::Idle if role.writes_through && self.has_dirty(slot) => {
                 AgentMode { flush: FlushMode::Low, ..mode }
             }
@@ -454,7 +456,7 @@ impl Shard {
         if map.has_flag(flag::NOTIERAGENT) {
             return IDLE_STEP_NS;
         }
-        // Without an overlay the base changes by itself.
+        // Without an overlay, the base changes independently.
         if !role.serves {
             return if self.discard_some(slot, role.overlay_epoch) { BUSY_STEP_NS } else { IDLE_STEP_NS };
         }
@@ -466,14 +468,14 @@ impl Shard {
         if flushed || evicted { BUSY_STEP_NS } else { IDLE_STEP_NS }
     }
 
-    /// Counts a write that is about to be executed in a cache that writes through. False: its object is to be flushed before.
+    /// Counts a write before its execution in a cache that writes through. Returns `false` if the object must be flushed first.
     pub(super) fn count_unflushed(&mut self, slot: u32, object: &ObjectId, is_dirty: bool) -> bool {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let cache = hosted.and_then(|hosted| hosted.cache.as_mut());
         cache.is_none_or(|cache| cache.count_unflushed(object, is_dirty))
     }
 
-    /// The object turned out to be clean.
+    /// Resets the count of an object that was found clean.
     pub(super) fn forget_unflushed(&mut self, slot: u32, object: &ObjectId) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
@@ -481,7 +483,7 @@ impl Shard {
         }
     }
 
-    /// The base has all that was written on the object.
+    /// Records that the base has all writes on the object.
     pub(super) fn none_unflushed(&mut self, slot: u32, object: &ObjectId) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
@@ -513,7 +515,7 @@ impl Shard {
             CacheSums { objects: sums.objects, bytes: sums.bytes, dirty: sums.dirty, ..CacheSums::default() };
         let agent = agent_options(options);
         let cache = self.slots.get_mut(slot as usize)?.as_mut()?.cache.as_mut()?;
-        // The frequency filter takes memory for objects that are there, not for those that there is room for.
+        // The frequency filter uses memory for existing objects, not for those that there is room for.
         let capacity = effort::capacity_objects(&sums, &targets).min(2 * sums.objects + 1024);
         cache.configure(options, capacity);
         cache.targets = Some(targets);
@@ -524,7 +526,7 @@ impl Shard {
         Some(cache.mode)
     }
 
-    /// The bytes that the pool may hold, as this PG's members see it.
+    /// The bytes that the pool may hold, according to this PG's members.
     fn effective_target(
         &mut self,
         map: &OsdMap,
@@ -553,7 +555,7 @@ impl Shard {
         effort::effective_target(tiering.target_max_bytes, stored, pool.pg_num, &osds, RESERVE_MICRO)
     }
 
-    /// Drops copies from before the overlay was removed, those that are dirty among them.
+    /// Drops copies from before the overlay was removed, including dirty ones.
     fn discard_some(&mut self, slot: u32, overlay_epoch: Epoch) -> bool {
         let Some((objects, next)) = self.next_objects(slot) else { return false };
         let mut room = STEP_EVICTIONS.saturating_sub(self.tiers.own_changes());
@@ -574,7 +576,7 @@ impl Shard {
         discarded || !is_through
     }
 
-    /// Users' objects that the agent looks at in this step, and where the next one goes on.
+    /// The users' objects that the agent examines in this step, and the position at which the next step continues.
     fn next_objects(&self, slot: u32) -> Option<(Vec<ObjectId>, Option<ObjectId>)> {
         let hosted = self.slots.get(slot as usize)?.as_ref()?;
         let first = ObjectId::min_at_hash(hosted.pg.pool, 0);
@@ -593,13 +595,13 @@ impl Shard {
         }
     }
 
-    /// Whether a client asked lately.
+    /// Whether a client sent a request recently.
     fn serves_clients(&self) -> bool {
         self.now_ns.saturating_sub(self.tiers.client_ns) < CLIENTS_IDLE_NS
     }
 
-    /// A flush took so long. The agent goes on with the next one; at low speed beside clients it rests before, for longer than flushing
-    /// takes, so that flushing has a small share of processors and disks.
+    /// Lets the agent rest after a flush that took `took_ns`, then continue with the next one. At low speed beside clients, the
+    /// rest is longer than the flush, so that flushing uses a small share of processors and disks.
     pub(super) fn rest_from_flush(&mut self, slot: u32, took_ns: u64) {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return };
@@ -626,7 +628,7 @@ impl Shard {
             true => most,
             false => most.max(IDLE_FLUSHES),
         };
-        // What clients wait for is bounded with them.
+        // Flushes that clients wait for are bounded together with the clients.
         let own = self.tiers.flushes.values().filter(|flush| !flush.holds_answers()).count();
         let free = usize::try_from(most).unwrap_or(1).saturating_sub(own);
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
@@ -717,7 +719,7 @@ impl Shard {
         evicted > 0 || next.is_some()
     }
 
-    /// Seals the current hit set and begins the next one where that is due.
+    /// Seals the current hit set and starts the next one if that is due.
     fn rotate_hit_set(&mut self, slot: u32) {
         let wall_ns = self.shared.world.wall_ns();
         let Some(hosted) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
@@ -742,7 +744,7 @@ impl Shard {
         }
     }
 
-    /// Objects of a PG whose changes the base lacks.
+    /// Lists objects of a PG whose changes the base lacks.
     pub(super) fn list_dirty(
         &self,
         slot: u32,
@@ -765,7 +767,7 @@ impl Shard {
         }
     }
 
-    /// An access of an object of a cache, and what lets it in if it is not there. `bytes` is its size, where the cache has it.
+    /// Records an access of a cache's object, for hits and admission. `bytes` is its size if the cache has it.
     pub(super) fn record_access(
         &mut self,
         slot: u32,
@@ -785,7 +787,7 @@ impl Shard {
         )
     }
 
-    /// An object of the PG was replaced by another member's copy.
+    /// Records that another member's copy replaced an object of the PG.
     pub(in super::super) fn note_replaced(&mut self, slot: u32, object: &ObjectId) {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         if hosted.is_none_or(|hosted| hosted.cache.is_none()) {
@@ -799,7 +801,7 @@ impl Shard {
         }
     }
 
-    /// Lets writes go on that waited for the agent: they are slowed, and never held for what may not come.
+    /// Resumes writes that waited for the agent: they are slowed down, but never held for room that may never become free.
     fn release_room(&mut self, slot: u32) {
         for object in self.tiers.waiting_for_room(slot) {
             self.release(&object, |state| state.has_waited = true);

@@ -1,8 +1,9 @@
-//! Names of dirty objects, recorded in the base pool (`cache_dirty_log`): they tell what is lost with all copies of a cache's PG.
+//! Names of dirty objects, recorded in the base pool (`cache_dirty_log`): they show what is lost with all copies of a cache's
+//! PG.
 //!
-//! Each PG of the cache has an object in the base pool, whose omap has the name of every object that clients made dirty, and maybe
-//! of some that are clean. A write on an object whose name is not recorded yet waits for that. At most one request is on its way for
-//! each PG; names that come meanwhile go into the next one together.
+//! Each PG of the cache has an object in the base pool. Its omap has the name of every object that clients made dirty, and
+//! possibly of some clean ones. A write on an object whose name is not recorded yet waits for that. At most one request per PG
+//! is in flight; names that arrive in the meantime go into the next one together.
 
 use super::super::Shard;
 use super::super::ops::InflightOp;
@@ -18,30 +19,30 @@ use nacre_types::op::{OmapValsReply, Op, OsdOp};
 use nacre_types::tier::{dirty_key, dirty_log, dirty_object};
 use std::collections::BTreeSet;
 
-/// Names that one request records, removes or reads.
+/// The most names that one request records, removes or reads.
 const MAX_NAMES: usize = 256;
 
-/// What a primary knows of its PG's log.
+/// A primary's state of its PG's log.
 #[derive(Default)]
 pub(super) struct DirtyLog {
-    /// Names that the log has.
+    /// The names in the log.
     names: BTreeSet<ObjectId>,
-    /// Those whose objects may be clean.
+    /// The names whose objects may be clean.
     to_check: BTreeSet<ObjectId>,
     /// Names for the next request.
     to_record: BTreeSet<ObjectId>,
-    /// Names on their way.
+    /// The names in flight.
     on_way: Vec<ObjectId>,
-    /// Whether a request is on its way.
+    /// Whether a request is in flight.
     is_asking: bool,
-    /// Where reading what earlier primaries recorded goes on.
+    /// The position at which reading the records of earlier primaries continues.
     reads_from: Option<Bytes>,
-    /// Whether all of that was read.
+    /// Whether all of these records were read.
     is_read: bool,
 }
 
 impl DirtyLog {
-    /// An object became dirty, or clean.
+    /// Records that an object became dirty or clean.
     pub(super) fn note(&mut self, object: &ObjectId, is_dirty: bool) {
         if is_dirty {
             self.to_check.remove(object);
@@ -50,7 +51,8 @@ impl DirtyLog {
         }
     }
 
-    /// The overlay changed, but not the PG's interval: what was recorded and who waits stays, while what is dirty is found out again.
+    /// The state for another overlay in the same interval: the recorded names and the waiting operations remain, while dirty
+    /// objects are determined again.
     pub(super) fn of_another_overlay(mut self) -> DirtyLog {
         self.to_check = self.names.clone();
         self
@@ -61,7 +63,7 @@ impl DirtyLog {
     }
 }
 
-/// What a request on a log does.
+/// The purpose of a request on a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogRequest {
     /// Records and removes names.
@@ -73,7 +75,7 @@ pub(super) enum LogRequest {
 }
 
 impl Shard {
-    /// Whether the base has the object's name, or need not have it.
+    /// Whether the base has recorded the object's name, or need not record it.
     pub(super) fn is_logged(&self, slot: u32, role: &Role, object: &ObjectId) -> bool {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let cache = hosted.and_then(|hosted| hosted.cache.as_ref());
@@ -94,8 +96,8 @@ impl Shard {
         Some(&mut hosted.cache.as_mut()?.dirty_log)
     }
 
-    /// The agent's part: reads what earlier primaries recorded, removes names of clean objects, records those of objects that became
-    /// dirty before the pool had a log, and removes the log of a pool that has none any more.
+    /// The agent's part: reads the records of earlier primaries, removes names of clean objects, records those of objects that
+    /// became dirty before the pool had a log, and removes the log of a pool that no longer has one.
     pub(super) fn tend_dirty_log(&mut self, slot: u32, role: &Role) {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return };
@@ -114,7 +116,7 @@ impl Shard {
             let read = Op::OmapGetVals { start_after, filter_prefix: Bytes::new(), max: MAX_NAMES as u64 };
             return self.ask_log(slot, role.other, LogRequest::Read, vec![OsdOp::from(read)]);
         }
-        // Names that are not to be removed now, and those that are.
+        // Names that must stay for now, and names to remove.
         let (mut dirty, mut clean) = (Vec::new(), Vec::new());
         for object in log.to_check.iter().take(MAX_NAMES) {
             if cache.is_dirty(object) {
@@ -138,7 +140,7 @@ impl Shard {
         self.send_log_changes(slot, role.other, clean);
     }
 
-    /// Sends what is to be recorded, with names to remove, unless a request is on its way.
+    /// Sends the names to record, with names to remove, unless a request is in flight.
     fn send_log_changes(&mut self, slot: u32, base: PoolId, remove: Vec<ObjectId>) {
         let Some(log) = self.log_of(slot) else { return };
         if log.is_asking || remove.is_empty() && log.to_record.is_empty() {
@@ -151,7 +153,7 @@ impl Shard {
         }
         let mut ops = Vec::new();
         if !remove.is_empty() {
-            // A write that comes from now on records the name again, behind this request.
+            // A write that arrives from now on records the name again, after this request.
             for object in &remove {
                 log.names.remove(object);
                 log.to_check.remove(object);
@@ -170,7 +172,7 @@ impl Shard {
             return;
         };
         let Some(request) = self.request_to_other(slot, base, &dirty_log(base, pg), ops, None) else {
-            // The map does not show this interval yet: what waits is sent back, as is everything that comes before it does.
+            // The map does not show this interval yet: waiting and new operations are sent back until it does.
             return self.log_failed(slot);
         };
         let interval = request.interval;
@@ -181,7 +183,7 @@ impl Shard {
         self.shared.world.ask_other(self.index, ticket, request);
     }
 
-    /// The base's answer to a request on the log.
+    /// Handles the base's answer to a request on the log.
     pub(super) fn on_log_answered(
         &mut self,
         slot: u32,
@@ -198,7 +200,7 @@ impl Shard {
         match what {
             LogRequest::Change if result >= 0 => {
                 let recorded = std::mem::take(&mut log.on_way);
-                // Clean until the write that waits is executed.
+                // The objects are clean until the waiting write is executed.
                 log.to_check.extend(recorded.iter().cloned());
                 log.names.extend(recorded.iter().cloned());
                 for object in recorded {
@@ -233,12 +235,12 @@ impl Shard {
         log.reads_from = read.entries.last().map(|(key, _)| key.clone());
         log.is_read = !read.more;
         let found: Vec<_> = read.entries.iter().filter_map(|(key, _)| dirty_object(key)).collect();
-        // Those that are dirty are taken out when the agent looks.
+        // The agent excludes the dirty ones later.
         log.to_check.extend(found.iter().cloned());
         log.names.extend(found);
     }
 
-    /// Names could not be recorded, or the PG has no cache any more: the writes that wait are sent back.
+    /// Sends back the waiting writes, because names could not be recorded, or the PG no longer has a cache.
     pub(super) fn log_failed(&mut self, slot: u32) {
         let Some(log) = self.log_of(slot) else { return };
         let mut failed = std::mem::take(&mut log.on_way);

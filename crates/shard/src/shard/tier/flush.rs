@@ -1,4 +1,4 @@
-//! Flushing and evicting: changes of a cache's objects go to the base, clean objects leave the cache.
+//! Flushing and evicting: changes of a cache's objects are copied to the base, clean objects are removed from the cache.
 
 use super::super::Shard;
 use super::super::ops::{InflightOp, Outcome};
@@ -15,15 +15,15 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
 use std::collections::VecDeque;
 
-/// How often a flush starts over because its object was changed, before its client is told so.
+/// How often a flush starts over because its object was changed, before its client gets an error.
 const MAX_RESTARTS: u32 = 8;
-/// How often a flush that the base refuses is tried again while answers wait for it, before their clients are sent back.
+/// How often a flush that the base refuses is retried while answers wait for it, before they are sent back.
 const MAX_REFUSALS: u32 = 30;
-/// After so many nanoseconds it is tried again.
+/// The time after which it is retried, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
 impl Shard {
-    /// Clients' cache-flush, cache-try-flush and cache-evict.
+    /// Handles clients' cache-flush, cache-try-flush and cache-evict.
     pub(super) fn gate_of_cache_op(
         &mut self,
         slot: u32,
@@ -105,7 +105,7 @@ impl Shard {
         self.send_flush(slot, object, context);
     }
 
-    /// Lets operations on the object wait for its flush where answers do.
+    /// Makes operations on the object wait for its flush if answers wait for it.
     fn hold_object(&mut self, slot: u32, object: &ObjectId) {
         let holds = self.tiers.flushes.get(object).is_some_and(Flush::holds_answers);
         if holds && (!self.tiers.is_busy(object) || self.tiers.is_resuming(object)) {
@@ -113,7 +113,7 @@ impl Shard {
         }
     }
 
-    /// Flushes the object as it is now, once more.
+    /// Flushes the object's current state again.
     fn flush_again(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
         let Some(flush) = self.tiers.flushes.get_mut(object) else { return };
         (flush.version, flush.is_whiteout) = (context.info.version, exec::tier::is_whiteout(context));
@@ -122,7 +122,7 @@ impl Shard {
         self.send_flush(slot, object, context);
     }
 
-    /// Tries flushes again that the base refused.
+    /// Retries flushes that the base refused.
     pub(super) fn retry_flushes(&mut self, slot: u32) {
         for object in self.tiers.flushes_to_retry(slot, self.now_ns) {
             match self.context_of(slot, &object).filter(exec::tier::is_dirty) {
@@ -132,7 +132,7 @@ impl Shard {
         }
     }
 
-    /// Sends back who waits for flushes that would have been tried again: the PG is no cache any more, or not active.
+    /// Sends back the operations that wait for flushes to be retried: the PG is no cache any more, or not active.
     pub(super) fn drop_retries(&mut self, slot: u32) {
         for object in self.tiers.flushes_to_retry(slot, u64::MAX) {
             self.end_flush(&object, Errno::ESTALE.negated());
@@ -142,7 +142,7 @@ impl Shard {
     fn send_flush(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
         let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
         if !exec::tier::is_valid(context, overlay_epoch) {
-            // The base has changed past it.
+            // The base has changed without it.
             return self.end_flush(object, Errno::ESTALE.negated());
         }
         let user_version = context.info.user_version;
@@ -170,7 +170,7 @@ impl Shard {
         self.shared.world.ask_other(self.index, ticket, asked);
     }
 
-    /// The base's answer to a flush.
+    /// Handles the base's answer to a flush.
     pub(super) fn on_flushed(
         &mut self,
         slot: u32,
@@ -220,12 +220,12 @@ impl Shard {
         }
     }
 
-    /// A flush is through, or its object was changed meanwhile.
+    /// Handles the end of a flush, or a change of its object during the flush.
     pub(super) fn flush_done(&mut self, slot: u32, object: &ObjectId, result: i32) {
         if result == 0 {
             self.metrics.tier_flushes.inc();
         }
-        // Who asked for it may have come after a later change: it is done when the object is clean.
+        // Some waiting operations may have arrived after a later change: the flush is done when the object is clean.
         let changed = result == 0 || result == Errno::EBUSY.negated();
         let context =
             self.context_of(slot, object).filter(|context| changed && exec::tier::is_dirty(context));
@@ -240,7 +240,7 @@ impl Shard {
             flush.restarts += 1;
             return self.flush_again(slot, object, &context);
         }
-        // The base may get room, or be reached again.
+        // The base may get room, or become reachable again.
         let is_refused = !changed && result != DEPOSED.negated() && result != Errno::ESTALE.negated();
         let holds = flush.holds_answers() || self.tiers.waits_for_flush(object);
         let Some(flush) = self.tiers.flushes.get_mut(object) else { return };
@@ -260,7 +260,7 @@ impl Shard {
                 op.tier.is_flushed = true;
                 self.tell(flush.slot, op, outcome);
             }
-            // The agent has room for the next one.
+            // The agent can start the next one.
             self.rest_from_flush(flush.slot, self.now_ns.saturating_sub(flush.began_ns));
         }
         let mut going_on = VecDeque::new();
@@ -273,7 +273,7 @@ impl Shard {
             } else if result == Errno::ESTALE.negated() {
                 self.back_off(*op, self.epoch());
             } else if op.tier.after_flush.take().is_some() {
-                // Its resend waits for the next flush.
+                // The resend waits for the next flush.
                 self.send_op_back(*op);
             } else if is_cache_op(&op.request) {
                 self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
@@ -288,17 +288,17 @@ impl Shard {
             true => self.send_waiting_back(object),
             false => {}
         }
-        // They came before what waited for the object.
+        // They arrived before the operations that waited for the object.
         self.resume(object, going_on);
     }
 
-    /// Drops a copy that does not stand for its object.
+    /// Drops a copy that does not count.
     pub(super) fn discard(&mut self, slot: u32, object: &ObjectId, version: Eversion, overlay_epoch: Epoch) {
         self.begin(slot, object, Work::Own, None);
         self.change_tier_object(slot, object, Own::Change(Change::Discard { version, overlay_epoch }));
     }
 
-    /// An eviction is through.
+    /// Handles the end of an eviction.
     pub(super) fn evicted(&mut self, object: &ObjectId, result: i32) {
         if let Some(op) = self.tiers.evictions.remove(object) {
             self.tell(op.slot, op, Outcome { result, ..Outcome::default() });
@@ -306,7 +306,7 @@ impl Shard {
         self.release(object, |_| {});
     }
 
-    /// The object's state as it is in the store now.
+    /// The object's current state in the store.
     pub(super) fn context_of(&mut self, slot: u32, object: &ObjectId) -> Option<ObjectContext> {
         let hosted = self.slots.get(slot as usize)?.as_ref()?;
         if let Some(context) = self.contexts.get(object, hosted.generation) {

@@ -1,4 +1,4 @@
-//! Which objects of cache tiers something is under way for, and who waits for them.
+//! The objects of cache tiers with work in progress, and the operations that wait for them.
 
 use super::super::ops::{InflightOp, Outcome};
 use super::agent::PgCopies;
@@ -12,71 +12,71 @@ use nacre_types::object::ObjectId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-/// What a tier knows of an operation.
+/// The state of an operation in a tier.
 #[derive(Default)]
 pub(in super::super) struct TierState {
-    /// The base's answer: all that is left is to tell it.
+    /// The base's answer, which only has to be sent.
     pub(in super::super) answer: Option<Outcome>,
-    /// The other pool did not execute it.
+    /// Whether the other pool did not execute it.
     pub(in super::super) is_checked: bool,
-    /// The object is absent in the base, where it had at most this user version.
+    /// If the object is absent in the base, its highest user version there.
     pub(in super::super) absent: Option<u64>,
-    /// It is proxied: its object can't be promoted.
+    /// Whether it is proxied because its object can't be promoted.
     pub(in super::super) goes_past: bool,
-    /// Its access was recorded: it counts once, however often it is executed.
+    /// Its recorded access: it counts once, however often it is executed.
     pub(in super::super) recorded: Option<Recorded>,
-    /// It waited for the agent to make room.
+    /// Whether it waited for the agent to make room.
     pub(in super::super) has_waited: bool,
-    /// It is answered so once the base has its object in this version or a later one.
+    /// Its outcome, sent once the base has its object in this version or a later one.
     pub(in super::super) after_flush: Option<(Outcome, Eversion)>,
-    /// The base has what it was executed on.
+    /// Whether the base has the state that it was executed on.
     pub(in super::super) is_flushed: bool,
     /// The OSD's own change.
     pub(in super::super) own: Option<Own>,
 }
 
 impl TierState {
-    /// Of a change of the PG's own objects.
+    /// Creates the state of a change of the PG's own objects.
     pub(super) fn internal() -> TierState {
         TierState { own: Some(Own::Internal), ..TierState::default() }
     }
 }
 
-/// A change of an object that no client asked for: see [`nacre_exec::tier::Change`].
+/// A change of an object that no client requested: see [`nacre_exec::tier::Change`].
 pub(in super::super) enum Own {
-    /// It becomes a copy of the base's.
+    /// The object becomes a copy of the base's object.
     Promote {
-        /// What was read.
+        /// The copy.
         copy: HeldCopy,
-        /// By which map.
+        /// The epoch of the map under which it was read.
         epoch: Epoch,
     },
     /// Another change.
     Change(Change<'static>),
-    /// An object of the PG's own is written or removed, by ops.
+    /// Ops write or remove an object of the PG's own.
     Internal,
 }
 
-/// What an object is busy with.
+/// The work in progress on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// The base's is read and becomes the cache's.
+    /// The base's object is read and becomes the cache's.
     Promote,
-    /// So many operations are with the base.
+    /// This many operations are proxied to the base.
     Proxy(usize),
-    /// The other pool is asked about a resend.
+    /// The other pool is queried about a resend.
     Query,
-    /// The OSD changes it itself.
+    /// The OSD changes it without a client's request.
     Own,
     /// Writes wait for room in the cache.
     Room,
-    /// Its name is on its way to the base, which has the names of what is dirty.
+    /// Its name is being recorded in the base.
     Log,
-    /// Nothing: what waited goes on once no machine waits for an execution. Operations that waited in the PG's machine meanwhile
-    /// come after it.
+    /// None: the waiting operations resume once no machine waits for an execution. Operations that waited in the PG's machine
+    /// in the meantime follow them.
     Resume,
-    /// Its changes are on their way to the base, and operations wait for that: those that come now are executed after it, so that
-    /// the next flush has the changes of all of them.
+    /// Its changes are being flushed, and operations wait for that. Operations that arrive now are executed after the flush, so
+    /// that the next flush has the changes of all of them.
     Flush,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum Work {
 pub(super) struct Busy {
     slot: u32,
     work: Work,
-    /// It is promoted when the base has answered.
+    /// Whether it is promoted when the base has answered.
     promotes_then: bool,
     waiting: VecDeque<Box<InflightOp>>,
 }
@@ -95,7 +95,7 @@ impl Busy {
     }
 }
 
-/// A question to the other pool. Each names the interval in which it was asked: in another one its answer does not count.
+/// A request to the other pool. Each names the interval in which it was sent: in another interval, its answer does not count.
 pub(super) enum Ask {
     Promotion { slot: u32, object: ObjectId, interval: Interval, epoch: Epoch },
     Proxied { slot: u32, interval: Interval, op: Box<InflightOp> },
@@ -105,26 +105,26 @@ pub(super) enum Ask {
     Log { slot: u32, interval: Interval, what: LogRequest },
 }
 
-/// An object whose changes are on their way to the base.
+/// An object whose changes are being flushed to the base.
 pub(super) struct Flush {
     pub(super) slot: u32,
-    /// When it began.
+    /// When the flush began.
     pub(super) began_ns: u64,
     /// The version that is flushed.
     pub(super) version: Eversion,
     pub(super) is_whiteout: bool,
-    /// Operations that are answered or go on when it is done, and whether they insist.
+    /// Operations that are answered or continue when it is done, and whether they require a clean object.
     pub(super) waiting: Vec<(Box<InflightOp>, bool)>,
-    /// How often it started over since the object was changed.
+    /// How often it started over because the object was changed.
     pub(super) restarts: u32,
     /// How often the base refused it.
     pub(super) refusals: u32,
-    /// When it is tried again, if the base refused it.
+    /// When it is retried, if the base refused it.
     pub(super) retry_ns: Option<u64>,
 }
 
 impl Flush {
-    /// Takes out the operations that are answered now that the base has the object in `version`.
+    /// Removes and returns the operations that are answered now that the base has the object in `version`.
     pub(super) fn take_flushed(&mut self, version: Eversion) -> Vec<(Box<InflightOp>, Outcome)> {
         let is_done = |op: &mut Box<InflightOp>| {
             op.tier.after_flush.take_if(|(_, needed)| *needed <= version).map(|(outcome, _)| outcome)
@@ -151,15 +151,15 @@ impl Flush {
     }
 }
 
-/// Something to be done once no machine waits for an execution.
+/// Work that is done once no machine waits for an execution.
 pub(super) enum Deferred {
-    /// What waited for an object goes on.
+    /// Operations that waited for an object resume.
     Resume(ObjectId),
     /// An operation is answered.
     Tell { slot: u32, op: Box<InflightOp>, outcome: Outcome },
-    /// An operation is executed although it was before.
+    /// An operation is executed again.
     Repeat { slot: u32, op: Box<InflightOp> },
-    /// An object changes on the OSD's own account.
+    /// An object changes without a client's request.
     Change { slot: u32, object: ObjectId, own: Own },
 }
 
@@ -169,16 +169,16 @@ pub(in super::super) struct TierObjects {
     busy: BTreeMap<ObjectId, Busy>,
     asks: IdMap<u64, Ask>,
     pub(super) flushes: BTreeMap<ObjectId, Flush>,
-    /// Clients' evictions under way.
+    /// Clients' evictions in progress.
     pub(super) evictions: BTreeMap<ObjectId, Box<InflightOp>>,
-    /// How many copies of caches' PGs OSDs have.
+    /// The numbers of copies of caches' PGs that OSDs have.
     pub(super) copies: PgCopies,
-    /// When agents look at their PGs, by slot.
+    /// The times at which agents run, by slot.
     pub(super) agents: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) deferred: VecDeque<Deferred>,
-    /// When a client's request came last.
+    /// When the last client request arrived.
     pub(in super::super) client_ns: u64,
-    /// Until when flushing at low speed rests beside clients.
+    /// The end of the rest from flushing at low speed beside clients.
     pub(super) flush_rests_until_ns: u64,
     last_ticket: u64,
     parked: usize,
@@ -186,23 +186,23 @@ pub(in super::super) struct TierObjects {
 }
 
 impl TierObjects {
-    /// Whether something is under way that keeps operations on the object waiting.
+    /// Whether work in progress makes operations on the object wait.
     pub(super) fn is_busy(&self, object: &ObjectId) -> bool {
         !self.busy.is_empty() && self.busy.contains_key(object)
     }
 
-    /// Whether operations are in the base's hands.
+    /// Whether operations on the object are proxied.
     pub(super) fn is_proxying(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| matches!(busy.work, Work::Proxy(_)))
     }
 
-    /// Whether all that is under way is operations in the base's hands.
+    /// Whether the only work in progress is proxied operations.
     pub(super) fn only_proxies(&self, object: &ObjectId) -> bool {
         let proxies = |busy: &Busy| matches!(busy.work, Work::Proxy(_)) && busy.waiting.is_empty();
         self.busy.get(object).is_some_and(proxies)
     }
 
-    /// Likewise, but for writes that wait for the agent.
+    /// Whether the object is busy with work other than waiting for the agent's room.
     pub(super) fn is_at_work(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| busy.work != Work::Room)
     }
@@ -217,7 +217,7 @@ impl TierObjects {
         self.busy.get(object).is_some_and(|busy| busy.work == Work::Flush)
     }
 
-    /// Flushes of a PG that are to be tried again by now.
+    /// The PG's flushes that are due to be retried.
     pub(super) fn flushes_to_retry(&self, slot: u32, now_ns: u64) -> Vec<ObjectId> {
         let is_due = |flush: &Flush| flush.slot == slot && flush.retry_ns.is_some_and(|at| at <= now_ns);
         self.flushes.iter().filter(|(_, flush)| is_due(flush)).map(|(object, _)| object.clone()).collect()
@@ -227,18 +227,18 @@ impl TierObjects {
         self.busy.get(object).is_some_and(|busy| busy.work == Work::Promote)
     }
 
-    /// Whether what waited for the object is about to go on, and nothing else is under way.
+    /// Whether the operations that waited for the object are about to resume, with no other work in progress.
     pub(super) fn is_resuming(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| busy.work == Work::Resume)
     }
 
-    /// Operations of clients that are kept here.
+    /// The number of clients' operations that are held here.
     pub(in super::super) fn held(&self) -> usize {
         let flushes: usize = self.flushes.values().map(|flush| flush.waiting.len()).sum();
         self.parked + self.asked + flushes + self.evictions.len()
     }
 
-    /// Marks an object as busy. What is about to go on waits again.
+    /// Marks an object as busy. Operations that were about to resume wait again.
     pub(super) fn begin(&mut self, object: &ObjectId, mut busy: Busy) {
         if let Some(before) = self.busy.remove(object) {
             debug_assert!(before.work == Work::Resume, "{object} is busy: {:?}", before.work);
@@ -256,7 +256,7 @@ impl TierObjects {
         }
     }
 
-    /// An operation came back from the base. After the last one: whether the object is to be promoted.
+    /// Records that the base answered an operation. After the last one, returns whether the object is to be promoted.
     pub(super) fn end_proxy(&mut self, object: &ObjectId) -> Option<bool> {
         let busy = self.busy.get_mut(object)?;
         let Work::Proxy(count) = &mut busy.work else { return None };
@@ -264,20 +264,20 @@ impl TierObjects {
         (*count == 0).then_some(busy.promotes_then)
     }
 
-    /// Objects of a PG whose writes wait for room.
+    /// The objects of a PG whose writes wait for room.
     pub(super) fn waiting_for_room(&self, slot: u32) -> Vec<ObjectId> {
         let waits = |busy: &Busy| busy.slot == slot && busy.work == Work::Room;
         self.busy.iter().filter(|(_, busy)| waits(busy)).map(|(object, _)| object.clone()).collect()
     }
 
-    /// Changes of the OSD's own under way.
+    /// The number of the OSD's own changes in progress.
     pub(super) fn own_changes(&self) -> usize {
         self.busy.values().filter(|busy| busy.work == Work::Own).count()
     }
 
-    /// Lets an operation wait for a busy object; hands it back where the object is not.
+    /// Makes an operation wait for a busy object; returns it if the object is not busy.
     pub(super) fn park(&mut self, object: &ObjectId, mut op: Box<InflightOp>) -> Result<(), Box<InflightOp>> {
-        // What the base has may be another by the time that it goes on.
+        // The base may have a different state when it resumes.
         op.tier.absent = None;
         match self.busy.get_mut(object) {
             Some(busy) => {
@@ -289,8 +289,8 @@ impl TierObjects {
         }
     }
 
-    /// Operations that waited go on, before all others that wait for the object: where it is busy, after that. Returns whether they
-    /// are to go on now.
+    /// Resumes operations before all others that wait for the object; if it is busy, after that work. Returns whether they
+    /// resume now.
     pub(super) fn resume(&mut self, object: &ObjectId, ops: VecDeque<Box<InflightOp>>) -> bool {
         let Some(slot) = ops.front().map(|op| op.slot) else { return false };
         self.parked += ops.len();
@@ -306,14 +306,14 @@ impl TierObjects {
         true
     }
 
-    /// The object is busy no more. Returns who waited, in order.
+    /// Ends the work on an object. Returns the operations that waited, in order.
     pub(super) fn end(&mut self, object: &ObjectId) -> VecDeque<Box<InflightOp>> {
         let waiting = self.busy.remove(object).map(|busy| busy.waiting).unwrap_or_default();
         self.parked -= waiting.len();
         waiting
     }
 
-    /// Notes a question; its answer comes with the ticket.
+    /// Records a request; its answer arrives with the returned ticket.
     pub(super) fn ask(&mut self, ask: Ask) -> u64 {
         self.asked += usize::from(matches!(ask, Ask::Proxied { .. } | Ask::Query { .. }));
         self.last_ticket += 1;
@@ -327,7 +327,7 @@ impl TierObjects {
         Some(ask)
     }
 
-    /// Forgets what is under way in a PG, but for what is with the other pool. Returns the operations that waited.
+    /// Forgets the work in progress in a PG, except requests to the other pool. Returns the operations that waited.
     pub(super) fn drop_slot(&mut self, slot: u32) -> VecDeque<Box<InflightOp>> {
         let mut dropped = VecDeque::new();
         let of_slot = |busy: &Busy| busy.slot == slot;

@@ -1,6 +1,7 @@
-//! Requests between the pools of a tier: what a cache reads of its base and has it execute, and questions about clients' requests.
+//! Requests between the pools of a tier: reads from the base and operations that it executes for a cache, and queries about
+//! clients' requests.
 //!
-//! Each names its sender ([`TierSender`]), so that the other pool refuses it where the sender is deposed.
+//! Each names its sender ([`TierSender`]), so that the other pool refuses it if the sender is deposed.
 
 use super::super::Shard;
 use super::super::ops::{InflightOp, Outcome};
@@ -17,7 +18,7 @@ use nacre_types::op::{Op, OpResult, OsdOp, copy_from_flag, request_flag};
 use nacre_types::tier::{ProxiedClient, RequestRecord, TierSender};
 
 impl Shard {
-    /// Who asks, for requests of the PG in `slot`; `None` while the map does not show its interval.
+    /// The sender for requests of the PG in `slot`; `None` while the map does not show its interval.
     fn sender(&self, slot: u32, client: Option<ProxiedClient>) -> Option<Box<TierSender>> {
         let hosted = self.slots.get(slot as usize)?.as_ref()?;
         let shows_interval = hosted.machine.interval() == hosted.interval;
@@ -25,14 +26,14 @@ impl Shard {
         shows_interval.then(|| Box::new(TierSender { pg, interval, epoch, client, user_version: 0 }))
     }
 
-    /// A request between the pools of a tier is refused where its sender is deposed.
+    /// Whether a request between the pools of a tier must be refused because its sender is deposed.
     pub(super) fn is_deposed(&self, sender: &TierSender, slot: u32) -> bool {
         let Some(map) = &self.map else { return false };
         let is_over = map.membership(sender.pg).is_none_or(|now| now.interval > sender.interval);
         is_over || self.role_of(slot).is_none_or(|role| sender.epoch < role.overlay_epoch)
     }
 
-    /// What the PG knows of a client's request, for the other pool of its tier.
+    /// The PG's record of a client's request, for the other pool of its tier.
     pub(super) fn known(&self, slot: u32, reqid: ReqId, attempt: u32) -> Outcome {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
             return Outcome { result: DEPOSED.negated(), ..Outcome::default() };
@@ -47,7 +48,7 @@ impl Shard {
         Outcome { ops: vec![OpResult::output(nacre_types::encoding::encode(&record))], ..Outcome::default() }
     }
 
-    /// A request to the other pool of the tier, about the same object.
+    /// Creates a request to the other pool of the tier, about the same object.
     pub(super) fn request_to_other(
         &self,
         slot: u32,
@@ -98,7 +99,7 @@ impl Shard {
         self.shared.world.read_other(self.index, ticket, request, most_bytes);
     }
 
-    /// The largest object that is promoted, in bytes: others would displace everything else.
+    /// The largest object that is promoted, in bytes: larger ones would displace everything else.
     fn most_promoted(&self, slot: u32, role: &Role) -> u64 {
         let most = self.shared.limits.load().max_object_size_bytes;
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
@@ -110,7 +111,7 @@ impl Shard {
         }
     }
 
-    /// The object that is to be promoted is read, or can't be.
+    /// Handles the read of an object to be promoted, or its failure.
     pub(in super::super) fn on_read_other(&mut self, ticket: u64, fetched: Fetched) {
         let Some(Ask::Promotion { slot, object, interval, epoch }) = self.tiers.answered(ticket) else {
             return;
@@ -133,12 +134,12 @@ impl Shard {
             Err(DEPOSED | Errno::ESHUTDOWN | Errno::ETIMEDOUT | Errno::ERANGE) => {
                 self.send_waiting_back(&object)
             }
-            // The base itself tells what is wrong with it, or it does not fit the cache.
+            // The base itself returns the error, or the object does not fit the cache.
             Err(_) => self.release(&object, |state| state.goes_past = true),
         }
     }
 
-    /// Has a client's operation executed by the base.
+    /// Sends a client's operation to the base for execution.
     pub(super) fn proxy(
         &mut self,
         slot: u32,
@@ -147,7 +148,7 @@ impl Shard {
         mut op: Box<InflightOp>,
         promotes_then: bool,
     ) {
-        // The base reads the source of a copy itself, and may be this OSD: it needs the room.
+        // The base reads the source of a copy itself, and may be on this OSD: it needs the room.
         op.drop_copy();
         let Some(conn) = &op.conn else { return };
         let request = &op.request;
@@ -172,7 +173,7 @@ impl Shard {
         self.shared.world.ask_other(self.index, ticket, asked);
     }
 
-    /// Asks the other pool whether it executed a client's operation before.
+    /// Queries whether the other pool executed a client's operation before.
     pub(super) fn query_other(&mut self, slot: u32, role: &Role, object: ObjectId, op: Box<InflightOp>) {
         let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
         let Some(asked) = self.request_to_other(slot, role.other, &object, vec![OsdOp::from(query)], None)
@@ -185,8 +186,8 @@ impl Shard {
         self.shared.world.ask_other(self.index, ticket, asked);
     }
 
-    /// Answers a notify that is over, once the base has said that its clients are sent here by the newest map that it knows:
-    /// elsewhere there may be watches that this pool does not have.
+    /// Answers a completed notify once the base has confirmed that the newest map that it knows sends its clients here: the
+    /// other pool may have watches that this pool does not have.
     pub(in super::super) fn confirm_notify(&mut self, role: &Role, op: Box<InflightOp>, outcome: Outcome) {
         let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
         let object = op.request.object.clone();
@@ -196,7 +197,7 @@ impl Shard {
         self.shared.world.ask_other(self.index, ticket, asked);
     }
 
-    /// The other pool's answer.
+    /// Handles the other pool's answer.
     pub(in super::super) fn on_answered(&mut self, ticket: u64, reply: Result<OsdReply, Errno>) {
         match self.tiers.answered(ticket) {
             Some(Ask::Proxied { slot, interval, op }) => self.on_proxied(slot, interval, op, reply),
@@ -225,7 +226,7 @@ impl Shard {
         let is_here = self.is_in(slot, interval);
         match reply {
             _ if !is_here => self.back_off(*op, self.epoch()),
-            // It knows a newer map.
+            // The other pool knows a newer map.
             Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
             Ok(reply) => {
                 let outcome =

@@ -1,4 +1,4 @@
-//! The part of a pool's PGs in a cache tier, and what requests ask of it.
+//! The role of a pool's PGs in a cache tier, and the requirements of requests.
 
 use nacre_types::ids::{Epoch, PoolId};
 use nacre_types::msg::OsdRequest;
@@ -7,28 +7,27 @@ use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, Tiering, flag};
 use std::sync::Arc;
 
-/// The part of a pool's PGs in a tier.
+/// The role of a pool's PGs in a tier.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Role {
-    /// Requests of older maps may have been meant for another pool.
+    /// The last change of the overlay: requests with older maps may have been meant for another pool.
     pub(in super::super) overlay_epoch: Epoch,
-    /// The pool that may know requests which this one does not.
+    /// The pool that may have records of requests which this one does not have.
     pub(in super::super) other: PoolId,
-    /// What makes the pool a cache; `None` for a base.
+    /// The parameters of a cache; `None` for a base.
     pub(in super::super) cache: Option<Tiering>,
     /// The mode of a cache; `None` for a base and for a cache that is not in use.
     mode: Option<CacheMode>,
-    /// Whether clients of the base are sent to this pool: watches are kept by the one that they are sent to, and are only recorded
-    /// in the other.
+    /// Whether clients of the base are sent to this pool: that pool keeps the watches, and the other one only records them.
     pub(in super::super) serves: bool,
-    /// Whether what is executed here is answered only when the base has it.
+    /// Whether operations executed here are answered only when the base has their changes.
     pub(in super::super) writes_through: bool,
-    /// Whether the base has the names of what is dirty here. Where it has the objects themselves, it need not.
+    /// Whether the base records the names of objects that are dirty here. Not necessary if it has the objects themselves.
     pub(super) logs_dirty: bool,
 }
 
 impl Role {
-    /// The part of `pool`, if it has one.
+    /// The role of `pool`, if it has one.
     pub(in super::super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
         let tiering = &map.pools.get(&pool)?.tiering;
         let has_flag = |flag: u64| map.pools.get(&pool).is_some_and(|pool| pool.has_flag(flag));
@@ -43,7 +42,7 @@ impl Role {
                 mode => Some(mode),
             };
             let cache = Some(tiering.clone());
-            // Without an overlay the base changes by itself: nothing is flushed then.
+            // Without an overlay, the base changes independently: nothing is flushed then.
             let writes_through = has_flag(flag::CACHE_WRITE_THROUGH) && is_overlay;
             let logs_dirty = has_flag(flag::CACHE_DIRTY_LOG) && is_overlay && !writes_through;
             let (serves, other) = (is_overlay, base);
@@ -62,7 +61,7 @@ impl Role {
         self.mode().is_some()
     }
 
-    /// Whether a client sent the request by a map in which the overlay was another.
+    /// Whether a client sent the request with a map that had a different overlay.
     pub(in super::super) fn is_older(&self, request: &OsdRequest) -> bool {
         request.flags & request_flag::IGNORE_OVERLAY == 0 && request.epoch < self.overlay_epoch
     }
@@ -71,13 +70,13 @@ impl Role {
         self.mode
     }
 
-    /// The pool's parameters, where it is a cache.
+    /// The pool's parameters, if it is a cache.
     pub(super) fn tiering(&self) -> Option<&Tiering> {
         self.cache.as_ref()
     }
 }
 
-/// Whether ops need the cache's own copy, since they concern this OSD's connections or the cache itself.
+/// Whether the request needs the cache's own copy, because it concerns this OSD's connections or the cache itself.
 pub(super) fn needs_copy(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| {
         matches!(
@@ -104,7 +103,7 @@ pub(super) fn is_cache_op(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| matches!(op.op, Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict))
 }
 
-/// Whether ops tell of the cache's copy, or change it as it is.
+/// Whether the request reports the state of the cache's copy, or changes the copy itself.
 pub(super) fn is_about_copy(request: &OsdRequest) -> bool {
     let about = |op: &OsdOp| matches!(op.op, Op::CacheUnpin | Op::IsDirty | Op::Undirty);
     request.ops.iter().any(about)
