@@ -27,36 +27,36 @@ impl AuthDb {
         self.entries.get(entity).map(|(record, _)| record)
     }
 
-    /// What an entity may do here; a text that does not parse grants nothing. `None` where there is no such entity.
+    /// The capabilities of an entity; a text that does not parse grants nothing. `None` if the entity does not exist.
     pub fn caps(&self, entity: &EntityName) -> Option<Arc<MonCaps>> {
         self.entries.get(entity).map(|(_, caps)| Arc::clone(caps))
     }
 
-    /// Adds or replaces one.
+    /// Adds or replaces an entity.
     pub fn insert(&mut self, entity: EntityName, record: KeyRecord) {
         let text = record.caps.get("mon").map(String::as_str).unwrap_or_default();
         let caps = MonCaps::parse(text).unwrap_or_default();
         self.entries.insert(entity, (record, Arc::new(caps)));
     }
 
-    /// Removes one. Returns whether it was there.
+    /// Removes an entity. Returns whether it existed.
     pub fn remove(&mut self, entity: &EntityName) -> bool {
         self.entries.remove(entity).is_some()
     }
 
-    /// All of them, by name.
+    /// All entities, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&EntityName, &KeyRecord)> {
         self.entries.iter().map(|(entity, (record, _))| (entity, record))
     }
 }
 
-/// What is stored of an entity.
+/// Encodes the record of an entity.
 pub fn encode(record: &KeyRecord) -> Vec<u8> {
     let stored = Stored { key: record.key.to_base64().to_string(), caps: record.caps.clone() };
     postcard::to_extend(&stored, Vec::new()).expect("invariant: a plain structure always encodes")
 }
 
-/// Reads what [`encode`] wrote; `None` for anything else.
+/// Decodes the output of [`encode`]; `None` for anything else.
 pub fn decode(bytes: &[u8]) -> Option<KeyRecord> {
     let stored: Stored = postcard::from_bytes(bytes).ok()?;
     Some(KeyRecord { key: Key::from_base64(&stored.key).ok()?, caps: stored.caps })

@@ -1,8 +1,7 @@
 //! The commands of `nacre` and `ceph` that the map authority answers, with Ceph 16.2's words, fields and errors.
 //!
-//! [`nacre_types::command`] says which commands there are and checks their arguments; here each is carried out on the
-//! map state. A command either fails and has changed nothing, or succeeds and is answered once its change is durable.
-//! What commands show is the durable map.
+//! [`nacre_types::command`] defines the commands and checks their arguments; this module executes them on the map state.
+//! A command either fails and changes nothing, or succeeds and is answered once its change is durable. Commands show the durable map.
 
 mod auth;
 mod cluster;
@@ -43,23 +42,23 @@ use std::sync::Arc;
 pub use pool_vars::variables as pool_variables;
 pub(crate) use service::ServiceMap;
 
-/// Longest command. Whatever of it becomes a key or a value in the map store fits into a transaction.
+/// Longest command. Any part of it that becomes a key or a value in the map store fits into a transaction.
 const MAX_COMMAND: usize = 1 << 20;
 
-/// A command with everything that it may need.
+/// A command with its context.
 #[derive(Clone, Debug)]
 pub struct CommandRequest {
     /// Where the answer goes.
     pub origin: Origin,
-    /// Who asks, as authenticated.
+    /// The authenticated entity that sent it.
     pub entity: EntityName,
-    /// From where.
+    /// The address that it came from.
     pub peer: IpAddr,
-    /// What they may do.
+    /// The sender's capabilities.
     pub caps: Arc<MonCaps>,
     /// The command.
     pub command: MonCommand,
-    /// A new random key, for commands that make an entity.
+    /// A new random key, for commands that create an entity.
     pub fresh_key: Key,
 }
 
@@ -89,7 +88,7 @@ impl Context {
 /// A command's success.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
-    /// For people (Ceph's `outs`).
+    /// Text for people (Ceph's `outs`).
     status: String,
     output: Output,
 }
@@ -112,7 +111,7 @@ impl Answer {
         Answer { status: String::new(), output: Output::Text(text.into()) }
     }
 
-    /// Data that is JSON whatever was asked for.
+    /// Data that is JSON in every format.
     fn json(value: Value) -> Answer {
         Answer { status: String::new(), output: Output::Json(value) }
     }
@@ -126,7 +125,7 @@ impl Answer {
         self
     }
 
-    /// JSON if that was asked for, else text.
+    /// JSON if it was requested, otherwise text.
     fn either(ctx: &Context, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Answer {
         if ctx.is_json() { Answer::json(json()) } else { Answer::text(text()) }
     }
@@ -193,7 +192,7 @@ impl MapState {
             entity: &request.entity,
             peer: request.peer,
         };
-        // What commands there are is no secret: programs ask before they know what they may do.
+        // The list of commands is public: programs request it before they know their capabilities.
         if call.prefix() != "get_command_descriptions" && !request.caps.allows(&access) {
             return Err(Failure::new(Errno::EACCES, "access denied"));
         }
@@ -258,7 +257,7 @@ impl MapState {
     }
 }
 
-/// As Ceph's audit log. Values that may be secrets are left out; keys come in as input, never as arguments.
+/// The text for the audit log, as in Ceph. Omits values that may be secrets; keys arrive as input, never as arguments.
 fn audit_text(entity: &EntityName, call: &Call<'_>, json: &str) -> String {
     let secret = call.prefix().starts_with("config-key ") || call.prefix().starts_with("auth ");
     let shown = if secret {
@@ -274,7 +273,7 @@ fn audit_text(entity: &EntityName, call: &Call<'_>, json: &str) -> String {
     format!("from='client.?' entity='{entity}' cmd=[{shown}]: dispatch")
 }
 
-/// A command that the table has and nobody carries out: a slip that a test finds.
+/// The outcome of a command that is in the table and has no implementation; a test finds such commands.
 fn unhandled(call: &Call<'_>) -> Outcome {
     Err(Failure::new(Errno::ENOTSUP, format!("command '{}' is not available", call.prefix())))
 }

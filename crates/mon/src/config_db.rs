@@ -1,4 +1,4 @@
-//! The configuration database: values set with `config set`, for whom, and who gets which.
+//! The configuration database: the values set with `config set`, their sections and masks, and which daemon each applies to.
 //!
 //! A value's section is `global`, a kind of daemon or one entity; a mask narrows it to a device class or a CRUSH
 //! location. As in Ceph 16.2 the most precise mask wins, and among equals the most specific section.
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// Whom a value is for, `osd/class:ssd` for instance. Sorts as `config dump` shows it.
+/// The daemons that a value is for, `osd/class:ssd` for instance. Sorts in the order of `config dump`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
-    /// 0 `global`, 1 a kind, 2 an entity.
+    /// 0 for `global`, 1 for a kind of daemon, 2 for an entity.
     pub(crate) rank: u8,
     kind: Option<EntityKind>,
     /// The section's name.
     pub section: String,
-    /// The narrowing.
+    /// The mask.
     pub mask: Mask,
 }
 
 /// Narrows a section to some daemons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mask {
-    /// Those on devices of this class.
+    /// Daemons on devices of this class.
     Class(String),
-    /// Those below this bucket: CRUSH type and name.
+    /// Daemons below this bucket: CRUSH type and name.
     Location(String, String),
-    /// All.
+    /// All daemons.
     None,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Who {
 }
 
 impl Who {
-    /// Reads `global`, `osd`, `osd.3`, `osd/class:ssd`, `class:ssd`, `osd/host:a`. `None` for anything else.
+    /// Parses `global`, `osd`, `osd.3`, `osd/class:ssd`, `class:ssd`, `osd/host:a`. `None` for anything else.
     pub fn parse(text: &str) -> Option<Who> {
         let mut section = None;
         let mut mask = Mask::None;
@@ -95,13 +95,13 @@ impl Who {
             }
     }
 
-    /// `client.rgw` is a section of `client.rgw.a`.
+    /// Whether the section covers `entity`: `client.rgw` is a section of `client.rgw.a`.
     fn is_prefix_of(&self, entity: &EntityName) -> bool {
         entity.to_string().strip_prefix(&self.section).is_some_and(|rest| rest.starts_with('.'))
     }
 }
 
-/// Whose configuration is asked for.
+/// The daemon whose configuration is requested.
 #[derive(Clone, Debug)]
 pub struct Subject<'a> {
     /// The entity.
@@ -118,26 +118,26 @@ const KEPT_VERSIONS: usize = 100;
 /// One change of the configuration, for `config log` and `config reset`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigVersion {
-    /// Counts them, from 1.
+    /// The number of the version, from 1.
     pub number: u64,
-    /// When, nanoseconds since 1970.
+    /// When it was made, in nanoseconds since 1970.
     pub stamp_ns: u64,
-    /// What it was made for, where it was not one value.
+    /// The reason, unless it was a change of one value.
     pub note: String,
-    /// What changed.
+    /// The changed values.
     pub changes: Vec<ConfigChange>,
 }
 
 /// One changed value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigChange {
-    /// Whom it is for, as [`Who`] prints it.
+    /// The section and mask, as [`Who`] prints them.
     pub who: String,
     /// The option.
     pub name: String,
-    /// Its value before.
+    /// The value before.
     pub before: Option<String>,
-    /// Its value since.
+    /// The value after.
     pub after: Option<String>,
 }
 
@@ -156,7 +156,7 @@ impl ConfigDb {
         old.as_deref() != Some(value)
     }
 
-    /// Removes a value. Returns whether it was there.
+    /// Removes a value. Returns whether it existed.
     pub fn remove(&mut self, who: &Who, name: &str) -> bool {
         let Some(values) = self.values.get_mut(who) else { return false };
         let removed = values.remove(name).is_some();
@@ -166,8 +166,8 @@ impl ConfigDb {
         removed
     }
 
-    /// The version that values to set and to remove make, if they change anything; of several for one option the last one
-    /// counts. Takes effect with [`ConfigDb::apply`].
+    /// The version that results from values to set and to remove; `None` if nothing changes. If an option occurs several times,
+    /// the last value counts. Takes effect with [`ConfigDb::apply`].
     pub fn plan(
         &self,
         wanted: Vec<(Who, String, Option<String>)>,
@@ -205,12 +205,12 @@ impl ConfigDb {
         self.history.iter()
     }
 
-    /// Takes stored versions back, oldest first.
+    /// Restores stored versions, oldest first.
     pub fn restore_history(&mut self, versions: Vec<ConfigVersion>) {
         self.history = versions.into();
     }
 
-    /// Forgets versions beyond those that are kept; returns their numbers.
+    /// Removes versions beyond [`KEPT_VERSIONS`], and returns their numbers.
     pub(crate) fn forget_old(&mut self) -> Vec<u64> {
         let beyond = self.history.len().saturating_sub(KEPT_VERSIONS);
         self.history.drain(..beyond).map(|version| version.number).collect()
@@ -223,10 +223,10 @@ impl ConfigDb {
             .flat_map(|(who, values)| values.iter().map(move |(k, v)| (who, k.as_str(), v.as_str())))
     }
 
-    /// What applies to `subject`: by option the value and whom it was set for.
+    /// The values that apply to `subject`: by option, the value and the section that it was set for.
     pub fn resolve(&self, subject: &Subject<'_>) -> BTreeMap<&str, (&str, &Who)> {
         let mut found: BTreeMap<&str, (&str, &Who)> = BTreeMap::new();
-        // Ascending order is from `global` to entities, so a later one wins unless its mask is less precise.
+        // Ascending order is from `global` to entities, so a later value wins unless its mask is less precise.
         for (who, name, value) in self.iter().filter(|(who, _, _)| who.applies_to(subject)) {
             let precise = |who: &Who| match who.mask {
                 Mask::None => 0,

@@ -1,4 +1,4 @@
-//! Health: what is not as it should be, with Ceph's codes and texts. A pure function of the map state and the time.
+//! Health checks with Ceph's codes and texts. A pure function of the map state and the time.
 
 mod tiers;
 
@@ -13,10 +13,10 @@ use nacre_types::stats::pg_state;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Daemons with slow ops that a summary names.
+/// The number of daemons with slow ops that a summary lists.
 const SLOW_DAEMONS: usize = 10;
 
-/// How bad a check is.
+/// The severity of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Something needs attention.
@@ -42,29 +42,29 @@ impl Severity {
     }
 }
 
-/// One thing that is wrong.
+/// One failed check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// `OSD_DOWN` and so on.
     pub code: String,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// One line.
+    /// A summary in one line.
     pub summary: String,
-    /// How many things are concerned.
+    /// The number of affected things.
     pub count: usize,
-    /// A line for each of them.
+    /// One line for each of them.
     pub detail: Vec<String>,
-    /// Whether it was muted and does not count.
+    /// Whether it is muted and does not count.
     pub muted: bool,
 }
 
 /// All checks, by code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// What is wrong; nothing if all is well.
+    /// The failed checks; empty if all is well.
     pub checks: Vec<Check>,
-    /// What was muted, whether it is wrong now or not.
+    /// The muted checks, whether they fail now or not.
     pub mutes: Mutes,
 }
 
@@ -79,7 +79,7 @@ impl Health {
             .map_or("HEALTH_OK", Severity::as_str)
     }
 
-    /// `health`'s text, or `health detail`'s.
+    /// The text of `health` or `health detail`.
     pub(crate) fn text(&self, detail: bool, now: Now) -> String {
         let summaries = self.summaries(now);
         let mut out = self.status().to_owned();
@@ -102,7 +102,7 @@ impl Health {
         out
     }
 
-    /// One line for each check that counts, and one for what is muted.
+    /// One line for each check that counts, and one for the muted checks.
     pub(crate) fn summaries(&self, now: Now) -> Vec<String> {
         let counting = self.checks.iter().filter(|check| !check.muted);
         let mut lines: Vec<String> = counting.map(|check| check.summary.clone()).collect();
@@ -163,7 +163,7 @@ impl Health {
 }
 
 impl MapState {
-    /// What is wrong at `now`.
+    /// The health at `now`.
     pub fn health(&self, now: Now) -> Health {
         self.health_of(now, &self.pg_views())
     }
@@ -390,7 +390,7 @@ impl MapState {
         }
     }
 
-    /// What OSDs want said.
+    /// Adds the health reports of OSDs.
     fn check_reports(&self, now: Now, health: &mut Health) {
         let mut by_code: BTreeMap<&str, Vec<(OsdId, &str)>> = BTreeMap::new();
         for (osd, stats) in self.stats.osds.iter().filter(|(osd, _)| self.committed.is_up(**osd)) {
@@ -414,7 +414,7 @@ impl MapState {
         }
     }
 
-    /// Requests that take too long, in Ceph's words; details name the oldest one of each OSD and what it waits for.
+    /// Adds requests that take too long, in Ceph's words. The details list the oldest one of each OSD and what it waits for.
     fn check_slow_ops(&self, health: &mut Health) {
         let up = self.stats.osds.iter().filter(|(osd, _)| self.committed.is_up(**osd));
         let slow: Vec<_> = up.filter(|(_, stats)| stats.slow_ops.count > 0).collect();
@@ -495,7 +495,7 @@ impl MapState {
         ];
         let acting = set(view.acting.iter().map(|osd| osd.0));
         for (bit, code, word) in AT_ONCE {
-            // A PG that peers for a moment is nothing to speak of.
+            // Short peering is normal.
             if view.is(*bit)
                 && (*bit != pg_state::PEERING || self.stuck_s(now, view) >= self.tuning.pg_stuck_threshold_s)
             {
@@ -533,8 +533,8 @@ impl MapState {
         }
     }
 
-    /// Seconds for which a PG has not been as it should be: since it was last clean (or active, where it is not), but
-    /// no longer than the pool and this map authority exist.
+    /// Seconds for which a PG has not been healthy: since it was last clean (or last active, if it is not active now), but at
+    /// most the age of the pool, or of this map authority if the PG never was.
     pub(crate) fn stuck_s(&self, now: Now, view: &PgView) -> u64 {
         let good_ns =
             if view.is(pg_state::ACTIVE) { view.stats.last_clean_ns } else { view.stats.last_active_ns };
@@ -549,7 +549,7 @@ fn left(until_ns: u64, now: Now) -> String {
     age(until_ns.saturating_sub(now.wall_ns) / 1_000_000_000)
 }
 
-/// `root=default` for the bucket `id`: its ancestors, the topmost first.
+/// The ancestors of the bucket `id`, such as `root=default`, topmost first.
 fn ancestors_text(crush: &CrushMap, id: i32) -> String {
     let mut parts = Vec::new();
     let mut item = id;
@@ -562,7 +562,7 @@ fn ancestors_text(crush: &CrushMap, id: i32) -> String {
     parts.join(",")
 }
 
-/// What is wrong with PGs, by check, then by word.
+/// Problems of PGs, by check, then by word.
 #[derive(Default)]
 struct PgFindings {
     words: BTreeMap<&'static str, BTreeMap<&'static str, usize>>,

@@ -1,13 +1,12 @@
-//! The names of everything in the map store (`docs/format/mapstore.md`).
+//! The keys of the map store (`docs/format/mapstore.md`).
 
 use crate::config_db::Who;
 use nacre_types::ids::{EntityName, Epoch, PoolId};
 
-/// The longest value that a proposal has for one of its keys. It fits into one transaction of a map store; maps, which are
-/// not among these keys, are split.
+/// The longest value of a key in a proposal. It fits into one transaction of a map store; maps are not among these keys and are split.
 pub const MAX_VALUE_BYTES: usize = 1400 << 10;
 
-/// Whose authority it is: the session of the map authority that may commit.
+/// The session of the map authority that may commit.
 pub const FENCE: &[u8] = b"meta/fence";
 /// The cluster: fsid, store id and format.
 pub const CLUSTER: &[u8] = b"meta/cluster";
@@ -17,11 +16,11 @@ pub const LAST_EPOCH: &[u8] = b"osdmap/last";
 pub const LAST_FULL: &[u8] = b"osdmap/last_full";
 /// The oldest incremental's epoch, likewise.
 pub const FIRST_INCREMENTAL: &[u8] = b"osdmap/first_inc";
-/// The first client id that was not reserved yet, likewise.
+/// The first client id that is not reserved yet, likewise.
 pub const NEXT_CLIENT: &[u8] = b"ids/client";
 /// The rotating service keys.
 pub const SERVICE_KEYS: &[u8] = b"auth_rotating/osd";
-/// How often the CRUSH map changed, in eight big-endian bytes.
+/// The number of changes of the CRUSH map, in eight big-endian bytes.
 pub const CRUSH_VERSION: &[u8] = b"osdmap/crush_version";
 
 /// Prefix of incrementals.
@@ -32,11 +31,11 @@ pub const FULLS: &[u8] = b"osdmap/full/";
 pub const CONFIG: &[u8] = b"config/";
 /// Prefix of the configuration's versions.
 pub const CONFIG_HISTORY: &[u8] = b"config-history/";
-/// Prefix of values that programs keep.
+/// Prefix of the values that programs store.
 pub const CONFIG_KEY: &[u8] = b"config-key/";
 /// Prefix of muted health checks.
 pub const MUTES: &[u8] = b"health/mute/";
-/// Prefix of what PGs of cache tiers had dirty.
+/// Prefix of the dirty objects of PGs of cache tiers.
 pub const TIER_DIRTY: &[u8] = b"tier/dirty/";
 /// Prefix of entities.
 pub const AUTH: &[u8] = b"auth/";
@@ -73,7 +72,7 @@ pub(crate) fn mute(code: &str) -> Vec<u8> {
     [MUTES, code.as_bytes()].concat()
 }
 
-/// What the PGs of a cache had dirty.
+/// The dirty objects of the PGs of a cache.
 pub(crate) fn tier_dirty(cache: PoolId) -> Vec<u8> {
     [TIER_DIRTY, &cache.0.to_be_bytes()].concat()
 }

@@ -1,10 +1,10 @@
-//! The logic of the cluster map authority: what the cluster is and who may change it.
+//! The logic of the cluster map authority, which owns the cluster map and checks every change of it.
 //!
-//! Pure: events with a time go into [`logic`], map changes and effects come out; the simulator drives it as it is. The daemon
-//! around it, with sockets and the map store, is `nacre-monitor`.
+//! It has no I/O: [`logic`] takes events with a time and produces map changes and effects. The simulator runs it unchanged.
+//! The daemon around it, with sockets and the map store, is `nacre-monitor`.
 //!
-//! Invariants: what changes gathers in a proposal until the daemon says that it is durable, and no answer depends on it before;
-//! a PG's membership changes only by compare-and-swap on the whole record.
+//! Invariants: changes are collected in a proposal until the daemon reports that it is durable, and no answer depends on it
+//! before; a PG's membership changes only by compare-and-swap on the whole record.
 
 #![recursion_limit = "256"]
 

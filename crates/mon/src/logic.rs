@@ -1,11 +1,11 @@
-//! The pure map logic: what happens to the cluster map when something happens in the cluster.
+//! The pure map logic: how events in the cluster change the cluster map.
 //!
-//! [`MapState::handle`] takes an [`Event`] with the time at which it happened and changes the *working* map. Its
-//! changes gather until [`MapState::propose`] makes them one [`Proposal`] (an incremental and other keys to store).
-//! The caller makes the proposal durable and calls [`MapState::committed`]; only then do the answers that depend on
-//! it come out, and only then may the incremental be published. Between the two, further events gather for the next.
+//! [`MapState::handle`] takes an [`Event`] with its time and changes the *working* map. Changes are collected until
+//! [`MapState::propose`] turns them into one [`Proposal`] (an incremental and other keys to store). The caller makes the
+//! proposal durable and calls [`MapState::committed`]. Only then are the answers that depend on it returned, and only then
+//! may the incremental be published. Events in between are collected for the next proposal.
 //!
-//! Invariants: no I/O, no clock, no randomness; an answer never shows what is not durable; intervals only grow; pool
+//! Invariants: no I/O, no clock, no randomness; an answer shows only what is durable; intervals only grow; pool
 //! ids are never reused; `committed + incremental == working`.
 
 mod blocklist;
@@ -52,41 +52,41 @@ use nacre_types::osdmap::{Incremental, OsdMap};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// When something happens.
+/// The time of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
-    /// Milliseconds on a clock that never goes back; intervals are measured with it.
+    /// Milliseconds on a monotonic clock, for measuring intervals.
     pub mono_ms: u64,
-    /// Nanoseconds since 1970; for stamps that people see. A clock that is wrong must never make anything happen early.
+    /// Nanoseconds since 1970, for timestamps that people read. A wrong clock must never cause anything to happen early.
     pub wall_ns: u64,
 }
 
-/// Who waits for an answer: a token that the caller chose for a connection.
+/// The destination of an answer: a token that the caller chose for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(pub u64);
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// An OSD came up.
     Boot(OsdBoot),
-    /// An OSD reports another one, or takes that back.
+    /// An OSD reports a failure of another one, or withdraws the report.
     Failure {
-        /// Who reports.
+        /// The reporter.
         reporter: OsdId,
-        /// What.
+        /// The report.
         report: OsdFailure,
     },
     /// An OSD's beacon.
     Alive {
-        /// Whose.
+        /// The OSD.
         osd: OsdId,
         /// The beacon.
         alive: OsdAlive,
     },
-    /// An OSD stops in order.
+    /// An OSD is shutting down.
     MarkMeDown {
-        /// Which.
+        /// The OSD.
         osd: OsdId,
         /// The request.
         request: OsdMarkMeDown,
@@ -102,55 +102,55 @@ pub enum Event {
     },
     /// An OSD's statistics.
     Stats {
-        /// Whose.
+        /// The OSD.
         osd: OsdId,
         /// The report.
         report: StatsReport,
     },
     /// A daemon's options.
     Config {
-        /// Whose.
+        /// The daemon.
         entity: EntityName,
-        /// Those that are not at their defaults.
+        /// Its options that are not at their defaults.
         report: ConfigReport,
     },
     /// A line for the cluster log.
     Log {
-        /// Who says it.
+        /// The entity that sent it.
         entity: EntityName,
         /// The line.
         line: LogAppend,
     },
     /// A command of an operator or a client.
     Command(Box<CommandRequest>),
-    /// Time passed; send one every second or so: after more than 5 s without, this map authority counts as having been
-    /// suspended.
+    /// Time passed. Must be sent about once a second: after more than 5 s without a tick, this map authority is assumed to have
+    /// been suspended.
     Tick,
 }
 
-/// What the caller has to do.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send the outcome of a membership proposal.
     CasReply {
-        /// To whom.
+        /// The destination.
         to: Origin,
         /// The outcome.
         reply: PgCasReply,
     },
     /// Send a command's answer.
     CommandReply {
-        /// To whom.
+        /// The destination.
         to: Origin,
         /// The answer.
         reply: MonCommandReply,
     },
 }
 
-/// Changes that belong together: to be made durable, then [`MapState::committed`].
+/// Changes to be made durable together, followed by [`MapState::committed`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// Counts proposals.
+    /// The number of the proposal.
     pub number: u64,
     /// The next epoch, if the map changes.
     pub incremental: Option<Incremental>,
@@ -159,17 +159,17 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// One that changes nothing, to store log lines with.
+    /// A proposal that changes nothing, for storing log lines.
     pub fn empty() -> Proposal {
         Proposal { number: 0, incremental: None, keys: BTreeMap::new() }
     }
 }
 
-/// Everything that the map authority knows.
+/// The state of the map authority.
 pub struct MapState {
-    /// What is durable and may be shown.
+    /// The durable map, which may be shown.
     pub(crate) committed: OsdMap,
-    /// `committed` with everything that happened since.
+    /// `committed` with all later changes.
     pub(crate) working: OsdMap,
     pub(crate) changes: Changes,
     pub(crate) keys: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
@@ -181,21 +181,21 @@ pub struct MapState {
     out: Vec<Effect>,
     pub(crate) tuning: Tuning,
     failures: FailureReports,
-    /// When the last tick came, in milliseconds of the monotonic clock; `None` before the first one.
+    /// The time of the last tick, in milliseconds of the monotonic clock; `None` before the first one.
     last_tick_ms: Option<u64>,
-    /// Last sign of life of OSDs that are up, in milliseconds of the monotonic clock.
+    /// The last sign of life of each OSD that is up, in milliseconds of the monotonic clock.
     pub(crate) last_beacon: BTreeMap<OsdId, u64>,
-    /// Since when OSDs that are in have been down, likewise.
+    /// When each OSD that is in and down went down, likewise.
     pub(crate) down_since: BTreeMap<OsdId, u64>,
     blocklist_deadlines: blocklist::Deadlines,
     pub(crate) stats: StatsState,
     pub(crate) last_dirty: LastDirty,
     pub(crate) services: ServiceMap,
     pub(crate) log: ClusterLog,
-    /// OSDs that have seen a later history than the store holds, and what they said (rule R7).
+    /// OSDs that have seen a later history than the store holds, with the text of the refusal (rule R7).
     pub(crate) rolled_back: BTreeMap<OsdId, String>,
     pub(crate) config: ConfigDb,
-    /// Grows with each change of `config`.
+    /// Increases with each change of `config`.
     pub(crate) config_version: u64,
     pub(crate) auth: AuthDb,
     pub(crate) crush_version: u64,
@@ -204,7 +204,7 @@ pub struct MapState {
     pub(crate) config_keys: BTreeMap<String, Vec<u8>>,
     /// Options of running daemons that are not at their defaults, as they reported.
     pub(crate) running: BTreeMap<EntityName, Vec<ReportedOption>>,
-    /// Clients that are connected, as the caller says.
+    /// The number of connected clients, as the caller reported it.
     pub(crate) client_sessions: usize,
     /// `mon metadata`.
     pub(crate) mon_metadata: BTreeMap<String, String>,
@@ -216,7 +216,7 @@ pub struct MapState {
     pub(crate) last_in_change_ns: u64,
 }
 
-/// What a map authority has besides the map and what OSDs tell it.
+/// The durable state of a map authority besides the map.
 #[derive(Clone, Debug, Default)]
 pub struct Databases {
     /// `config …`.
@@ -225,11 +225,11 @@ pub struct Databases {
     pub auth: AuthDb,
     /// The cluster log's stored lines, oldest first.
     pub log: Vec<LogEntry>,
-    /// How often the CRUSH map changed.
+    /// The number of changes of the CRUSH map.
     pub crush_version: u64,
     /// `health mute`.
     pub mutes: Mutes,
-    /// What PGs of cache tiers had dirty when they last reported.
+    /// The dirty objects of PGs of cache tiers at their last report.
     pub last_dirty: LastDirty,
     /// `config-key …`.
     pub config_keys: BTreeMap<String, Vec<u8>>,
@@ -237,17 +237,17 @@ pub struct Databases {
     pub mon_metadata: BTreeMap<String, String>,
     /// The X of `mon.X`.
     pub mon_name: String,
-    /// Where it listens.
+    /// The address that it listens on.
     pub mon_addr: Option<SocketAddr>,
 }
 
 impl MapState {
-    /// Starts from a durable map at `now`. All OSDs that are up get their time to report anew.
+    /// Starts from a durable map at `now`. The timeouts of all OSDs that are up start again.
     pub fn new(map: OsdMap, tuning: Tuning, now: Now) -> MapState {
         MapState::with_databases(map, tuning, now, Databases { mon_name: "a".into(), ..Databases::default() })
     }
 
-    /// As [`MapState::new`], with everything else that was stored.
+    /// Like [`MapState::new`], with all other stored state.
     pub fn with_databases(map: OsdMap, tuning: Tuning, now: Now, databases: Databases) -> MapState {
         let up = map.osds.iter().filter(|(_, info)| info.up);
         let last_beacon = up.map(|(id, _)| (*id, now.mono_ms)).collect();
@@ -300,7 +300,7 @@ impl MapState {
         &self.tuning
     }
 
-    /// Takes new options.
+    /// Replaces the options.
     pub fn set_tuning(&mut self, tuning: Tuning) {
         self.log.keep(tuning.log_max_lines);
         self.tuning = tuning;
@@ -316,17 +316,17 @@ impl MapState {
         &self.auth
     }
 
-    /// Grows with each change of the configuration database.
+    /// Increases with each change of the configuration database.
     pub fn config_version(&self) -> u64 {
         self.config_version
     }
 
-    /// Grows with each change of the CRUSH map.
+    /// Increases with each change of the CRUSH map.
     pub fn crush_version(&self) -> u64 {
         self.crush_version
     }
 
-    /// Tells how many clients are connected.
+    /// Sets the number of connected clients.
     pub fn set_client_sessions(&mut self, count: usize) {
         self.client_sessions = count;
     }
@@ -346,12 +346,12 @@ impl MapState {
         self.log.take_unstored(count)
     }
 
-    /// Adds a line of the map authority's own.
+    /// Adds a line of the map authority itself.
     pub fn append_log(&mut self, now: Now, level: LogLevel, text: String) {
         self.log.append(now, "mon", level, text);
     }
 
-    /// Takes note of an event. Returns what is to be done at once.
+    /// Handles an event. Returns the effects to be executed at once.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
         match event {
             Event::Boot(boot) => self.boot(now, &boot),
@@ -377,7 +377,7 @@ impl MapState {
         self.changes.any() || !self.keys.is_empty()
     }
 
-    /// Makes what gathered one proposal. `None` while nothing gathered or while one is in flight.
+    /// Turns the collected changes into a proposal. `None` if there are none or while a proposal is in flight.
     pub fn propose(&mut self, now: Now) -> Option<Proposal> {
         if self.in_flight.is_some() || !self.has_changes() {
             return None;
@@ -392,11 +392,11 @@ impl MapState {
         Some(Proposal { number: self.last_proposal, incremental, keys: std::mem::take(&mut self.keys) })
     }
 
-    /// The proposal is durable: its map is the map now. Returns the answers that waited for it.
+    /// Installs the map of a proposal that is durable. Returns the answers that waited for it.
     ///
     /// # Panics
-    /// If `number` is not the one in flight. A proposal that could not be made durable can't be taken back: its
-    /// outcome is unknown, so the caller must drop this state and load what the store holds.
+    /// If `number` is not the one in flight. A proposal that failed can't be withdrawn: its outcome is unknown, so the caller
+    /// must drop this state and load the contents of the store.
     pub fn committed(&mut self, number: u64) -> Vec<Effect> {
         let (in_flight, map) = self.in_flight.take().expect("invariant: a proposal is in flight");
         assert_eq!(in_flight, number, "invariant: proposals commit in order");
@@ -419,17 +419,17 @@ impl MapState {
         self.working.flags &= !bits;
     }
 
-    /// The epoch that will show what is being changed now.
+    /// The epoch that will contain the current changes.
     pub fn next_epoch(&self) -> Epoch {
         self.working.epoch.next()
     }
 
-    /// The first epoch that shows everything that happened up to now.
+    /// The first epoch that contains all changes so far.
     fn showing_epoch(&self) -> Epoch {
         if self.changes.any() { self.next_epoch() } else { self.working.epoch }
     }
 
-    /// Sends an answer as soon as everything that it may rest on is durable.
+    /// Sends an answer as soon as everything that it may depend on is durable.
     pub(crate) fn answer(&mut self, effect: Effect) {
         if self.has_changes() {
             let number = self.last_proposal + 1;

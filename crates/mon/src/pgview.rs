@@ -1,4 +1,4 @@
-//! PGs as commands and health see them: the map's membership, CRUSH's wish and the primary's last report in one.
+//! PGs as commands and health checks use them: the map's membership, the up set and the primary's last report combined.
 
 use crate::logic::{MapState, lost_its_copy};
 use nacre_types::ids::{OsdId, PgId};
@@ -7,21 +7,21 @@ use nacre_types::placement::PgMapper;
 use nacre_types::stats::{PgStats, pg_state};
 use std::collections::BTreeMap;
 
-/// One PG now.
+/// The current state of one PG.
 #[derive(Clone, Debug)]
 pub(crate) struct PgView {
     pub(crate) pg: PgId,
     /// Bits of [`pg_state`]; 0 is `unknown`.
     pub(crate) state: u64,
-    /// Where CRUSH wants it, the preferred primary first.
+    /// The up set, the preferred primary first.
     pub(crate) up: Vec<OsdId>,
     /// The in-sync set, the primary first.
     pub(crate) acting: Vec<OsdId>,
-    /// The last report, or one that says nothing.
+    /// The last report, or an empty one.
     pub(crate) stats: PgStats,
     /// Whether there is a report.
     pub(crate) reported: bool,
-    /// OSDs that held every acknowledged write and lost their contents, where no other holds them.
+    /// The members that lost their contents, if no member has kept them.
     pub(crate) lost_by: Vec<OsdId>,
 }
 
@@ -41,7 +41,7 @@ impl PgView {
 pub(crate) struct PgSums {
     pub(crate) bytes: u64,
     pub(crate) objects: u64,
-    /// Object copies that there should be.
+    /// The number of object copies that should exist.
     pub(crate) copies: u64,
     pub(crate) degraded: u64,
     pub(crate) misplaced: u64,
@@ -82,16 +82,16 @@ impl MapState {
         let mut stats = report.cloned().unwrap_or_else(|| PgStats { pg, ..PgStats::default() });
         let lost_by = membership.map_or_else(Vec::new, |membership| self.lost_by(membership));
         if !lost_by.is_empty() {
-            // What was reported was so before the loss.
+            // The report dates from before the loss.
             state = pg_state::INCOMPLETE;
             stats.unfound = stats.sums.objects;
         }
         PgView { pg, state, up, acting, stats, reported: report.is_some(), lost_by }
     }
 
-    /// The members of a PG if every one of them lost its contents or is no more; none while one may still have them.
+    /// The members of a PG if all of them lost their contents or were removed; empty while one may still have them.
     fn lost_by(&self, membership: &PgMembership) -> Vec<OsdId> {
-        // Members that begin in an empty PG have nothing to lose.
+        // Members of an empty PG in its first interval have nothing to lose.
         if membership.interval.is_creation() {
             return Vec::new();
         }

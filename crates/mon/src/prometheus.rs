@@ -1,4 +1,4 @@
-//! The cluster's metrics under the names of Ceph's manager module `prometheus`, so that its boards and alerts fit.
+//! The cluster's metrics under the names of Ceph's manager module `prometheus`, so that its dashboards and alerts work.
 
 use crate::health::Severity;
 use crate::logic::{MapState, Now};
@@ -47,7 +47,7 @@ impl MapState {
         self.expose_cluster(out);
     }
 
-    /// Where the metrics endpoints of the daemons that are up listen, each once.
+    /// The metrics endpoints of the daemons that are up, each once.
     pub fn metrics_targets(&self) -> Vec<String> {
         let own = self.mon_metadata.get("exporter_addr");
         let up = self.map().osds.values().filter(|info| info.up);

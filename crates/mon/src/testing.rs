@@ -1,4 +1,4 @@
-//! What tests of this crate and of the daemon share.
+//! Test support for this crate and for the daemon.
 
 use crate::config_db::Who;
 use crate::keys;
@@ -19,7 +19,7 @@ pub fn boot_of(osd: u32, nonce: u64) -> OsdBoot {
         incarnation: Incarnation(Uuid::from_u128(0x200 + u128::from(osd))),
         boot_nonce: nonce,
         addr: format!("127.0.0.1:{}", 41_000 + osd).parse().unwrap(),
-        // It has seen all there is; of which history it does not say.
+        // It has seen all epochs, of an unspecified history.
         epoch: Epoch(1 << 30),
         generation: 0,
         total_bytes: 1 << 40,

@@ -1,4 +1,4 @@
-//! Ceph's ways to print: tables, sizes, times. Pure functions of their arguments.
+//! Ceph's output formats: tables, sizes, times. Pure functions of their arguments.
 
 pub(crate) use nacre_types::time::{stamp, stamp_z};
 use std::fmt::Write as _;
@@ -10,14 +10,14 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Ceph's `TextTable`: columns as wide as their widest cell, two blanks between, headings aligned on their own.
+/// Ceph's `TextTable`: columns as wide as their widest cell, separated by two blanks, with headings aligned separately.
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Columns by heading, its alignment and that of the cells.
+    /// A table with these columns: heading, its alignment and that of the cells.
     pub(crate) fn new(columns: &[(&'static str, Align, Align)]) -> Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -66,8 +66,8 @@ pub(crate) fn count(value: u64) -> String {
     scaled(value, 1000, &["", "k", "M", "G", "T", "P", "E"], "", "")
 }
 
-/// A value in its unit: whole where it divides evenly, else with as many decimals, two at most, as keep the whole
-/// text below eight characters.
+/// A value in its unit: whole if it divides evenly, otherwise with as many decimals, at most two, as keep the text below
+/// eight characters.
 fn scaled(value: u64, base: u64, units: &[&str], gap: &str, suffix: &str) -> String {
     let mut divisor = 1_u64;
     let mut at = 0;
@@ -83,7 +83,7 @@ fn scaled(value: u64, base: u64, units: &[&str], gap: &str, suffix: &str) -> Str
     [2, 1].into_iter().map(shown).find(|text| text.len() < 8).unwrap_or_else(|| shown(0))
 }
 
-/// Ceph's short timespan: `9s`, `97s`, `2m`, `3h`, `4d`, with the largest unit of which there are two.
+/// Ceph's short timespan: `9s`, `97s`, `2m`, `3h`, `4d`, in the largest unit that gives at least two.
 pub(crate) fn age(seconds: u64) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;

@@ -1,4 +1,4 @@
-//! How much is stored, used and still to be had: `df`, `osd df`, and what status shows of it.
+//! Stored, used and available space: for `df`, `osd df` and `status`.
 
 use crate::logic::MapState;
 use nacre_types::crush::{CrushMap, StepOp};
@@ -22,16 +22,16 @@ impl RawUsage {
         self.used += total.saturating_sub(avail);
     }
 
-    /// Share in use, of 1.
+    /// The used fraction, from 0 to 1.
     pub(crate) fn ratio(&self) -> f64 {
         if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
     }
 }
 
-/// What a pool stores.
+/// The usage of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct PoolUsage {
-    /// Bytes of data and omap, once.
+    /// Bytes of data and omap, counted once.
     pub(crate) stored: u64,
     pub(crate) stored_omap: u64,
     pub(crate) objects: u64,
@@ -41,14 +41,14 @@ pub(crate) struct PoolUsage {
     /// Bytes that compressed data takes on all members together, and what it would take uncompressed.
     pub(crate) compressed_used: u64,
     pub(crate) compressed_original: u64,
-    /// Bytes that may still be stored, once.
+    /// Bytes that can still be stored, counted once.
     pub(crate) max_avail: u64,
-    /// Share of what the pool could use, of 1.
+    /// The used fraction of the space that the pool could use, from 0 to 1.
     pub(crate) percent: f64,
 }
 
 impl MapState {
-    /// Raw space of the OSDs that are in, all together and by device class.
+    /// Raw space of the OSDs that are in: the total and by device class.
     pub(crate) fn raw_usage(&self) -> (RawUsage, BTreeMap<String, RawUsage>) {
         let map = &self.committed;
         let mut all = RawUsage::default();
@@ -85,7 +85,7 @@ impl MapState {
         usage
     }
 
-    /// What compression comes to in a pool, over all OSDs.
+    /// The compression of a pool, summed over all OSDs.
     pub(crate) fn compression(&self, id: PoolId) -> PoolCompression {
         let mut sum = PoolCompression { pool: id, ..PoolCompression::default() };
         let all = self.stats.osds.values().flat_map(|osd| &osd.compressed);
@@ -97,8 +97,8 @@ impl MapState {
         sum
     }
 
-    /// Bytes that fit into the pool until the first of its OSDs is full (`PGMap::get_rule_avail`): each OSD's room
-    /// below the full ratio over its share of the rule's weight, the least of them, by the number of copies.
+    /// Bytes that fit into the pool until the first of its OSDs is full (`PGMap::get_rule_avail`): the minimum over the OSDs of
+    /// the room below the full ratio divided by the OSD's share of the rule's weight, divided by the number of copies.
     fn max_avail(&self, pool: &Pool) -> u64 {
         let map = &self.committed;
         let shares = rule_shares(&map.crush, u32::from(pool.crush_rule));

@@ -1,7 +1,6 @@
-//! How often bounds were reached: a limit that no run ever comes to is a limit that no run tests.
+//! Counts how often bounds were reached: a bound that no run reaches is not tested.
 //!
-//! Each [`Bound`] is counted where the world sees it anyway: in messages, in what an OSD tells of itself, and on disks at the
-//! end of a run.
+//! Each [`Bound`] is counted where the world observes it: in messages, in events of an OSD, and on disks at the end of a run.
 
 use nacre_pg::PeerMsg;
 use nacre_types::errno::Errno;
@@ -20,12 +19,12 @@ pub const LONG_SCAN: usize = 512;
 
 macro_rules! bounds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $often:literal;)*) => {
-        /// Bounds, and what happens beyond them.
+        /// Bounds, and the effects of reaching them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Bound { $($(#[$doc])* $name,)* }
 
         impl Bound {
-            /// All of them.
+            /// All bounds.
             pub const ALL: &[Bound] = &[$(Bound::$name,)*];
 
             /// The name in reports.
@@ -44,21 +43,21 @@ macro_rules! bounds {
 bounds! {
     /// A PG's log was trimmed (copies at the end).
     LogTrimmed = "log-trimmed", true;
-    /// Dup records are kept of requests that left the log (copies at the end).
+    /// Dup records of requests that left the log are kept (copies at the end).
     DupRetained = "dup-retained", true;
-    /// Dup records were dropped for good: a floor stands in their place (copies at the end).
+    /// Dup records were dropped permanently and replaced by a floor (copies at the end).
     DupDropped = "dup-dropped", true;
-    /// Sessions were forgotten altogether (copies at the end).
+    /// Sessions were removed completely (copies at the end).
     ClientsForgotten = "clients-forgotten", true;
     /// A client's session expired in a PG.
     SessionExpired = "session-expired", true;
-    /// A request was refused since its outcome can't be told any more (ESTALE).
+    /// A request was refused because its outcome is no longer known (ESTALE).
     Forgotten = "estale", true;
-    /// A client went on under another session.
+    /// A client continued with a new session.
     NewSession = "new-session", true;
     /// An operation waited for the writes in flight.
     WritesInFlight = "writes-in-flight", true;
-    /// A request was sent back since as many wait as may.
+    /// A request was sent back because the maximum number of requests was waiting.
     RequestsHeld = "requests-held", true;
     /// A request was sent back for any reason.
     Backoff = "backoff", true;
@@ -70,13 +69,13 @@ bounds! {
     WatchLapsed = "watch-lapsed", true;
     /// A notify ended before all watchers had answered.
     NotifyTimeout = "notify-timeout", true;
-    /// A message brought several incremental maps.
+    /// A message contained several incremental maps.
     MapBatch = "map-batch", true;
-    /// Somebody was so far behind that it got a whole map.
+    /// A receiver was so far behind that it got a full map.
     MapWhole = "map-whole", true;
     /// A client got incremental maps that do not follow its own.
     MapGap = "map-gap", true;
-    /// An OSD asked for maps that it had not got.
+    /// An OSD requested maps that it had not received.
     MapAsked = "map-asked", true;
     /// The map authority refused a proposal.
     CasRefused = "cas-refused", true;
@@ -84,7 +83,7 @@ bounds! {
     CasUnknown = "cas-unknown", true;
     /// A member was filled by a backfill.
     Backfill = "backfill", true;
-    /// A backfill looked at a collection in several steps.
+    /// A backfill listed a collection in several steps.
     ScanGoesOn = "scan-goes-on", true;
     /// An object was sent in several pieces.
     Pieces = "pieces", true;
@@ -96,21 +95,21 @@ bounds! {
     StallWrite = "stall-write", true;
     /// An actor stalled when it sent something.
     StallSend = "stall-send", true;
-    /// The actor that stalled was control: no heartbeats leave meanwhile.
+    /// The control actor stalled; no heartbeats are sent meanwhile.
     StallControl = "stall-control", true;
     /// A message waited for others to leave its machine.
     Bandwidth = "bandwidth", false;
     /// An object of 64 MiB or more was sent to a member whole, in pieces.
     LongPush = "long-push", false;
-    /// A piece of an object brought as many omap entries as one may.
+    /// A piece of an object contained the maximum number of omap entries.
     OmapPiece = "omap-piece", false;
-    /// A page of a listed omap had as many entries as one may, and others followed.
+    /// A page of an omap listing had the maximum number of entries, and others followed.
     OmapPage = "omap-page", false;
     /// An omap has 900 000 entries or more (copies at the end).
     LongOmap = "long-omap", false;
-    /// A member that is backfilled listed as many objects in one step as production does.
+    /// A member that is backfilled listed as many objects in one step as in production.
     LongScan = "long-scan", false;
-    /// A page of a listed pool had as many names as one may.
+    /// A page of a pool listing had the maximum number of names.
     LongPage = "long-page", false;
 }
 
@@ -125,7 +124,7 @@ impl fmt::Display for Bound {
 pub struct Bounds(BTreeMap<Bound, u64>);
 
 impl Bounds {
-    /// Counts one `times` more.
+    /// Adds `times` to the count of a bound.
     pub fn add(&mut self, bound: Bound, times: u64) {
         if times > 0 {
             *self.0.entry(bound).or_default() += times;
@@ -142,7 +141,7 @@ impl Bounds {
         self.0.get(&bound).copied().unwrap_or_default()
     }
 
-    /// What an answer tells.
+    /// The bound that an answer indicates.
     pub fn of_reply(reply: &OsdReply) -> Option<Bound> {
         match Errno(-reply.result) {
             Errno::ESTALE => Some(Bound::Forgotten),
@@ -152,7 +151,7 @@ impl Bounds {
         }
     }
 
-    /// What a message between OSDs tells.
+    /// The bound that a message between OSDs indicates.
     pub fn of_peer(message: &PeerMsg) -> Option<Bound> {
         match message {
             PeerMsg::CatchUp { backfill: true, .. } => Some(Bound::Backfill),

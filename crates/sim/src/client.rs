@@ -1,11 +1,11 @@
-//! A client of the cluster: the objecter of production, and what it asks.
+//! A client of the cluster: the objecter of production, and its requests.
 //!
-//! Clients change and read objects ([`requests`]), watch and notify ([`watches`]), and list pools. The session by which an OSD
-//! reads the sources of copies is a client too ([`reading`]).
+//! Clients change and read objects ([`requests`]), watch and notify ([`watches`]), and list pools. The session by which an
+//! OSD reads the sources of copies is a client too ([`reading`]).
 //!
-//! Where requests go, when they go again and when they fail is decided by [`Objecter`] (rule R6). What is asked and answered
-//! goes to the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; now and then
-//! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
+//! [`Objecter`] decides where requests are sent, when they are sent again and when they fail (rule R6). Requests and answers
+//! are recorded in the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; some
+//! requests have a deadline, after which the caller gives up. The caller handles the network and time.
 
 pub mod batches;
 mod processes;
@@ -45,42 +45,42 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use watches::Notifying;
 
-/// Waits between attempts to reach the map authority, as the native engine has them.
+/// Waits between connection attempts to the map authority, as in the native engine.
 const MON_WAITS: Waits = Waits { least: 50 * MILLI, first: 50 * MILLI, longest: 2 * SECOND };
 /// One in so many requests has a deadline.
 const IMPATIENT: u64 = 16;
 /// One in so many requests has a flag that need not change what it does.
 const FLAGGED: u64 = 6;
-/// One in so many objects that are read is copied.
+/// One in so many reads of an object is a copy.
 const COPIED: u64 = 10;
 
-/// What a client wants done to its connections.
+/// Actions that a client requests, and events that it reports.
 #[derive(Debug)]
 pub enum ClientOut {
-    /// What its connections want.
+    /// An action for its connections.
     Session(SessionOut),
     /// A bound was reached.
     Reached(Bound),
-    /// It goes on under a new session.
+    /// It continues with a new session.
     Expired,
-    /// It was told that its session is over, of a request that was asked at this time (ESTALE).
+    /// It learned that its session is over, from a request that was sent at this time (ESTALE).
     Stale(Nanos),
-    /// It was told that there is no space for an object (ENOSPC), of a request that was asked at this time.
+    /// It learned that there is no space for an object (ENOSPC), from a request that was sent at this time.
     NoSpace(ObjectId, Nanos),
-    /// The source of a copy is read, or can't be.
+    /// The source of a copy was read, or could not be.
     Copied(u64, Box<Result<Copied, Errno>>),
-    /// The answer to what its OSD asked another pool.
+    /// The answer to its OSD's request to another pool.
     Other(u64, Box<Result<Answer, Error>>),
-    /// The outcome of a request of its process, by the number that it was given.
+    /// The outcome of a request of its process, by the request's number.
     Answered(u64, Box<Result<Answer, Error>>),
-    /// A rule does not hold.
+    /// A rule was broken.
     Broken(Broken),
 }
 
-/// What a request of the objecter's is.
+/// The purpose of a request of the objecter.
 #[derive(Clone, Debug)]
 enum Token {
-    /// Asked of an object, by its number.
+    /// A request on an object, by its number.
     Asked(u64),
     /// A step of a watch.
     Step(Attempt),
@@ -92,11 +92,11 @@ enum Token {
     Batches,
     /// A piece of a copy, by its number.
     Piece(u64),
-    /// Asked by its OSD, by its number.
+    /// A request of its OSD, by its number.
     Other(u64),
-    /// Asked by its process, by its number.
+    /// A request of its process, by its number.
     Process(u64),
-    /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
+    /// A request whose outcome is ignored: an answer to a notify, the end of a watch.
     Silent,
 }
 
@@ -106,11 +106,11 @@ struct Asked {
     object: ObjectId,
     action: Action,
     entry: EntryId,
-    /// Asked at the end of the run, where nothing more comes of it.
+    /// Sent at the end of the run, after which no requests follow.
     patient: bool,
 }
 
-/// What lies beyond the objecter.
+/// The client's interfaces outside the objecter.
 struct Outside<'a> {
     now: Nanos,
     done: &'a mut Vec<(Token, Result<Answer, Error>)>,
@@ -120,7 +120,7 @@ struct Outside<'a> {
 /// Connections to OSDs.
 struct Connections {
     open: BTreeMap<OsdId, u64>,
-    /// As which client they are made.
+    /// The client that opens them.
     client: ClientId,
     sessions: Sessions,
 }
@@ -132,7 +132,7 @@ impl Sink<Token> for Outside<'_> {
             sessions.connect(self.now, (Node::Osd(osd.0), Policy::Lossy), 0, Some(*client))
         });
         match sessions.send(conn, Encoded::new(request)) {
-            // A connection that is over has its reset reported.
+            // If a connection is over, its reset is reported.
             Ok(()) | Err(SendError::Closed) => Sent::Queued,
             Err(_) => Sent::Full,
         }
@@ -159,28 +159,28 @@ pub struct Client {
     /// Watches, with their objects and timeouts.
     watches: Watches<(ObjectId, Nanos)>,
     notifying: BTreeMap<u64, Notifying>,
-    /// Cookies of watches that were registered and not ended.
+    /// Cookies of watches that were registered and have not ended.
     cookies: Vec<u64>,
     /// Full queues and deadlines, watches and notifies.
     random: Random,
     last_number: u64,
     asked: BTreeMap<u64, Asked>,
     done: Vec<(Token, Result<Answer, Error>)>,
-    /// Answers of writes by their tids, to compare later answers of the same request with.
+    /// Answers to writes by their tids, for comparison with later answers to the same request.
     answers: BTreeMap<u64, (i32, u64)>,
-    /// What it saw of each object last, with the version.
+    /// The last value that it read of each object, with the version.
     seen: BTreeMap<ObjectId, (u64, Value)>,
-    /// The listing that is under way.
+    /// The current listing.
     listing: Option<Listing>,
-    /// The listing of an omap that is under way.
+    /// The current listing of an omap.
     batches: Option<BatchListing>,
     /// Bytes of the data of a token.
     token_bytes: usize,
-    /// Sources that are read for copies.
+    /// Sources that are being read for copies.
     reading: BTreeMap<u64, (CopyReader, Option<Box<TierSender>>)>,
-    /// Objects that could not be read when it last changed them: it does not change them until they can be.
+    /// Objects that were unreadable at the last change; it does not change them until they are readable.
     unreadable: BTreeSet<ObjectId>,
-    /// When it was last said that it has something to do.
+    /// The last reported wake-up time.
     wake: Option<Nanos>,
 }
 
@@ -190,7 +190,7 @@ fn millis(now: Nanos) -> u64 {
 }
 
 impl Client {
-    /// A client without a map; `nonce` is of its process.
+    /// A client without a map; `nonce` identifies its process.
     pub fn new(
         node: Node,
         session: ClientId,
@@ -222,12 +222,12 @@ impl Client {
         }
     }
 
-    /// The same, with so many bytes of data for each token.
+    /// Sets the number of bytes of data for each token.
     pub fn with_token_bytes(self, token_bytes: usize) -> Client {
         Client { token_bytes, ..self }
     }
 
-    /// Lets the objecter take a step, and takes in what that completed.
+    /// Runs a step of the objecter, and handles the requests that it completed.
     fn step(
         &mut self,
         now: Nanos,
@@ -238,7 +238,7 @@ impl Client {
         let Client { done, connections, .. } = self;
         let mut outside = Outside { now, done, connections };
         step(&mut self.objecter, &mut outside);
-        // What is done may submit more, which may be done at once.
+        // Handling an answer may submit further requests, which may complete at once.
         while !self.done.is_empty() {
             for (token, result) in std::mem::take(&mut self.done) {
                 let taken = match token {
@@ -268,7 +268,7 @@ impl Client {
         }
     }
 
-    /// Submits an operation other than those on objects that the history knows.
+    /// Submits an operation that is not on an object of the history.
     fn submit(&mut self, now: Nanos, (object, ops): (ObjectId, Vec<Op>), token: Token) {
         let ops = ops.into_iter().map(OsdOp::from).collect();
         let submission = submission(now, object, ops, 0, None);
@@ -287,13 +287,13 @@ impl Client {
         self.asked.len()
     }
 
-    /// Whether requests on the object can't be answered since its PG is lost.
+    /// Whether requests on the object can't be answered because its PG is lost.
     fn is_lost(&self, lost: &BTreeSet<PgId>, object: &ObjectId) -> bool {
         let pool = self.map().and_then(|map| map.pools.get(&object.pool()));
         pool.is_some_and(|pool| lost.contains(&pool.pg_of(object)))
     }
 
-    /// Targets of copies that wait for sources in PGs that are lost: what is asked of them waits too.
+    /// Targets of copies that wait for sources in lost PGs: requests on them wait too.
     pub fn stuck_copies(&self, lost: &BTreeSet<PgId>) -> impl Iterator<Item = ObjectId> {
         let copies = self.asked.values().filter(|asked| match &asked.action {
             Action::Copy(source) => self.is_lost(lost, &source.object),
@@ -302,7 +302,7 @@ impl Client {
         copies.map(|asked| asked.object.clone())
     }
 
-    /// One line per request without an answer, for reports; those on PGs that are lost, and on `stuck` objects, are left out.
+    /// One line per request without an answer, for reports; without those on lost PGs and on `stuck` objects.
     pub fn describe_pending(&self, lost: &BTreeSet<PgId>, stuck: &BTreeSet<ObjectId>) -> Vec<String> {
         let hopeless = |object: &ObjectId| self.is_lost(lost, object) || stuck.contains(object);
         let asked = self.asked.iter().filter(|(_, asked)| !hopeless(&asked.object));
@@ -320,7 +320,7 @@ impl Client {
         lines
     }
 
-    /// What it saw of an object last, and of which version that was; nothing where there was none.
+    /// The last value that it read of an object, with its version; version 0 if there is none.
     pub fn last_seen(&self, object: &ObjectId) -> (u64, Value) {
         self.seen.get(object).cloned().unwrap_or_default()
     }
@@ -330,18 +330,18 @@ impl Client {
         self.map().map_or((0, Epoch(0)), |map| (map.generation, map.epoch))
     }
 
-    /// Who asks, and what it knows.
+    /// The client, with its session and map.
     fn asker(&self) -> Asker {
         Asker { client: self.node, session: self.session(), map: self.stamp() }
     }
 
-    /// A token that nobody else writes.
+    /// A token that no other client writes.
     pub fn next_token(&self) -> Mark {
         let Node::Client(number) = self.node else { unreachable!("invariant: clients are client nodes") };
         (u64::from(number) + 1) << 32 | (self.last_number + 1)
     }
 
-    /// Asks something of an object.
+    /// Sends a request on an object.
     pub fn ask(
         &mut self,
         now: Nanos,
@@ -366,7 +366,7 @@ impl Client {
         });
     }
 
-    /// The flags of a request: those that it needs, and now and then one that must not matter.
+    /// The flags of a request: those that it needs, and in some requests one that must have no effect.
     fn flags(&mut self, action: &Action) -> u32 {
         let harmless = match self.random.range(0, FLAGGED) {
             0 if action.is_write() => request_flag::FULL_TRY,
@@ -383,7 +383,7 @@ impl Client {
         requests::flags(action) | harmless
     }
 
-    /// Lists a pool in pages of `page` names, where no listing is under way.
+    /// Starts a listing of a pool in pages of `page` names, unless a listing is running.
     pub fn list(
         &mut self,
         now: Nanos,
@@ -400,7 +400,7 @@ impl Client {
         }
     }
 
-    /// Asks for the listing's next page. Returns whether there is one.
+    /// Requests the listing's next page. Returns whether there is one.
     fn next_page(&mut self, now: Nanos) -> bool {
         let begin = |pg: PgId| ObjectId::min_at_hash(pg.pool, pg.seed);
         let Some((position, op)) = self.listing.as_ref().and_then(|listing| listing.next(begin)) else {
@@ -417,7 +417,7 @@ impl Client {
         result: Result<Answer, Error>,
         out: &mut Vec<ClientOut>,
     ) -> Result<(), Broken> {
-        // It ends with its pool, with the session, and where the listing is refused.
+        // The listing ends with its pool, with the session, or when it is refused.
         let answer = result.ok().filter(|answer| answer.reply.result >= 0);
         let Some(answer) = answer else {
             self.listing = None;
@@ -444,7 +444,7 @@ impl Client {
         Ok(())
     }
 
-    /// The map authority publishes maps.
+    /// Handles maps from the map authority.
     fn on_map(&mut self, now: Nanos, history: &mut History, publish: &MapPublish, out: &mut Vec<ClientOut>) {
         let have = self.map().cloned();
         match newest_map(have.as_ref(), publish) {
@@ -463,10 +463,10 @@ impl Client {
         }
     }
 
-    /// Asks for maps from an epoch on; 0 for a whole one.
+    /// Subscribes to maps from an epoch on; 0 requests a full map.
     fn subscribe(&mut self, next_epoch: Epoch) {
         let wanted = MonSubscribe { next_epoch, config: true };
-        // The connection's end is reported on its own.
+        // The end of the connection is reported separately.
         let _ = self.mon.send(&mut self.connections.sessions, &wanted);
     }
 
@@ -480,12 +480,12 @@ impl Client {
         self.connections.open.get(&osd).copied()
     }
 
-    /// Something came by a socket.
+    /// Handles an event of a socket.
     pub fn on_socket(&mut self, now: Nanos, from: Node, number: u64, event: SocketEvent) {
         self.connections.sessions.on_socket(now, from, number, event);
     }
 
-    /// Does what connections have for it, and takes what it has for them: last in every step.
+    /// Exchanges pending work with the connections. Must be the last part of every step.
     pub fn settle(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
         while let Some(event) = self.connections.sessions.next_event(now) {
             match event {
@@ -550,7 +550,7 @@ impl Client {
         Ok(())
     }
 
-    /// A connection to an OSD broke.
+    /// Handles a broken connection to an OSD.
     fn on_reset(
         &mut self,
         now: Nanos,
@@ -565,14 +565,14 @@ impl Client {
         }
     }
 
-    /// The OSD wants the client to have a newer map first.
+    /// Handles a backoff: the client needs a newer map first.
     fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdBackoff) {
         if self.connection(osd) == Some(conn) {
             self.objecter.on_backoff(backoff, millis(now));
         }
     }
 
-    /// An answer came.
+    /// Handles an answer.
     fn on_reply(
         &mut self,
         now: Nanos,
@@ -626,7 +626,7 @@ impl Client {
             out.push(ClientOut::NoSpace(object.clone(), history.asked(&entry)));
         }
         if reply.result == Errno::EIO.negated() && action.is_write() {
-            // It may have taken effect on a member that has the object, which others lack so far.
+            // It may have taken effect on a member that has the object, while others still lack it.
             self.unreadable.insert(object);
             return Ok(());
         }
@@ -655,11 +655,11 @@ impl Client {
         Ok(())
     }
 
-    /// The answers to two attempts of one write must be the same (rule R6). A session that has expired is told so instead.
+    /// Checks that two attempts of one write got the same answer (rule R6). An expired session gets ESTALE instead.
     fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), Broken> {
         let Some(earlier) = self.answers.get(&reply.reqid.tid) else { return Ok(()) };
         let refused = [Errno::ENOSPC, Errno::EIO, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
-        // What version a failure shows is nobody's promise.
+        // The version in a failure is not guaranteed.
         if earlier.0 == reply.result && (reply.result < 0 || earlier.1 == reply.user_version)
             || [reply.result, earlier.0].iter().any(|r| refused.contains(r))
         {
@@ -675,7 +675,7 @@ impl Client {
         })
     }
 
-    /// Time passed: what had to wait is sent, what waited for too long fails.
+    /// Handles the time: sends requests whose wait is over, and fails those that waited for too long.
     pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
         self.wake = self.wake.filter(|wake| *wake > now);
         self.connections.sessions.on_time(now);
@@ -684,10 +684,10 @@ impl Client {
         self.apply(now, history, out, |watches, now_ms| watches.on_tick(now_ms, false));
     }
 
-    /// When [`Client::on_time`] has something to do, where that is sooner than what was said before.
+    /// When [`Client::on_time`] has to run, if that is sooner than the last reported time.
     pub fn sooner_wake(&mut self, now: Nanos) -> Option<Nanos> {
         let next_ms = self.objecter.next_wake_ms().into_iter().chain(self.watches.next_wake_ms());
-        // The clock shows `next` from then on.
+        // From this time on the clock shows `next`.
         let next = next_ms.map(|next| (next - 1) * MILLI);
         let next = next.chain(self.connections.sessions.next_wake()).chain(self.mon.next_wake());
         let at = next.min()?.max(now);
@@ -698,7 +698,7 @@ impl Client {
         Some(at)
     }
 
-    /// Goes on under a new session: what has no answer fails.
+    /// Continues with a new session; requests without an answer fail.
     pub fn new_session(
         &mut self,
         now: Nanos,

@@ -1,6 +1,6 @@
-//! What objects hold on disks: a version of an object has one content, wherever and whenever it becomes durable.
+//! Contents of objects on disks: a version of an object has the same content wherever and whenever it becomes durable.
 //!
-//! The model keeps a digest of each version that it has seen, and looks at what each durable change touches.
+//! The model keeps a digest of each version that became durable, and checks the objects that each durable change touches.
 
 use crate::disk::{Image, Object};
 use crate::invariants::Violation;
@@ -9,19 +9,19 @@ use nacre_types::op::{OI_ATTR, ObjectInfo};
 use nacre_types::{Eversion, ObjectId, OsdId, PgId, PoolId, encoding};
 use std::collections::BTreeMap;
 
-/// Digests of all versions that ever were durable.
+/// Digests of all versions that were ever durable.
 #[derive(Debug, Default)]
 pub struct Contents {
     digests: BTreeMap<(PgId, ObjectId), BTreeMap<Eversion, (u64, OsdId)>>,
 }
 
 impl Contents {
-    /// The pool's contents are gone, and nothing is promised of it any more.
+    /// Stops checking a pool whose contents were destroyed.
     pub fn give_up(&mut self, pool: PoolId) {
         self.digests.retain(|(pg, _), _| pg.pool != pool);
     }
 
-    /// An object has become durable on an OSD.
+    /// Records that an object has become durable on an OSD.
     pub fn durable(
         &mut self,
         osd: OsdId,
@@ -29,7 +29,7 @@ impl Contents {
         oid: &ObjectId,
         object: &Object,
     ) -> Result<(), Violation> {
-        // An object that comes in pieces has none before the last one.
+        // An object that arrives in pieces has no info before the last one.
         if !object.attrs.contains_key(OI_ATTR) {
             return Ok(());
         }
@@ -52,8 +52,8 @@ fn version_of(object: &Object) -> Result<Eversion, String> {
     encoding::decode::<ObjectInfo>(info).map(|info| info.version).map_err(|error| error.to_string())
 }
 
-/// What a disk lacks of an acknowledged update, as far as its log tells: the object must be there in that version or a later one,
-/// or have been removed by or after it.
+/// The part of an acknowledged update that a disk lacks according to its log: the object must exist in that version or a
+/// later one, or have been removed by or after it.
 pub fn lacking(image: &Image, pg: PgId, acknowledged: Eversion) -> Option<(ObjectId, String)> {
     let collection = image.collections.get(&pg)?;
     let decode = |bytes: &bytes::Bytes| LogEntry::decode(bytes).ok();

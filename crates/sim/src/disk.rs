@@ -1,11 +1,10 @@
-//! A simulated store: what the OSD sees at once, what a crash leaves, and how long a flush takes.
+//! A simulated store: the state that the OSD sees, the state after a crash, and the duration of a flush.
 //!
-//! Two images of the same contents: the *seen* one, to which transactions apply at once, and the *durable* one, to which
-//! they apply in the same order when they are flushed. A crash keeps the durable image and any prefix of what was not yet
-//! flushed. Transactions are whole or absent, as the real stores promise.
+//! There are two images of the same contents: transactions apply to the *seen* image at once, and to the *durable* image in
+//! the same order when they are flushed. A crash keeps the durable image and any prefix of the unflushed changes.
+//! Transactions are applied completely or not at all, as in the real stores.
 //!
-//! Objects may be damaged: their data, or their whole record, can't be read until something replaces it, and a transaction
-//! that would need it is refused.
+//! Objects may be damaged: their data or their whole record is unreadable until it is replaced, and a transaction that needs it is refused.
 
 mod data;
 mod omap;
@@ -22,7 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Objects with more data or more omap entries are kept once where two images have them.
+/// Two images share an object with more data than this, or more omap entries than [`LARGE_OMAP`].
 const LARGE_BYTES: usize = 1 << 20;
 /// See [`LARGE_BYTES`].
 const LARGE_OMAP: usize = 4_096;
@@ -41,19 +40,19 @@ pub struct Object {
 }
 
 impl Object {
-    /// Whether it is worth sharing between images.
+    /// Whether images share the object.
     fn is_large(&self) -> bool {
         self.data.len() > LARGE_BYTES || self.omap.len() > LARGE_OMAP
     }
 
-    /// What tells its contents from others'.
+    /// A digest of the contents.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.data, &self.attrs, self.omap.digest(), &self.header).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// A user's attribute.
+    /// A user attribute.
     pub fn user_attr(&self, name: &str) -> Option<&Bytes> {
         self.attrs.get(&nacre_types::op::user_attr(name))
     }
@@ -72,11 +71,11 @@ pub struct Collection {
     pub meta: BTreeMap<String, Bytes>,
 }
 
-/// A transaction that broke its contract: the machine that made it is wrong.
+/// A transaction that violates the contract, which is a defect of the machine that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadTransaction(pub String);
 
-/// What of an object can't be read.
+/// The unreadable part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// Its data.
@@ -85,47 +84,46 @@ pub enum Damage {
     Record,
 }
 
-/// A whole store's contents at some instant.
+/// A store's contents at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// The PGs.
     pub collections: BTreeMap<PgId, Collection>,
-    /// What can't be read of them.
+    /// The unreadable parts of objects.
     pub damaged: BTreeMap<(PgId, ObjectId), Damage>,
-    /// What the OSD itself keeps beside its PGs (its superblock), by name.
+    /// Values of the OSD itself (its superblock), by name.
     pub superblock: BTreeMap<String, Bytes>,
 }
 
-/// A store with what is not yet flushed.
+/// A store with its unflushed changes.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     seen: Image,
     durable: Image,
     unflushed: VecDeque<Transaction>,
-    /// Objects that flushes have touched since that was asked last.
+    /// Objects that flushes have touched since the last [`Disk::take_touched`].
     touched: BTreeSet<(PgId, ObjectId)>,
-    /// Bytes that the store can hold; 0 is no limit.
+    /// Capacity in bytes; 0 for no limit.
     capacity: u64,
 }
 
 impl Disk {
-    /// What the OSD sees.
+    /// The image that the OSD sees.
     pub fn seen(&self) -> &Image {
         &self.seen
     }
 
-    /// What is safe.
+    /// The durable image.
     pub fn durable(&self) -> &Image {
         &self.durable
     }
 
-    /// One PG as the OSD sees it.
+    /// A PG in the image that the OSD sees.
     pub fn collection(&self, pg: PgId) -> Option<&Collection> {
         self.seen.collections.get(&pg)
     }
 
-    /// An object is damaged, on the medium and as the OSD sees it. One that is being replaced, or is damaged as badly, stays as
-    /// it is.
+    /// Damages an object in both images. An object that is being replaced, or is damaged at least as badly, stays unchanged.
     pub fn damage(&mut self, pg: PgId, oid: &ObjectId, damage: Damage) {
         let key = (pg, oid.clone());
         let is_settled = self.seen.object_of(pg, oid) == self.durable.object_of(pg, oid)
@@ -141,19 +139,19 @@ impl Disk {
         }
     }
 
-    /// Whether a transaction needs something of a damaged object: the store refuses it.
+    /// Whether a transaction needs a damaged part of an object, so that the store refuses it.
     pub fn is_prevented(&self, transaction: &Transaction) -> bool {
         self.seen.is_prevented(transaction)
     }
 
-    /// Applies a transaction to what is seen and queues it for the next flush.
+    /// Applies a transaction to the seen image and queues it for the next flush.
     pub fn apply(&mut self, transaction: Transaction) -> Result<(), BadTransaction> {
         self.seen.apply(&transaction)?;
         self.unflushed.push_back(transaction);
         Ok(())
     }
 
-    /// Sets or removes a value of the OSD's own; durable on return.
+    /// Sets or removes a value of the OSD itself; durable on return.
     pub fn set_superblock(&mut self, name: &str, value: Option<Bytes>) {
         for image in [&mut self.seen, &mut self.durable] {
             match &value {
@@ -180,7 +178,7 @@ impl Disk {
         }
     }
 
-    /// All is flushed: both images have the same objects, and the large ones that were touched are kept once.
+    /// Called when everything is flushed, so both images have the same objects. Shares the large objects that were touched.
     fn share_large(&mut self) {
         for (pg, oid) in &self.touched {
             let of = |image: &mut Image| image.collections.get(pg)?.objects.get(oid).cloned();
@@ -192,39 +190,39 @@ impl Disk {
         }
     }
 
-    /// Objects that have become durable, or were removed for good, since this was asked last.
+    /// Objects that have become durable, or were removed durably, since the last call.
     pub fn take_touched(&mut self) -> BTreeSet<(PgId, ObjectId)> {
         std::mem::take(&mut self.touched)
     }
 
-    /// Power fails: the `surviving` oldest unflushed changes made it, the others did not.
+    /// Simulates a power failure: the `surviving` oldest unflushed changes are durable, the others are lost.
     pub fn crash(&mut self, surviving: usize) {
         self.flush(surviving);
         self.unflushed.clear();
         self.seen = self.durable.clone();
     }
 
-    /// The contents are gone.
+    /// Erases the contents.
     pub fn wipe(&mut self) {
         *self = Disk { capacity: self.capacity, ..Disk::default() };
     }
 
-    /// Limits what the store holds; 0 lifts the limit.
+    /// Sets the capacity; 0 removes the limit.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.capacity = bytes;
     }
 
-    /// Whether `bytes` more would not fit.
+    /// Whether `bytes` more would exceed the capacity.
     pub fn lacks_room(&self, bytes: u64) -> bool {
         self.capacity > 0 && self.used() + bytes > self.capacity
     }
 
-    /// Bytes that the store can hold, where that is limited.
+    /// The capacity in bytes, if it is limited.
     pub fn capacity(&self) -> Option<u64> {
         (self.capacity > 0).then_some(self.capacity)
     }
 
-    /// Bytes that still fit.
+    /// The free bytes.
     pub fn left(&self) -> u64 {
         if self.capacity == 0 { u64::MAX } else { self.capacity.saturating_sub(self.used()) }
     }
@@ -236,7 +234,7 @@ impl Disk {
     }
 }
 
-/// The objects that a step changes.
+/// The objects that an op changes.
 fn objects_of(op: &TxnOp) -> [Option<&ObjectId>; 2] {
     match op {
         TxnOp::Touch(oid)
@@ -260,7 +258,7 @@ fn objects_of(op: &TxnOp) -> [Option<&ObjectId>; 2] {
 }
 
 impl Image {
-    /// Applies a transaction whole, or says what is wrong with it.
+    /// Applies a transaction completely, or returns what is wrong with it.
     pub fn apply(&mut self, transaction: &Transaction) -> Result<(), BadTransaction> {
         let pg = transaction.collection;
         for op in &transaction.ops {
@@ -294,7 +292,7 @@ impl Image {
                 | TxnOp::OmapClear(oid)
                 | TxnOp::OmapSetHeader { oid, .. }
                 | TxnOp::AllocHint { oid, .. } => damage(oid) == Some(Damage::Record),
-                // What is replaced must be known too, to give back what it takes.
+                // The replaced object must be readable too, because its space is freed.
                 TxnOp::Clone { from, to } | TxnOp::Rename { from, to } => {
                     [from, to].into_iter().any(|oid| damage(oid) == Some(Damage::Record))
                 }
@@ -305,7 +303,7 @@ impl Image {
         })
     }
 
-    /// What of damage a step removes, or moves.
+    /// Removes or moves the damage of objects according to an op.
     fn follow_damage(&mut self, pg: PgId, op: &TxnOp) {
         if self.damaged.is_empty() {
             return;
@@ -327,7 +325,7 @@ impl Image {
         }
     }
 
-    /// An object, whether it can be read or not.
+    /// An object, readable or not.
     pub fn object_of(&self, pg: PgId, oid: &ObjectId) -> Option<&Object> {
         self.collections.get(&pg)?.objects.get(oid).map(|object| &**object)
     }
@@ -348,19 +346,19 @@ impl Image {
         collection.step(op)
     }
 
-    /// A PG's contents.
+    /// A PG's contents; fails if it does not exist.
     pub fn existing(&self, pg: PgId) -> Result<&Collection> {
         self.collections.get(&pg).ok_or(StoreError::NoCollection(pg))
     }
 
-    /// An object.
+    /// An object; fails if it is absent or unreadable.
     pub fn object(&self, pg: PgId, oid: &ObjectId) -> Result<&Object> {
         let object = self.existing(pg)?.objects.get(oid).ok_or_else(|| StoreError::NotFound(oid.clone()))?;
         self.readable(pg, oid, Damage::Record)?;
         Ok(object)
     }
 
-    /// Fails where damage of this kind, or a worse one, is met.
+    /// Fails if an object has damage of this kind or a worse one.
     fn readable(&self, pg: PgId, oid: &ObjectId, met: Damage) -> Result<()> {
         if self.damaged.is_empty() {
             return Ok(());
@@ -374,7 +372,7 @@ impl Image {
     }
 }
 
-/// What is read of an image: as of any store, which the model test of `nacre-store` checks.
+/// Reads of an image, with the semantics of any store; the model test of `nacre-store` checks them.
 impl ReadStore for Image {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let data = &self.object(coll, oid)?.data;
@@ -650,7 +648,7 @@ mod tests {
         let read = |disk: &Disk| disk.seen().read(pg(), &oid, 0, 9);
         assert!(read(&disk).unwrap_err().is_damage() && disk.seen().stat(pg(), &oid).is_ok());
         assert!(disk.is_prevented(&append()));
-        // It was cut to nothing first; a crash takes that back.
+        // The object was truncated to nothing first; a crash reverts that.
         assert!(!disk.is_prevented(&write("two")));
         disk.apply(write("two")).unwrap();
         assert_eq!(read(&disk).unwrap(), "two");

@@ -1,13 +1,13 @@
-//! What clients asked and were told, per object, and the checks that hold at every single reply.
+//! The requests and answers of clients, per object, and the checks that are made at every reply.
 //!
-//! An object is a list of *tokens* (eight bytes each, every one written only once in a run), a *mark* (an attribute,
-//! set by compare-and-swap and mirrored in an omap entry) and a *count* (an omap entry that an object class counts up). So a
-//! write applied twice, out of order, or not at all shows in what a read returns.
+//! An object is a list of *tokens* (eight bytes each, every one written only once in a run), a *mark* (an attribute, set by
+//! compare-and-swap and mirrored in an omap entry) and a *count* (an omap entry that an object class increments). So a write
+//! applied twice, out of order, or not at all is visible in the result of a read.
 //!
-//! Targets of copies are objects of their own ([`is_copy`]): a copy has its source's version, so versions of a target may go back.
+//! Targets of copies are separate objects ([`is_copy`]): a copy has its source's version, so versions of a target may decrease.
 //!
-//! Two kinds of check. At each reply ([`History::finish`]): versions never go back, each belongs to one write and to one
-//! value, a resend is answered as the first attempt was. After the run: the whole history of each object is
+//! There are two kinds of checks. At each reply ([`History::finish`]): versions never decrease, each belongs to one write and
+//! to one value, and a resend gets the same answer as the first attempt. After the run: the whole history of each object is
 //! linearizable ([`crate::linearize`]).
 
 use crate::client::batches::is_part;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
 use std::sync::Arc;
 
-/// A value written once.
+/// A value that is written only once.
 pub type Token = u64;
 
 /// An object as a reader sees it.
@@ -28,82 +28,82 @@ pub type Token = u64;
 pub struct Value {
     /// The data, eight bytes each.
     pub tokens: Vec<Token>,
-    /// The attribute that compare-and-swap works on; 0 where there is none.
+    /// The attribute that compare-and-swap changes; 0 if there is none.
     pub mark: Token,
-    /// The omap entry that a class counts up; 0 where there is none.
+    /// The omap entry that an object class increments; 0 if there is none.
     pub count: u64,
 }
 
-/// What a copy is made of, as its client knows it.
+/// The source of a copy, as its client knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The object.
     pub object: ObjectId,
-    /// The version asked for.
+    /// The requested version.
     pub version: u64,
-    /// What that version read as.
+    /// The value of that version.
     pub value: Value,
 }
 
-/// Whether the object is one that copies are made to.
+/// Whether the object is a target of copies.
 pub fn is_copy(object: &ObjectId) -> bool {
     object.name().starts_with('c')
 }
 
-/// What a client asks of an object.
+/// A client's request on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reads data, mark, its mirror, and the count.
     Read,
     /// Replaces the data.
     WriteFull(Token),
-    /// Adds to the data.
+    /// Appends to the data.
     Append(Token),
     /// Overwrites the token at a position, extending the data with zeros.
     WriteAt(u8, Token),
-    /// Cuts the data to so many tokens, or extends it.
+    /// Truncates the data to this number of tokens, or extends it.
     Truncate(u8),
     /// Removes the object.
     Remove,
-    /// Removes the entries of a batch ([`crate::client::batches`]); succeeds where there are none.
+    /// Removes the entries of a batch ([`crate::client::batches`]); succeeds if there are none.
     Clear,
-    /// Makes the object, empty, where there is none; succeeds without a change where there is one.
+    /// Creates the object, empty, if it does not exist; otherwise succeeds without a change.
     Ensure,
-    /// Sets the mark where it is as expected (0: there is none).
+    /// Sets the mark if it has the expected value (0: there is none).
     Swap {
-        /// The mark expected.
+        /// The expected mark.
         expect: Token,
-        /// The new one.
+        /// The new mark.
         set: Token,
     },
-    /// Makes the object with one token; refused where there is one.
+    /// Creates the object with one token; refused if it exists.
     Create(Token),
-    /// Adds to the data, and tells whether the mark was as expected, which does not matter for it.
+    /// Appends to the data, and reports whether the mark has the expected value, which does not affect the append.
     AppendTelling {
-        /// The mark expected.
+        /// The expected mark.
         expect: Token,
-        /// What is added.
+        /// The appended token.
         token: Token,
     },
-    /// Adds to the data where it begins with an expected token (0: with zeros, or nothing).
+    /// Appends to the data if that begins with an expected token (0: with zeros, or empty).
     AppendAfter {
-        /// The first token expected.
+        /// The expected first token.
         first: Token,
-        /// What is added.
+        /// The appended token.
         token: Token,
     },
     /// Removes the mark, if there is one.
     Unmark,
-    /// Counts up by one, by an object class.
+    /// Increments the count by an object class.
     Count,
-    /// Replaces the data of an expected version.
+    /// Replaces the data if the object has the expected version.
     Replace {
         /// The version.
         version: u64,
         /// The new data.
         token: Token,
     },
-    /// Replaces the object by a copy of another one.
+    /// Replaces the object with a copy of another one.
     Copy(Arc<Source>),
 }
 
@@ -113,7 +113,7 @@ impl Action {
         *self != Action::Read
     }
 
-    /// The token that it writes, where it writes one.
+    /// The token that it writes, if any.
     pub fn token(&self) -> Option<Token> {
         use Action::*;
         match self {
@@ -126,7 +126,7 @@ impl Action {
         }
     }
 
-    /// Whether it may leave an object where there was none.
+    /// Whether it may create the object.
     pub fn creates(&self) -> bool {
         use Action::*;
         matches!(
@@ -143,8 +143,8 @@ impl Action {
         )
     }
 
-    /// The state after the action and what it answers, where `state` is what it found. Of [`Action::Replace`] the version is
-    /// taken to be the expected one.
+    /// The state after the action and its outcome, if `state` is the state before. The version of an [`Action::Replace`] is
+    /// assumed to be the expected one.
     pub fn apply(&self, state: &Option<Value>) -> (Option<Value>, Outcome) {
         let changed = |edit: &dyn Fn(&mut Value)| {
             let mut value = state.clone().unwrap_or_default();
@@ -163,7 +163,7 @@ impl Action {
                 v.tokens.resize(v.tokens.len().max(at + 1), 0);
                 v.tokens[at] = *token;
             }),
-            // It makes no object.
+            // Does not create the object.
             Action::Truncate(_) if state.is_none() => kept(Outcome::Done),
             Action::Truncate(len) => changed(&|v| v.tokens.resize(usize::from(*len), 0)),
             Action::Remove if state.is_some() => (None, Outcome::Done),
@@ -191,7 +191,7 @@ impl Action {
     }
 }
 
-/// What a client was told.
+/// The outcome that a client received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A read's answer; `None` for ENOENT.
@@ -200,15 +200,15 @@ pub enum Outcome {
     Done,
     /// Not done: the object is absent (ENOENT).
     Absent,
-    /// Done, and whether a comparison held that did not matter.
+    /// Done, with the result of a comparison that did not affect it.
     Told(bool),
     /// Not done: the object exists (EEXIST).
     Exists,
-    /// Not done: the comparison failed (ECANCELED, or where data differs).
+    /// Not done: the comparison failed (ECANCELED, or the error for differing data).
     Mismatch,
-    /// Not done and without effect, whatever the state was (ENOSPC, EIO of a read, another version than expected).
+    /// Not done and without effect, whatever the state was (ENOSPC, EIO of a read, a version other than expected).
     Refused,
-    /// Nothing: it may have happened at any time since, may still happen, or never.
+    /// Unknown: the action may have taken effect at any time since the request, may still do so, or never.
     Unknown,
 }
 
@@ -219,34 +219,34 @@ impl Outcome {
     }
 }
 
-/// A map's place in the order of all: its generation and epoch.
+/// The position of a map in the order of all maps: its generation and epoch.
 pub type Stamp = (u64, Epoch);
 
 /// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Who asked.
+    /// The client.
     pub client: Node,
-    /// Under which session.
+    /// Its session.
     pub session: ClientId,
-    /// The map that the client had when it asked.
+    /// The client's map at the time of the request.
     pub asked_at: Stamp,
-    /// The map that put the session on the blocklist: what was asked by it and has no answer takes effect before anything that
-    /// is asked with that map, or never.
+    /// The map that put the session on the blocklist. An unanswered request of the session takes effect before any request
+    /// that is made with that map, or never.
     pub fenced_at: Option<Stamp>,
     /// The request's number.
     pub tid: u64,
-    /// When it was asked first.
+    /// When it was first sent.
     pub call: Nanos,
-    /// When the answer came; `None` while the outcome is unknown.
+    /// When the answer arrived; `None` while the outcome is unknown.
     pub reply: Option<Nanos>,
-    /// What was asked.
+    /// The request.
     pub action: Action,
-    /// What was answered.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The object's user version with the answer, where the answer carries a meaningful one.
+    /// The object's user version in the answer, if it is meaningful.
     pub version: Option<u64>,
-    /// The highest version that had been answered for the object when this was asked.
+    /// The highest version that had been answered for the object at the time of the request.
     floor: u64,
 }
 
@@ -264,7 +264,7 @@ impl Entry {
         Entry { reply: span.1, outcome, ..entry }
     }
 
-    /// One without an answer.
+    /// An entry without an answer.
     fn of(asker: Asker, tid: u64, call: Nanos, action: Action) -> Entry {
         Entry {
             client: asker.client,
@@ -281,7 +281,7 @@ impl Entry {
         }
     }
 
-    /// The same with a version.
+    /// The same entry with a version.
     pub fn at_version(self, version: u64) -> Entry {
         Entry { version: Some(version), ..self }
     }
@@ -300,7 +300,7 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Who asks, and what it knows.
+/// A client with its session and map.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// The client.
@@ -311,16 +311,16 @@ pub struct Asker {
     pub map: Stamp,
 }
 
-/// A promise to clients that was broken.
+/// A broken guarantee to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which one, in a few words.
+    /// The rule, in a few words.
     pub rule: &'static str,
     /// What happened.
     pub detail: String,
 }
 
-/// Names an entry.
+/// Identifies an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId {
     object: ObjectId,
@@ -332,32 +332,32 @@ struct ObjectHistory {
     entries: Vec<Entry>,
     /// The highest version in any answer.
     highest: u64,
-    /// Which write made a version.
+    /// The write that made each version.
     writers: BTreeMap<u64, usize>,
-    /// What a version read as.
+    /// The value of each version.
     values: BTreeMap<u64, Value>,
 }
 
-/// All that clients asked and were told.
+/// All requests of clients and their answers.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     objects: BTreeMap<ObjectId, ObjectHistory>,
-    /// Pools whose data an operator destroyed: what is asked of them since is not recorded.
+    /// Pools whose data an operator destroyed; later requests on them are not recorded.
     given_up: BTreeSet<PoolId>,
     /// Watches and notifies.
     pub watching: Watching,
-    /// Sessions on the blocklist, with the map that put them there.
+    /// Sessions on the blocklist, with the first map that contains each.
     fenced: BTreeMap<ClientId, Stamp>,
 }
 
 impl History {
-    /// An operator deletes the pool. No answer promises anything any more, even where a restored map has it again.
+    /// An operator deletes the pool. No answer is checked any more, even if a restored map contains the pool again.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
         self.watching.give_up(pool);
     }
 
-    /// A client asks.
+    /// Records a request.
     pub fn begin(
         &mut self,
         now: Nanos,
@@ -375,12 +375,12 @@ impl History {
         EntryId { object: object.clone(), index: of.entries.len() - 1 }
     }
 
-    /// When an entry was asked.
+    /// When a request was made.
     pub fn asked(&self, id: &EntryId) -> Nanos {
         self.objects.get(&id.object).and_then(|of| of.entries.get(id.index)).map_or(0, |entry| entry.call)
     }
 
-    /// The answer comes, with the object's user version where the answer carries one that means something.
+    /// Records and checks an answer, with the object's user version if that is meaningful.
     pub fn finish(
         &mut self,
         now: Nanos,
@@ -421,7 +421,7 @@ impl History {
         Ok(())
     }
 
-    /// A batch was seen in a page that was asked for and came in this span.
+    /// Records that a page showed a batch; the page was requested and received in this span.
     pub fn saw(
         &mut self,
         asker: Asker,
@@ -437,7 +437,7 @@ impl History {
         self.objects.entry(object.clone()).or_default().entries.push(entry);
     }
 
-    /// A map puts a session on the blocklist.
+    /// Records that a map puts a session on the blocklist.
     pub fn fence(&mut self, session: ClientId, map: Stamp) {
         if let btree_map::Entry::Vacant(vacant) = self.fenced.entry(session) {
             vacant.insert(map);
@@ -445,19 +445,19 @@ impl History {
         }
     }
 
-    /// A restored map may have forgotten who is on the blocklist.
+    /// Forgets the blocklist, because a restored map may not contain it.
     pub fn forget_fences(&mut self) {
         self.fenced.clear();
     }
 
-    /// Tells each request without an answer when its session was put on the blocklist.
+    /// Sets [`Entry::fenced_at`] of each request without an answer.
     pub fn note_fences(&mut self) {
         let History { objects, fenced, .. } = self;
         let entries = objects.values_mut().flat_map(|of| &mut of.entries).filter(|e| e.reply.is_none());
         entries.for_each(|entry| entry.fenced_at = fenced.get(&entry.session).copied());
     }
 
-    /// A listing of a pool has ended.
+    /// Checks a listing of a pool that has ended.
     pub fn listed(&self, now: Nanos, listing: &Listing) -> Result<(), Broken> {
         if self.given_up.contains(&listing.pool) {
             return Ok(());
@@ -466,27 +466,27 @@ impl History {
         listing.judge(now, self.objects().filter(|(object, _)| is_listed(object)))
     }
 
-    /// Whether anything was asked of an object.
+    /// Whether there was any request on an object.
     pub fn knows(&self, object: &ObjectId) -> bool {
         self.objects.contains_key(object)
     }
 
-    /// Each object's entries, in the order in which they were asked.
+    /// Each object's entries, in the order of the requests.
     pub fn objects(&self) -> impl Iterator<Item = (&ObjectId, &[Entry])> {
         self.objects.iter().map(|(object, of)| (object, of.entries.as_slice()))
     }
 
-    /// Requests recorded.
+    /// The number of recorded requests.
     pub fn len(&self) -> usize {
         self.objects.values().map(|of| of.entries.len()).sum()
     }
 
-    /// Whether nothing was asked.
+    /// Whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Requests that were answered.
+    /// The number of answered requests.
     pub fn answered(&self) -> usize {
         self.objects.values().flat_map(|of| &of.entries).filter(|e| e.reply.is_some()).count()
     }
@@ -508,7 +508,7 @@ mod tests {
         Outcome::Saw(Some(Value { tokens: tokens.to_vec(), ..Value::default() }))
     }
 
-    /// Asks and answers at once, one after the other.
+    /// Records requests with their answers, one after another.
     fn run(steps: &[(Action, Outcome, u64)]) -> Result<(), Broken> {
         let mut history = History::default();
         for (n, (action, outcome, version)) in steps.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Requests executed by the OSD's own interpreter on what a simulated disk holds.
+//! Executes requests with the OSD's own interpreter on the contents of a simulated disk.
 
 use crate::disk::Image;
 use nacre_exec::{Environment, Executed, Limits, ObjectContext, Origin};
@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use uuid::Uuid;
 
-/// What a request is executed in.
+/// The environment in which a request is executed.
 pub struct Setting<'a> {
     /// The PG's pool.
     pub pool: &'a Pool,
@@ -21,14 +21,13 @@ pub struct Setting<'a> {
     pub full: bool,
     /// The version that the request gets if it changes anything.
     pub at: Eversion,
-    /// The time of day, nanoseconds since 1970.
+    /// The wall clock, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// Requests that changed an object of late, newest first.
+    /// The latest requests that changed an object, newest first.
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
 }
 
-/// Executes a request. What is damaged comes back as [`Executed::damaged`]. Watches are not counted, and nothing is copied
-/// from other objects.
+/// Executes a request. Damage is returned as [`Executed::damaged`]. Watches are not counted, and nothing is copied from other objects.
 pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Executed {
     let context = match nacre_exec::load_context(image, request.pg, &request.object) {
         Ok(context) => context,

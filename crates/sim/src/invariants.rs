@@ -1,6 +1,6 @@
-//! What must hold after every step, whatever went wrong before it.
+//! Invariants that are checked after every step, whatever faults occurred before.
 //!
-//! The simulator sees what no machine can see: all disks, all clocks, all memberships at one instant.
+//! The simulator has a view that no machine has: all disks, clocks and memberships at one time.
 
 use crate::contents::{Contents, lacking};
 use crate::disk::{Collection, Image, Object};
@@ -12,13 +12,13 @@ use nacre_types::{Eversion, Interval, ObjectId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How many of a PG's last acknowledged writes are looked for on each disk.
+/// The number of a PG's last acknowledged writes that are checked on each disk.
 const LAST_ACKNOWLEDGED: usize = 6;
 
-/// The rule that is broken, and how.
+/// The broken rule, and details.
 pub type Violation = (&'static str, String);
 
-/// What an interval answered, by the true times at which leases were judged.
+/// When an interval answered, by the true times at which leases were checked.
 #[derive(Clone, Copy, Debug)]
 struct Acted {
     osd: OsdId,
@@ -26,18 +26,18 @@ struct Acted {
     last: Nanos,
 }
 
-/// What was seen so far.
+/// The state for the checks.
 #[derive(Debug, Default)]
 pub struct Invariants {
-    /// The intervals that read or acknowledged.
+    /// The intervals that answered reads or acknowledged writes.
     acted: BTreeMap<PgId, BTreeMap<Interval, Acted>>,
-    /// Which process, as OSD and life, ordered updates in an interval.
+    /// The process, as OSD and life, that ordered updates in an interval.
     orderers: BTreeMap<(PgId, Interval), (OsdId, u32)>,
     /// Acknowledged writes.
     acknowledged: BTreeMap<PgId, BTreeSet<Eversion>>,
     /// The highest interval that was ever durable.
     highest: BTreeMap<PgId, PgMembership>,
-    /// Memberships that were proposed and may take effect yet.
+    /// Memberships that were proposed and may still take effect.
     proposed: BTreeMap<PgId, Vec<PgMembership>>,
     /// Pools whose data an operator destroyed.
     given_up: BTreeSet<PoolId>,
@@ -45,17 +45,17 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// The last record of every PG that ever was durable, restores or not.
+    /// The highest record of every PG that was ever durable, regardless of restores.
     pub fn highest(&self) -> impl Iterator<Item = (&PgId, &PgMembership)> {
         self.highest.iter()
     }
 
-    /// What was proposed of every PG and may take effect yet, whatever became of the proposer.
+    /// Proposed memberships that may still take effect, whatever happened to the proposer.
     pub fn proposals(&self) -> impl Iterator<Item = (&PgId, &PgMembership)> {
         self.proposed.iter().flat_map(|(pg, all)| all.iter().map(move |membership| (pg, membership)))
     }
 
-    /// A membership is proposed.
+    /// Records a proposed membership.
     pub fn propose(&mut self, pg: PgId, membership: &PgMembership) {
         let proposed = self.proposed.entry(pg).or_default();
         if !proposed.contains(membership) {
@@ -63,13 +63,13 @@ impl Invariants {
         }
     }
 
-    /// An operator deletes the pool. Its copies go, and a restored map that has it again brings none back.
+    /// An operator deletes the pool. Its copies are removed, and a restored map that contains the pool again does not restore them.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
         self.contents.give_up(pool);
     }
 
-    /// Changes have become durable on an OSD.
+    /// Checks changes that have become durable on an OSD.
     pub fn flushed(&mut self, osd: &Osd) -> Result<(), Violation> {
         let mut disk = osd.disk();
         for (pg, oid) in disk.take_touched() {
@@ -83,7 +83,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// A process ordered an update in `interval`. Only where it orders all of the interval's, a version names one update.
+    /// A process ordered an update in `interval`. A version identifies one update only if one process orders all updates of an interval.
     pub fn ordered(&mut self, osd: &Osd, pg: PgId, interval: Interval) -> Result<(), Violation> {
         let me = (osd.id, osd.life);
         let known = *self.orderers.entry((pg, interval)).or_insert(me);
@@ -95,8 +95,8 @@ impl Invariants {
         Err(("two processes order in one interval", detail))
     }
 
-    /// A client was answered by `osd` under `interval`, by leases that were judged at `judged`. How late the answer leaves after that does
-    /// not matter: it might as well be under way for so long.
+    /// Checks an answer of `osd` to a client under `interval`, with leases that were checked at `judged`. It does not matter
+    /// how much later the answer is sent: it could be in transit for that time as well.
     pub fn answered(
         &mut self,
         osds: &[Osd],
@@ -110,13 +110,13 @@ impl Invariants {
         let Some(version) = wrote else { return Ok(()) };
         self.acknowledged.entry(pg).or_default().insert(version);
         match view.map.membership(pg) {
-            // After a restore the map may be older than what its OSDs know.
+            // After a restore the map may be older than the records of its OSDs.
             Some(membership) if self.is_newest(pg, membership) => self.are_held(osds, pg, membership),
             _ => Ok(()),
         }
     }
 
-    /// No earlier interval acts after a later one, and one OSD acts in each.
+    /// Checks that no earlier interval acts after a later one, and that one OSD acts in each.
     fn in_order(&mut self, osd: OsdId, pg: PgId, interval: Interval, judged: Nanos) -> Result<(), Violation> {
         let of_pg = self.acted.entry(pg).or_default();
         let new = Acted { osd, first: judged, last: judged };
@@ -137,8 +137,8 @@ impl Invariants {
         }
     }
 
-    /// A client was told by `osd` that an object can't be read: no other member in sync may have a copy of it. What the primary
-    /// itself had is judged at that moment: it may have been made again by what was executed since.
+    /// Checks an answer of `osd` to a client that an object is unreadable: no other in-sync member may have a copy of it. The
+    /// primary's own copy is checked when it answers, because later requests may create the object again.
     pub fn unreadable(
         &self,
         osds: &[Osd],
@@ -161,7 +161,7 @@ impl Invariants {
         }
     }
 
-    /// A map became durable.
+    /// Checks a map that became durable.
     pub fn published(&mut self, osds: &[Osd], view: &MapView) -> Result<(), Violation> {
         for pg in view.up.keys() {
             let Some(membership) = view.map.membership(*pg) else { continue };
@@ -187,7 +187,7 @@ impl Invariants {
         self.highest.get(&pg).is_none_or(|known| known.interval <= membership.interval)
     }
 
-    /// Every acknowledged write is durable on every in-sync member whose disk is intact.
+    /// Checks that the last acknowledged writes are durable on every in-sync member whose disk is intact.
     fn are_held(&self, osds: &[Osd], pg: PgId, membership: &PgMembership) -> Result<(), Violation> {
         let Some(acknowledged) = self.acknowledged.get(&pg).filter(|_| !self.given_up.contains(&pg.pool))
         else {
@@ -218,7 +218,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// At no instant may two OSDs serve the same PG. `changed` is the only one whose state has changed.
+    /// Checks that no two OSDs serve the same PG at one time. `changed` is the only OSD whose state has changed.
     pub fn one_server(&self, osds: &[Osd], changed: u32, now: Nanos) -> Result<(), Violation> {
         let me = &osds[changed as usize];
         for pg in me.serving(now) {
@@ -234,7 +234,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// At rest all copies of a PG are the same, and nothing is left of what is not wanted any more.
+    /// Checks, at rest, that acknowledged writes are durable and that all copies of a PG are the same.
     pub fn at_rest(&self, osds: &[Osd], view: &MapView, lost: &BTreeSet<PgId>) -> Result<(), Violation> {
         for pg in view.up.keys().filter(|pg| !lost.contains(*pg)) {
             let Some(membership) = view.map.membership(*pg) else { continue };
@@ -249,7 +249,7 @@ impl Invariants {
                 let detail = format!("{pg}: {} of {} copies", copies.len(), membership.in_sync.len());
                 return Err(("an in-sync member has no copy", detail));
             }
-            // Of an unfound object the members may have kept different versions.
+            // The members may have different versions of an unfound object.
             let is_unfound = |object: &ObjectId| copies.iter().all(|(osd, _)| osd.lacks(*pg, object));
             for pair in copies.windows(2) {
                 let ((a, first), (b, second)) = (&pair[0], &pair[1]);
@@ -263,12 +263,12 @@ impl Invariants {
     }
 }
 
-/// PGs of which a disk has copies although the map does not have their pools: they are to be removed.
+/// PGs with a copy on the disk whose pools are not in the map: the copies are to be removed.
 pub fn left_over(image: &Image, map: &OsdMap) -> impl Iterator<Item = PgId> {
     image.collections.keys().copied().filter(|pg| !map.pools.contains_key(&pg.pool))
 }
 
-/// Whether the write is durable on the disk: in the log, or so old that the log begins after it.
+/// Whether the write is durable on the disk: it is in the log, or older than the log's start.
 fn holds(osd: &Osd, pg: PgId, version: Eversion) -> bool {
     let in_log = |collection: &Collection| {
         collection.log.contains_key(&version)
@@ -277,7 +277,7 @@ fn holds(osd: &Osd, pg: PgId, version: Eversion) -> bool {
     };
     let Some(held) = osd.disk().durable().collections.get(&pg).map(in_log) else { return false };
     held
-        // A copy that was filled from one with an empty log has none either.
+        // A copy that was filled from one with an empty log has an empty log too.
         || osd.durable_tail(pg).is_some_and(|tail| version <= tail)
 }
 

@@ -1,27 +1,26 @@
 //! Deterministic simulation of whole clusters on a virtual clock.
 //!
-//! A cluster that keeps data through crashes is easy to build and hard to believe in: what breaks it is a message that
-//! is late by a millisecond in the one order that nobody thought of. So the parts of Nacre that decide about data are
-//! pure: [`nacre_pg::Pg`] (replication), its leases and heartbeats, and [`nacre_mon::logic::MapState`] (the cluster map)
-//! take events and return commands, without a clock, a socket or a disk of their own; [`nacre_exec`] turns a client's request and
-//! what is read of a store into results and a transaction. The OSD and the map authority host
-//! them in life; this crate hosts the same machines in a world where it decides everything else.
+//! A cluster that keeps data through crashes is easy to build and hard to trust: it fails because of a message that is late
+//! by a millisecond, in an order that was not considered. So the parts of Nacre that decide about data are pure:
+//! [`nacre_pg::Pg`] (replication), its leases and heartbeats, and [`nacre_mon::logic::MapState`] (the cluster map) take
+//! events and return commands, without a clock, a socket or a disk of their own; [`nacre_exec`] turns a client's request and
+//! the data read from a store into results and a transaction. In production the OSD and the map authority run them; this
+//! crate runs the same machines in a world that controls everything else.
 //!
 //! # The world
 //!
-//! [`world`] is one queue of things that happen at virtual times ([`schedule`]). Machines are [`osd`]s with [`disk`]s and
-//! clocks of their own, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and
-//! [`client`]s that resend by rule R6. Between them lies a [`network`] of ordered connections that break, stall, lose
-//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of some thirty kinds; which, how often and on what
-//! cluster is the seed's [`scenario`], as its [`profile`] bends it. How often that came to [`bounds`] is counted.
+//! [`world`] is one queue of events at virtual times ([`schedule`]). Machines are [`osd`]s with their own [`disk`]s and
+//! clocks, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and [`client`]s that resend
+//! according to rule R6. They are connected by a [`network`] of ordered connections that break, stall, lose suffixes and
+//! deliver ghosts. A [`nemesis`] causes faults of some thirty kinds. The seed's [`scenario`], modified by its [`profile`],
+//! determines which faults occur, how often and on what cluster. [`bounds`] counts how often bounds were reached.
 //!
-//! Nothing is random but by the seed: one 64-bit number names a history, and replays it exactly. Streams of randomness
-//! are independent ([`random`]), so that a kind of trouble can be taken out of a failing history without disturbing the
-//! rest: that is how [`sweep`] makes failures small.
+//! The seed is the only source of randomness: one 64-bit number determines a history, and replays it exactly. Streams of
+//! randomness are independent ([`random`]), so that removing a kind of fault from a failing history does not change the rest;
+//! [`sweep`] minimises failures in this way.
 //!
-//! Asynchronous code above the engine has a world of its own ([`gateway`]): an executor whose order and clocks come from
-//! the seed, and an engine over objects in memory. It runs on whole clusters, too, in processes that are clients of them
-//! ([`program`]).
+//! Asynchronous code above the engine has its own world ([`gateway`]): an executor whose order and clocks are derived from
+//! the seed, and an engine over objects in memory. It also runs on whole clusters, in processes that are clients of them ([`program`]).
 //!
 //! # What is checked
 //!
@@ -30,17 +29,17 @@
 //! - no interval has two memberships; no earlier interval acts after a later one has;
 //! - all updates of an interval are ordered by one process;
 //! - at no instant do two OSDs serve one PG;
-//! - an object is refused with EIO only where no member in sync has a copy of it that can be read;
-//! - versions answered to clients never go back, name one write and one value, and resends get the first answer;
+//! - an object is refused with EIO only if no in-sync member has a readable copy of it;
+//! - versions answered to clients never decrease, identify one write and one value, and resends get the first answer;
 //! - transactions apply, queues are bounded, machines' own assertions hold.
 //!
-//! And when the trouble has stopped: the cluster becomes whole by itself within bounded time, every request is answered,
-//! all copies of a PG are the same, and the history of every object is linearizable ([`linearize`]).
+//! After the faults have stopped: the cluster becomes whole by itself within bounded time, every request is answered, all
+//! copies of a PG are the same, and the history of every object is linearizable ([`linearize`]).
 //!
-//! # Why to believe it
+//! # Why to trust it
 //!
-//! The checker refuses hand-made bad histories, and each rule, and the sessions between OSDs, has [`mutation`]s: breaches built into the
-//! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
+//! The checker refuses hand-made bad histories. Each rule, and the sessions between OSDs, has [`mutation`]s: breaches built
+//! into the machines that must be noticed within a bounded number of seeds. `docs/simulation.md` describes how to use it.
 
 pub mod bounds;
 pub mod client;
@@ -79,59 +78,59 @@ use schedule::Nanos;
 use sessions::SessionTrouble;
 use std::collections::BTreeMap;
 
-/// How a run is made.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// A rule to break.
     pub mutation: Option<Mutation>,
-    /// Print every event.
+    /// Whether to print every event.
     pub trace: bool,
-    /// Hash all of every message, and at the end every disk.
+    /// Whether to hash the full contents of every message, and at the end every disk.
     pub thorough: bool,
 }
 
-/// Which promise was broken.
+/// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// In a few words.
+    /// The rule, in a few words.
     pub rule: String,
-    /// What happened.
+    /// Details.
     pub detail: String,
     /// When, in true time.
     pub at: Nanos,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The first promise that was broken, if any.
+    /// The first broken guarantee, if any.
     pub failure: Option<Failure>,
-    /// A hash of everything that happened, in order: the same seed gives the same.
+    /// A hash of all events in order; it is the same for the same seed.
     pub hash: u64,
-    /// Events simulated.
+    /// The number of simulated events.
     pub events: u64,
-    /// Requests answered.
+    /// The number of answered requests.
     pub answered: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
     /// How often each kind of fault had an effect.
     pub struck: BTreeMap<Fault, u64>,
-    /// What befell sessions and connections, and how often.
+    /// How often each event of sessions and connections occurred.
     pub sessions: BTreeMap<SessionTrouble, u64>,
     /// How often bounds were reached.
     pub reached: Bounds,
-    /// How often the machines came to where a rule is broken on purpose.
+    /// How often the machines reached a point where a rule is broken on purpose.
     pub breaches: u64,
 }
 
-/// How often the machines came to where a rule is broken on purpose since this was asked last.
+/// How often the machines reached a point where a rule is broken on purpose, since the last call.
 fn take_breaches() -> u64 {
     nacre_pg::take_breaches() + nacre_session::take_breaches() + osd::take_breaches()
 }
 
 /// Runs a scenario.
 ///
-/// A machine that panics has broken its own invariant: that is a failure like any other, and replays.
+/// A panic means that a machine's own invariant is broken: it is a failure like any other, and is replayable.
 pub fn run(scenario: &Scenario, options: &Options) -> Report {
     run_program(scenario, options, program::of(scenario))
 }

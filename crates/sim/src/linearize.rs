@@ -1,18 +1,17 @@
-//! Whether an object's history is linearizable: some order of its requests, in which each lies between question and
-//! answer, explains every answer.
+//! Checks whether an object's history is linearizable: whether some order of its requests, in which each lies between its
+//! call and its answer, explains every answer.
 //!
-//! Wing and Gong's search with Lowe's memo of configurations that failed, and three cuts that keep it almost linear on
-//! real histories:
+//! Uses Wing and Gong's search with Lowe's memo of configurations that failed, and three reductions that keep it almost
+//! linear on real histories:
 //!
-//! - a request that changes nothing and whose answer fits the present state is taken at once (taking it later cannot
-//!   help);
-//! - acknowledged writes go in the order of the versions that their replies carry, and a version that a read returns
-//!   must be the one of the state that it sees;
-//! - requests without an answer are tried only where those with one do not fit, and where no version to come is behind already;
-//!   first only those of which some read shows something.
+//! - a request that changes nothing and whose answer fits the current state is placed at once (placing it later cannot help);
+//! - acknowledged writes are placed in the order of the versions in their replies, and a version that a read returns must be
+//!   that of the state that it sees;
+//! - requests without an answer are tried only if those with one do not fit and the state has not passed the version of an
+//!   answered request; at first only those that some read shows.
 //!
-//! The answer of a request that succeeds with or without a change ([`Action::Ensure`], [`Action::Truncate`]) carries no version
-//! of its own, and neither does that of a removal: they are tried at every place where they may be.
+//! A request that succeeds with or without a change ([`Action::Ensure`], [`Action::Truncate`]) has no version of its own in
+//! its answer, and neither has a removal: they are tried at every possible place.
 
 use crate::history::{Action, Broken, Entry, History, Outcome, Stamp, Token, Value};
 use crate::schedule::Nanos;
@@ -20,9 +19,9 @@ use nacre_types::Epoch;
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-/// Configurations looked at for one object before the search gives up.
+/// The number of configurations of one object after which the search gives up.
 pub const BUDGET: usize = 1_000_000;
-/// Requests without an answer that one object's search can hold.
+/// The most requests without an answer in the search for one object.
 const MAX_UNKNOWN: usize = 64;
 
 /// Checks every object.
@@ -35,7 +34,7 @@ pub fn check_all(history: &History) -> Result<(), Broken> {
 /// Checks one object's entries.
 pub fn check(entries: &[Entry]) -> Result<(), Broken> {
     no_token_twice(entries)?;
-    // An unanswered request of which no read shows anything is rarely needed, and each one doubles what there is to search.
+    // An unanswered request that no read shows is rarely needed, and each one doubles the search space.
     let seen = seen_tokens(entries);
     let is_seen = |entry: &Entry| entry.action.token().is_none_or(|token| seen.contains(&token));
     let mut search = Search::new(entries, is_seen)?;
@@ -53,7 +52,7 @@ pub fn check(entries: &[Entry]) -> Result<(), Broken> {
     Err(Broken { rule, detail: format!("no order explains{}", lines.concat()) })
 }
 
-/// All that reads show.
+/// All tokens and marks that reads show.
 fn seen_tokens(entries: &[Entry]) -> BTreeSet<Token> {
     let values = entries.iter().filter_map(|entry| match &entry.outcome {
         Outcome::Saw(value) => value.as_ref(),
@@ -62,7 +61,7 @@ fn seen_tokens(entries: &[Entry]) -> BTreeSet<Token> {
     values.flat_map(|value| value.tokens.iter().copied().chain([value.mark])).collect()
 }
 
-/// A token in one value twice is a write applied twice; named apart because it says more than the search would.
+/// A token twice in one value is a write applied twice; reported separately, because that says more than a failed search.
 fn no_token_twice(entries: &[Entry]) -> Result<(), Broken> {
     for entry in entries {
         let Outcome::Saw(Some(value)) = &entry.outcome else { continue };
@@ -74,7 +73,7 @@ fn no_token_twice(entries: &[Entry]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What is known of the present state's version.
+/// The knowledge of the current state's version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Version {
     Exactly(u64),
@@ -85,12 +84,12 @@ enum Version {
 struct Configuration {
     state: Option<Value>,
     version: Version,
-    /// Definite entries before this one are all placed.
+    /// All definite entries before this one are placed.
     first: usize,
     placed: Vec<bool>,
     /// Which unanswered requests have been placed.
     unknown: u64,
-    /// The newest map that anything placed was asked with.
+    /// The newest map of all placed requests.
     seen: Stamp,
 }
 
@@ -115,7 +114,7 @@ impl Configuration {
     }
 }
 
-/// Whether an action may take effect on a state of this version.
+/// Whether an action can take effect on a state with this version.
 fn fits(action: &Action, version: Version) -> bool {
     match (action, version) {
         (Action::Replace { version, .. }, Version::Exactly(known)) => *version == known,
@@ -133,7 +132,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// A search in which those of the unanswered requests that `may` say so may take effect.
+    /// A search in which only the unanswered requests that `may` accepts can take effect.
     fn new(entries: &'a [Entry], may: impl Fn(&Entry) -> bool) -> Result<Search<'a>, Broken> {
         let mut definite: Vec<&Entry> =
             entries.iter().filter(|e| e.reply.is_some() && e.outcome != Outcome::Refused).collect();
@@ -147,7 +146,7 @@ impl<'a> Search<'a> {
         Ok(Search { definite, unknown, failed: HashSet::default(), budget: BUDGET })
     }
 
-    /// What tells configurations apart that are searched alike. Of the newest map seen only what it forbids counts.
+    /// Identifies configurations with the same search. The newest map seen only counts by what it forbids.
     fn key(&self, at: &Configuration) -> u64 {
         let open = (0..self.unknown.len()).filter(|bit| self.may_happen(at, *bit));
         let open = open.fold(0_u64, |open, bit| open | 1 << bit);
@@ -156,7 +155,7 @@ impl<'a> Search<'a> {
         hasher.finish()
     }
 
-    /// Whether some order explains all that is not placed yet. Recursion is as deep as there are writes.
+    /// Whether some order explains all entries that are not placed yet. The recursion is as deep as the number of writes.
     fn explains(&mut self, from: &Configuration) -> bool {
         let mut at = from.clone();
         let horizon = self.take_what_changes_nothing(&mut at);
@@ -197,7 +196,7 @@ impl<'a> Search<'a> {
             if outcome != self.definite[index].outcome {
                 continue;
             }
-            // Cutting an object is a change, however long it was before.
+            // Truncating an object is a change, whatever its length was.
             let cuts = matches!(self.definite[index].action, Action::Truncate(_)) && state.is_some();
             let mut next = at.clone();
             if cuts || state != at.state {
@@ -230,7 +229,7 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Whether something is still to be placed that was answered with a version which the state has left behind: versions rise.
+    /// Whether an entry that is not placed yet has a version that the state has passed: versions increase.
     fn is_too_late(&self, at: &Configuration) -> bool {
         (at.first..self.definite.len()).any(|index| {
             let entry = self.definite[index];
@@ -243,8 +242,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Places every request that may come now, changes nothing and is answered by the present state. Returns the latest
-    /// call time that may come now.
+    /// Places every request that is possible now, changes nothing and fits the current state. Returns the latest call time
+    /// that is possible now.
     fn take_what_changes_nothing(&self, at: &mut Configuration) -> Nanos {
         loop {
             let horizon = self.horizon(at);
@@ -265,7 +264,7 @@ impl<'a> Search<'a> {
                 if let (Outcome::Saw(Some(_)), Some(version)) = (&entry.outcome, entry.version) {
                     match at.version {
                         Version::Exactly(known) if known != version => continue,
-                        // Before or after what gives the state another version: see `telling_reads`.
+                        // It belongs before or after a request that changes the version: see `telling_reads`.
                         Version::Above(_) if may_rise => continue,
                         Version::Above(low) if version <= low || self.comes_later(at, version) => continue,
                         _ => at.version = Version::Exactly(version),
@@ -280,7 +279,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether an acknowledged write of this version or a lower one, or a read of a lower one, is still to be placed: versions rise.
+    /// Whether an acknowledged write with this version or a lower one, or a read with a lower one, is not placed yet:
+    /// versions increase.
     fn comes_later(&self, at: &Configuration, version: u64) -> bool {
         (at.first..self.definite.len()).any(|index| {
             let entry = self.definite[index];
@@ -289,7 +289,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The earliest answer among what is not placed: nothing asked after it may come before it.
+    /// The earliest answer of the entries that are not placed: no request with a later call can precede it.
     fn horizon(&self, at: &Configuration) -> Nanos {
         let mut horizon = Nanos::MAX;
         for index in at.first..self.definite.len() {
@@ -303,7 +303,7 @@ impl<'a> Search<'a> {
         horizon
     }
 
-    /// Reads that may come now and tell the present state's version, which is not known, with that version.
+    /// Reads that are possible now and determine the unknown version of the current state, with that version.
     fn telling_reads(&self, at: &Configuration, horizon: Nanos) -> Vec<(usize, u64)> {
         let Version::Above(low) = at.version else { return Vec::new() };
         let open = (at.first..self.definite.len()).filter(|index| !at.placed[*index]);
@@ -316,20 +316,20 @@ impl<'a> Search<'a> {
         open.filter_map(fits).collect()
     }
 
-    /// Whether an unanswered request may take effect yet: nothing is placed that was asked with a map by which its session is
-    /// on the blocklist.
+    /// Whether an unanswered request can still take effect: no request is placed that was made with a map in which its
+    /// session is on the blocklist.
     fn may_happen(&self, at: &Configuration, bit: usize) -> bool {
         at.unknown & (1 << bit) == 0 && self.unknown[bit].fenced_at.is_none_or(|map| at.seen < map)
     }
 
-    /// Whether an unanswered request that may take effect now could not do so after `entry`.
+    /// Whether an unanswered request that can take effect now could not do so after `entry`.
     fn fences(&self, at: &Configuration, entry: &Entry) -> bool {
         let is_fenced = |bit: usize| self.unknown[bit].fenced_at.is_some_and(|map| entry.asked_at >= map);
         (0..self.unknown.len()).any(|bit| is_fenced(bit) && self.may_happen(at, bit))
     }
 
-    /// Requests that change nothing, may come now and fit, and that end what unanswered requests of a session on the blocklist
-    /// may do. (A read that tells a version is among them only where that version is known.)
+    /// Requests that change nothing, are possible now and fit, and after which unanswered requests of a session on the
+    /// blocklist can't take effect. (A read with a version is included only if the state's version is known.)
     fn fencing(&self, at: &Configuration, horizon: Nanos) -> Vec<usize> {
         let fits = |index: &usize| {
             let entry = self.definite[*index];
@@ -344,7 +344,7 @@ impl<'a> Search<'a> {
         (at.first..self.definite.len()).filter(fits).collect()
     }
 
-    /// Requests that may come now and that no version gives a place.
+    /// Requests that are possible now and whose place no version determines.
     fn anywhere(&self, at: &Configuration, horizon: Nanos) -> Vec<usize> {
         let open = (at.first..self.definite.len()).filter(|index| {
             let entry = self.definite[*index];
@@ -354,7 +354,7 @@ impl<'a> Search<'a> {
         open.collect()
     }
 
-    /// The acknowledged write of the lowest version, if it may come now and fits.
+    /// The acknowledged write with the lowest version, if it is possible now and fits.
     fn next_write(&self, at: &Configuration, horizon: Nanos) -> Option<(usize, Option<Value>, Version)> {
         let open = (at.first..self.definite.len())
             .filter(|index| !at.placed[*index] && self.definite[*index].outcome.took_effect())

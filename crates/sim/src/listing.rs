@@ -1,5 +1,5 @@
-//! Listings of pools, and what must hold of them: what exists for as long as a listing takes is in it, what is absent for as
-//! long is not, and no name is in it twice.
+//! Listings of pools and their check: an object that exists during the whole listing is in it, one that is absent during the
+//! whole listing is not, and no name is in it twice.
 
 use crate::history::{Action, Broken, Entry, Outcome};
 use crate::schedule::Nanos;
@@ -8,13 +8,13 @@ use nacre_types::op::{ListReply, Op};
 use nacre_types::{PgId, PoolId};
 use std::collections::BTreeSet;
 
-/// A listing under way: one PG after the other, in pages.
+/// A running listing: one PG after another, in pages.
 #[derive(Clone, Debug)]
 pub struct Listing {
     /// The pool.
     pub pool: PoolId,
     call: Nanos,
-    /// The PG that is being listed.
+    /// The current PG.
     seed: u32,
     pg_num: u32,
     cursor: Option<ObjectId>,
@@ -23,19 +23,19 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Begins at `call`, with pages of `page` names.
+    /// Starts a listing at `call`, with pages of `page` names.
     pub fn new(call: Nanos, pool: PoolId, pg_num: u32, page: u64) -> Listing {
         Listing { pool, call, seed: 0, pg_num, cursor: None, page, found: BTreeSet::new() }
     }
 
-    /// The next request: the position that says where it goes, and the op. `None` at the end.
+    /// The next request: the position that determines its target, and the op. `None` at the end.
     pub fn next(&self, at: impl Fn(PgId) -> ObjectId) -> Option<(ObjectId, Op)> {
         let pg = PgId { pool: self.pool, seed: self.seed };
         let op = Op::PgList { cursor: self.cursor.clone(), max: self.page, namespace: None };
         (self.seed < self.pg_num).then(|| (at(pg), op))
     }
 
-    /// Takes in a page.
+    /// Adds a page.
     pub fn add(&mut self, reply: ListReply) -> Result<(), Broken> {
         for object in reply.objects {
             if let Some(twice) = self.found.replace(object) {
@@ -47,7 +47,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Judges a listing that ended at `reply` by what was asked of the pool's objects.
+    /// Checks a listing that ended at `reply` against the requests on the pool's objects.
     pub fn judge<'a>(
         &self,
         reply: Nanos,
@@ -71,7 +71,7 @@ impl Listing {
     }
 }
 
-/// An entry that shows the object's state before `span`, where nothing that `changes` it may have happened between the entry and
+/// An entry that shows the object's state before `span`, if nothing that `changes` it can have happened between the entry and
 /// the span's end.
 fn unchanging(
     entries: &[Entry],

@@ -1,8 +1,8 @@
-//! A simulated map authority: the real map logic over a store whose commits take time, get lost in crashes, and can be
+//! A simulated map authority: the real map logic over a store whose commits take time, can be lost in crashes, and can be
 //! rolled back to an older copy.
 //!
-//! What is committed is a list of maps; the newest is what a restarted authority begins with. A crash with a commit under
-//! way leaves it done or not done.
+//! The committed state is a list of maps; a restarted authority starts with the newest. After a crash, a commit in progress
+//! may or may not have been done.
 
 use crate::bounds::Bound;
 use crate::network::Node;
@@ -23,37 +23,37 @@ use std::sync::Arc;
 
 /// Wall clock at the start of the run, nanoseconds since 1970.
 pub const WALL: u64 = 1_700_000_000_000_000_000;
-/// Tells its processes from those of OSDs and clients.
+/// Distinguishes its processes from those of OSDs and clients.
 const NONCE: u64 = 100;
-/// Copies of the store kept for restores.
+/// The number of old maps kept for restores.
 const KEPT: usize = 64;
-/// One in so many maps is stored whole too.
+/// One in so many maps is also stored in full.
 const FULL_EVERY: u32 = 10;
 
 /// The map authority.
 pub struct Monitor {
-    /// Counts processes; events made for an earlier one are not for this one.
+    /// The number of the process; events for an earlier one are ignored.
     pub life: u32,
     state: Option<MapState>,
     tuning: Tuning,
     /// Committed maps, the newest last.
     stored: Vec<Arc<MapView>>,
-    /// The map that the commit under way makes.
+    /// The map of the commit in progress.
     committing: Option<(u64, Option<Arc<MapView>>)>,
-    /// Connections of OSDs and clients; while the process runs.
+    /// Connections of OSDs and clients, while the process runs.
     sessions: Option<Sessions>,
     session_settings: SessionSettings,
-    /// By whose connections maps go as they come, and the next epoch that each gets; 0 asks for a whole map.
+    /// The connections to which maps are published, with the next epoch of each; 0 requests a full map.
     subscribers: BTreeMap<u64, (Node, u32)>,
-    /// The first epoch whose incremental is at hand.
+    /// The first epoch whose incremental is available.
     at_hand_from: u32,
     /// How maps are published.
     publishing: Publishing,
-    /// To whom maps do not go now.
+    /// Faults of publications.
     pub trouble: PublishTrouble,
-    /// How far its time of day is ahead of the others', in nanoseconds.
+    /// How far its wall clock is ahead of the others', in nanoseconds.
     pub wall_ahead: i64,
-    /// Answers that are waited for, by connections.
+    /// Answers that are pending, by connection.
     waiting: BTreeMap<u64, u64>,
 }
 
@@ -62,45 +62,45 @@ pub struct Monitor {
 pub struct Publishing {
     /// Incrementals in one message.
     pub batch: usize,
-    /// Incrementals at hand: who is further behind gets a whole map.
+    /// Available incrementals: a receiver that is further behind gets a full map.
     pub at_hand: u32,
 }
 
-/// Whom the map authority's publications do not reach.
+/// Receivers that publications of the map authority do not reach.
 #[derive(Clone, Debug, Default)]
 pub struct PublishTrouble {
-    /// They come late: nothing is sent to these.
+    /// Receivers whose publications are late: nothing is sent to them.
     pub late: BTreeSet<Node>,
-    /// So many are lost, and what follows shows the gap.
+    /// The number of publications that each receiver will lose; the following ones show the gap.
     pub losing: BTreeMap<Node, u32>,
-    /// The last one that was sent to these was lost.
+    /// Receivers whose last publication was lost.
     pub lost: BTreeSet<Node>,
-    /// Publications that were lost.
+    /// The number of publications lost since the last [`Monitor::miss_maps`].
     missed: u64,
 }
 
 /// A message with maps.
 struct Publication {
     message: Encoded,
-    /// The epoch that follows it.
+    /// The next epoch after it.
     following: u32,
     is_whole: bool,
-    /// It has several incrementals.
+    /// It contains several incrementals.
     is_batch: bool,
 }
 
-/// What the map authority wants done.
+/// Actions that the map authority requests, and events that it reports.
 #[derive(Debug)]
 pub enum MonOut {
-    /// What connections want.
+    /// An action for connections.
     Session(SessionOut),
-    /// A commit began: call [`Monitor::committed`] when the store has it.
+    /// A commit started: [`Monitor::committed`] must be called when the store has it.
     Commit,
-    /// These memberships took effect: this map is durable.
+    /// This map is durable, with its memberships in effect.
     Published(Arc<MapView>),
-    /// A bound was reached so often.
+    /// A bound was reached, with the number of times.
     Reached(Bound, u64),
-    /// A rule does not hold.
+    /// A rule was broken.
     Broken(&'static str, String),
 }
 
@@ -143,20 +143,20 @@ impl Monitor {
         self.state.is_some()
     }
 
-    /// Starts a process from what is stored.
+    /// Starts a process with the stored state.
     pub fn start(&mut self, now: Nanos) {
         self.life += 1;
         let nonce = NONCE << 32 | u64::from(self.life);
         self.sessions = Some(Sessions::new(self.session_settings, nonce, 1));
         self.state = Some(MapState::new((*self.view().map).clone(), self.tuning.clone(), self.time(now)));
-        // It reads the last whole map that is stored, and the incrementals that follow it.
+        // It reads the last full map that is stored, and the incrementals that follow it.
         let is_whole = |view: &&Arc<MapView>| {
             view.incremental().is_none() || view.map.epoch.0.is_multiple_of(FULL_EVERY)
         };
         self.at_hand_from = self.stored.iter().rfind(is_whole).map_or(0, |view| view.map.epoch.0 + 1);
     }
 
-    /// The process dies; a commit under way was done if `done`.
+    /// The process dies; a commit in progress was done if `done`.
     pub fn crash(&mut self, done: bool, out: &mut Vec<MonOut>) {
         self.life += 1;
         self.state = None;
@@ -169,8 +169,7 @@ impl Monitor {
         }
     }
 
-    /// The store is replaced by its copy of `age` commits ago, by an operator who names these OSDs. Only while the process
-    /// is down.
+    /// An operator, who names these OSDs, replaces the store by its copy of `age` commits ago. Only while the process is down.
     pub fn restore(&mut self, now: Nanos, age: usize, osds: &[OsdId], out: &mut Vec<MonOut>) {
         assert!(self.state.is_none(), "invariant: stores are restored while nobody uses them");
         let at = self.stored.len() - 1 - age.min(self.stored.len() - 1);
@@ -190,14 +189,14 @@ impl Monitor {
         out.push(MonOut::Published(view));
     }
 
-    /// Something came by a socket.
+    /// Handles an event of a socket.
     pub fn on_socket(&mut self, now: Nanos, from: Node, number: u64, event: SocketEvent) {
         if let Some(sessions) = &mut self.sessions {
             sessions.on_socket(now, from, number, event);
         }
     }
 
-    /// Time passes.
+    /// Handles the time.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
         if let Some(sessions) = &mut self.sessions
             && sessions.next_wake().is_some_and(|at| at <= now)
@@ -207,7 +206,7 @@ impl Monitor {
         self.handle(now, Event::Tick, out);
     }
 
-    /// Does what connections have for it, and takes what it has for them: last in every step.
+    /// Exchanges pending work with the connections. Must be the last part of every step.
     pub fn settle(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
         while let Some(event) = self.sessions.as_mut().and_then(|sessions| sessions.next_event(now)) {
             match event {
@@ -257,14 +256,14 @@ impl Monitor {
         Ok(())
     }
 
-    /// A connection is lost: answers to what came over it go nowhere.
+    /// Handles a lost connection: answers to its requests are dropped.
     fn on_reset(&mut self, conn: u64, out: &mut Vec<MonOut>) {
         self.subscribers.remove(&conn);
         let lost = self.waiting.remove(&conn).unwrap_or(0);
         out.push(MonOut::Reached(Bound::CasUnknown, lost));
     }
 
-    /// Something happened, or an operator wants something.
+    /// Handles an event or an operator's request.
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<MonOut>) {
         let now_there = self.time(now);
         let Some(state) = &mut self.state else { return };
@@ -273,7 +272,7 @@ impl Monitor {
         self.propose(now, out);
     }
 
-    /// Changes the map as an operator's command does.
+    /// Changes the map like an operator's command.
     pub fn operate(&mut self, now: Nanos, out: &mut Vec<MonOut>, change: impl FnOnce(&mut MapState, Now)) {
         let now_there = self.time(now);
         if let Some(state) = &mut self.state {
@@ -295,7 +294,7 @@ impl Monitor {
         out.push(MonOut::Commit);
     }
 
-    /// The store has made the commit under way durable.
+    /// The store has made the commit in progress durable.
     pub fn committed(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
         let Some((number, view)) = self.committing.take() else { return };
         if let Some(view) = view {
@@ -303,7 +302,7 @@ impl Monitor {
         }
         let Some(state) = &mut self.state else { return };
         let effects = state.committed(number);
-        // Answers and maps race to the proposers; answers go first here, maps first where a link is slow.
+        // Answers and maps race to the proposers. Here answers are sent first; on a slow link maps arrive first.
         self.carry_out(effects, out);
         self.publish(out);
         self.propose(now, out);
@@ -316,7 +315,7 @@ impl Monitor {
             *waiting -= 1;
             out.push(MonOut::Reached(Bound::CasRefused, u64::from(!reply.accepted)));
             if let Some(sessions) = &mut self.sessions {
-                // Where it can't be sent the connection is over, which is reported on its own.
+                // If it can't be sent, the connection is over, which is reported separately.
                 let _ = sessions.send(to.0, Encoded::new(&reply));
             }
         }
@@ -349,7 +348,7 @@ impl Monitor {
         self.subscribers = subscribers;
     }
 
-    /// What leads on from `next`.
+    /// The publication that continues from epoch `next`.
     fn maps_from(&self, next: u32) -> Publication {
         let newest = self.view();
         let (fsid, epoch) = (newest.map.fsid, newest.map.epoch);
@@ -370,7 +369,7 @@ impl Monitor {
         Publication { message, following, is_whole, is_batch }
     }
 
-    /// How many of these have missed maps: they were late, or the last one was lost, or what came after it shows the gap.
+    /// The number of late nodes among `nodes`, plus the publications lost since the last call.
     pub fn miss_maps(&mut self, nodes: &BTreeSet<Node>) -> u64 {
         let newest = self.view().map.epoch.0;
         let is_late = |node: &&Node| {
@@ -381,8 +380,8 @@ impl Monitor {
         late + std::mem::take(&mut self.trouble.missed)
     }
 
-    /// The connection to a node whose maps were lost or late works again, from a new connection on: who has lost the last one
-    /// is told.
+    /// Publishes maps to the nodes again. Returns the nodes that lost the last publication; they learn of it when their
+    /// connection is replaced.
     pub fn reach_again(&mut self, nodes: &BTreeSet<Node>, out: &mut Vec<MonOut>) -> Vec<Node> {
         self.trouble.late.retain(|node| !nodes.contains(node));
         self.trouble.losing.retain(|node, _| !nodes.contains(node));
@@ -403,6 +402,6 @@ impl Monitor {
         Now { mono_ms: now / MILLI, wall_ns: (WALL + now).saturating_add_signed(self.wall_ahead) }
     }
 
-    /// How often time is told to the map logic.
+    /// How often the time is passed to the map logic.
     pub const TICK: Nanos = 250 * MILLI;
 }

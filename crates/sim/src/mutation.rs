@@ -1,8 +1,7 @@
-//! Rules broken on purpose, and the scenarios in which breaking them shows soon.
+//! Rules broken on purpose, and the scenarios in which the breaches become visible soon.
 //!
-//! A simulator that finds nothing proves nothing unless it is known to find what is there. For each rule of the design
-//! (R1 to R10) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it goes
-//! unnoticed.
+//! A simulator that finds nothing proves nothing unless it is known to find existing defects. For each rule of the design (R1
+//! to R10) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it is not noticed.
 
 use crate::profile::Profile;
 use crate::scenario::{Fault, PoolSpec, Scenario};
@@ -16,7 +15,7 @@ macro_rules! mutations {
         pub enum Mutation { $($(#[$doc])* $name,)* }
 
         impl Mutation {
-            /// All of them.
+            /// All mutations.
             pub const ALL: &[Mutation] = &[$(Mutation::$name,)*];
 
             /// The name in options.
@@ -29,7 +28,7 @@ macro_rules! mutations {
                 match self { $(Mutation::$name => $rule,)* }
             }
 
-            /// The invariants that notice it, as [`crate::Failure::rule`] names them; none where another rule makes it good.
+            /// The invariants that notice it, as named by [`crate::Failure::rule`]; empty if another rule compensates for the breach.
             pub fn noticed_by(self) -> &'static [&'static str] {
                 match self { $(Mutation::$name => &[$($notices),*],)* }
             }
@@ -40,32 +39,32 @@ macro_rules! mutations {
 mutations! {
     /// A shrinking proposal counts as accepted before its outcome is known.
     AckBeforeCasOutcome = "ack-before-cas-outcome", "R1", ["an in-sync disk lacks an acknowledged write"];
-    /// Members that a proposal would add are not waited for until a map confirms it.
+    /// Members that a proposal would add are ignored until a map confirms it.
     IgnoreProposedMembers = "ignore-proposed-members", "R1", ["an in-sync disk lacks an acknowledged write"];
-    /// A wiped member is taken for an empty but valid copy.
+    /// A wiped member counts as an empty but valid copy.
     TrustWipedMember = "trust-wiped-member", "R2", ["an OSD stops"];
     /// A new primary does not adopt the longest log.
     SkipTailRepair = "skip-tail-repair", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// Operations of the old interval are still accepted after the promotion was proposed.
     AcceptOldIntervalOps = "accept-old-interval-ops", "R3", [];
-    /// A restarted primary orders in the interval that the map shows, unless its own record names it too.
+    /// A restarted primary orders in the map's interval even if its own record has another one.
     ReuseInterval = "reuse-interval", "R3", ["replicas differ at rest", "two processes order in one interval"];
     /// Reads do not wait for earlier writes to commit.
     ReadUncommitted = "read-uncommitted", "R3", ["lost write", "not linearizable"];
     /// Reads are answered without a lease.
     IgnoreLease = "ignore-lease", "R4", ["two primaries serve at one instant"];
-    /// A new primary serves before the old one's leases have run out.
+    /// A new primary serves before the old one's leases have expired.
     SkipLeaseWait = "skip-lease-wait", "R4", ["two primaries serve at one instant"];
     /// Clocks drift beyond the stated bound.
     WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
-    /// A lease is judged by a time from before the store was read.
+    /// Leases are checked with a time from before the store was read.
     JudgeBeforeRead = "judge-before-read", "R4", [];
-    /// Leases and deadlines are judged by the time at which the turn began, however long its calls took.
+    /// Leases and deadlines are checked with the time at which the turn began, however long its calls took.
     JudgeByTurn = "judge-by-turn", "R4",
         ["not linearizable", "a watch is lost before its time", "a notify completes without a watcher"];
     /// The in-sync set shrinks below min_size.
     ShrinkBelowMinSize = "shrink-below-min-size", "R5", ["the cluster does not become whole again", "a PG is not active in time"];
-    /// Writes are acknowledged below min_size, without the dead.
+    /// Writes are acknowledged below min_size, without the dead members.
     AckBelowMinSize = "ack-below-min-size", "R5", ["an in-sync disk lacks an acknowledged write"];
     /// Dup records are not kept.
     ForgetDups = "forget-dups", "R6", ["a resend was answered differently", "write applied twice", "not linearizable"];
@@ -73,7 +72,7 @@ mutations! {
     ForgetUnchanged = "forget-unchanged", "R6", ["a resend was answered differently", "not linearizable"];
     /// Operations sent before the interval began are executed.
     ExecuteStaleOps = "execute-stale-ops", "R6", [];
-    /// After a restore the map's record is trusted over a higher one on disk.
+    /// After a restore the map's record takes precedence over a higher one on disk.
     IgnoreHighestRecord = "ignore-highest-record", "R7", ["an in-sync disk lacks an acknowledged write"];
     /// The old replica is dropped before the target is filled.
     DropBeforeFilled = "drop-before-filled", "R8", [];
@@ -83,60 +82,60 @@ mutations! {
     JoinWithMissing = "join-with-missing", "R8", ["not linearizable", "the cluster does not become whole again", "an in-sync disk lacks an acknowledged content"];
     /// Nothing is fetched or sent for a damaged object.
     SkipMending = "skip-mending", "R10", ["an object is refused that a member in sync has"];
-    /// A refused proposal does not count any more, though an earlier copy of it may be under way.
+    /// A refused proposal is ignored, although an earlier copy of it may be in transit.
     ForgetRefused = "forget-refused", "R1", ["an in-sync disk lacks an acknowledged write"];
-    /// An OSD that runs another store counts as the member that it was.
+    /// An OSD that runs with another store counts as the same member.
     IgnoreIncarnation = "ignore-incarnation", "R2", ["the cluster does not become whole again", "a PG is not active in time"];
-    /// A new primary takes members that are behind for equal.
+    /// A new primary treats members that are behind as equal.
     SkipLevelling = "skip-levelling", "R3", ["an in-sync disk lacks an acknowledged write"];
-    /// A question is answered before the answer is durable.
+    /// A query is answered before the answer is durable.
     VolatilePromise = "volatile-promise", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// A member acknowledges updates before they are durable.
     AckUndurable = "ack-undurable", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// A primary answers before an update is durable on its own disk.
     ReplyBeforeDurable = "reply-before-durable", "R3", ["an in-sync disk lacks an acknowledged write"];
-    /// Resends of requests that are forgotten are executed.
+    /// Resends of forgotten requests are executed.
     ExecuteForgotten = "execute-forgotten", "R6", ["a resend was answered differently", "not linearizable"];
     /// A member is backfilled without the dup records.
     FillWithoutDups = "fill-without-dups", "R6", ["a resend was answered differently", "not linearizable"];
-    /// Objects of divergent updates are kept where a member is filled.
+    /// Objects of divergent updates are kept when a member is filled.
     KeepDivergent = "keep-divergent", "R8",
         ["not linearizable", "write applied twice", "replicas differ at rest", "a listing shows an absent object", "an in-sync disk lacks an acknowledged content", "one version, two contents"];
-    /// What is damaged on both sides counts as equal in a backfill.
+    /// Objects that are damaged on both sides count as equal in a backfill.
     TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest", "a PG is not active in time"];
-    /// A new primary does not know the watches in objects' infos.
+    /// A new primary ignores the watches in objects' infos.
     ForgetWatchers = "forget-watchers", "R9", ["a notify completes without a watcher"];
-    /// A notify that was executed in an earlier interval goes to the watchers that the table happens to have.
+    /// A notify that was executed in an earlier interval is sent only to the watchers in the current table.
     NotifyUnread = "notify-unread", "R9", ["a notify completes without a watcher"];
     /// A watch lapses before its timeout.
     LapseEarly = "lapse-early", "R9", ["a watch is lost before its time", "a notify completes without a watcher"];
     /// A member records an update in its log, and does not apply it.
     LogWithoutChange = "log-without-change", "R3",
         ["an in-sync disk lacks an acknowledged content", "one version, two contents"];
-    /// Sessions expire although their clients are heard.
+    /// Sessions expire although their clients are active.
     ExpireEarly = "expire-early", "R6", ["a session ends although its client is heard"];
     /// Requests of sessions on the blocklist are executed.
     IgnoreBlocklist = "ignore-blocklist", "R6",
         ["not linearizable", "a notify completes without a watcher"];
-    /// Listings leave out what the primary lacks.
+    /// Listings omit objects that the primary lacks.
     ListWithoutMissing = "list-without-missing", "R10", ["a listing misses an object"];
-    /// A message counts as received as soon as its header is there.
+    /// A message counts as received as soon as its header has arrived.
     CountUnread = "count-unread", "sessions", ["a session repeats or skips a message"];
-    /// What was not acknowledged is not sent again after a reconnect.
+    /// Unacknowledged messages are not sent again after a reconnect.
     ForgetUnacked = "forget-unacked", "sessions", ["the cluster does not become whole again", "a PG is not active in time"];
-    /// A reset that the connecting side may not have heard of is not said again.
+    /// A reset is not repeated although the connecting side may not have received it.
     ForgetReset = "forget-reset", "sessions", ["a session repeats or skips a message"];
     /// Dirty objects are evicted from a cache.
     EvictDirty = "evict-dirty", "tiers", ["the cluster does not become whole again", "stale read", "not linearizable", "lost write"];
     /// Objects that are removed in a cache leave no whiteouts.
     ForgetWhiteout = "forget-whiteout", "tiers", ["stale read", "a notify completes without a watcher", "not linearizable", "lost write"];
-    /// An object counts as clean although it was changed while it was flushed.
+    /// An object counts as clean although it was changed during its flush.
     FlushOutOfOrder = "flush-out-of-order", "tiers", ["stale read", "not linearizable", "lost write"];
-    /// Of the operations that wait for an object of a cache the last one is dropped.
+    /// The last of the operations that wait for an object of a cache is dropped.
     DropParked = "drop-parked", "tiers", ["the cluster does not become whole again"];
-    /// The other pool of a tier does not know requests that this one executed.
+    /// The other pool of a tier does not receive the ids of requests that this one executed.
     LoseRequestIds = "lose-request-ids", "tiers", ["a resend was answered differently", "write applied twice", "not linearizable"];
-    /// A PG of a cache that lost all its copies is made again at once: the base's objects are served instead of newer ones.
+    /// A PG of a cache that lost all its copies is created again at once: the base's objects are served instead of newer ones.
     ServeLost = "serve-lost", "tiers", ["stale read", "a watch is lost before its time", "not linearizable", "lost write"];
 }
 
@@ -150,12 +149,12 @@ impl FromStr for Mutation {
 }
 
 impl Mutation {
-    /// Whether another rule makes the breach good, so that nobody sees it.
+    /// Whether another rule compensates for the breach, so that it is not visible.
     pub fn is_made_good(self) -> bool {
         self.noticed_by().is_empty()
     }
 
-    /// What the PG machines break.
+    /// The corresponding mutation of PG machines.
     pub fn of_pg(self) -> nacre_pg::Mutation {
         use nacre_pg::Mutation as Pg;
         match self {
@@ -208,7 +207,7 @@ impl Mutation {
         }
     }
 
-    /// What the sessions between OSDs break.
+    /// The corresponding mutation of sessions between OSDs.
     pub fn of_session(self) -> nacre_session::Mutation {
         match self {
             Mutation::CountUnread => nacre_session::Mutation::CountUnread,
@@ -218,7 +217,7 @@ impl Mutation {
         }
     }
 
-    /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
+    /// Modifies a seed's scenario so that the breach becomes visible soon: frequent faults of the relevant kinds on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
             Blackout, CacheLoss, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition,
@@ -234,7 +233,7 @@ impl Mutation {
             Mutation::ReadUncommitted => &[Crash, SlowDisk, Partition, Delay],
             Mutation::IgnoreLease | Mutation::SkipLeaseWait => &[Partition, OneWay, MonPartition],
             Mutation::WildClocks => &[Partition, OneWay, MonPartition, Drift],
-            // Somebody must not hear of the new primary, and ask the one before it, whose shard stalls.
+            // A client must not have the map with the new primary, and send a request to the old one, whose shard stalls.
             Mutation::JudgeBeforeRead | Mutation::JudgeByTurn => &[Partition, OneWay, MapGap, Stall],
             Mutation::ShrinkBelowMinSize | Mutation::AckBelowMinSize => &[Crash, Partition, OneWay, Wipe],
             Mutation::ForgetDups => &[Reset, Crash, Partition],
@@ -260,7 +259,7 @@ impl Mutation {
             Mutation::IgnoreBlocklist => &[Fence, Delay, Partition, OneWay],
             Mutation::ListWithoutMissing => &[Damage, Crash, OutIn],
             Mutation::CountUnread | Mutation::ForgetUnacked => &[Reset, Partition, Delay],
-            // The peer must not hear of the new process by the map.
+            // The peer must not learn of the new process from the map.
             Mutation::ForgetReset => &[Crash, OneWay, Partition, MonPartition, MonCrash, Reset],
             Mutation::EvictDirty
             | Mutation::ForgetWhiteout

@@ -1,8 +1,8 @@
-//! Who makes the trouble, and who mends it.
+//! Causes faults and ends them.
 //!
-//! Each kind of fault has its own random stream, which decides when the next one comes, whom it hits and for how long.
-//! Most faults are two blows: one that breaks and one that mends. Faults never destroy the last intact copy of a PG's
-//! in-sync set (losing data then would not be a defect), but for a cache's (`losses.rs`), and leave at least one client.
+//! Each kind of fault has its own random stream, which determines when the next one occurs, its target and its duration. Most
+//! faults are two events: one that breaks and one that repairs. Except for those of caches (`losses.rs`), faults never
+//! destroy the last intact copy of a PG's in-sync set, because losing data then would not be a defect. They leave at least one client.
 
 mod losses;
 mod processes;
@@ -23,32 +23,32 @@ use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
 use processes::{StopOrder, Stopped};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One change for the worse or the better.
+/// The start or the end of a fault.
 #[derive(Clone, Debug)]
 pub enum FaultEvent {
     /// The next fault of a kind.
     Next(Fault),
     /// These directions work again.
     Heal(Vec<Link>),
-    /// Delays are as usual again.
+    /// Delays are normal again.
     Prompt,
-    /// The OSD's disk is as fast as usual again.
+    /// The OSD's disk has its normal speed again.
     FastDisk(u32),
-    /// Commits are as fast as usual again.
+    /// Commits have their normal speed again.
     FastCommit,
     /// The OSD is in again, with full weight.
     In(u32),
     /// The pool has these (size, min_size) again.
     Size(PoolId, u32, u32),
-    /// The client goes on.
+    /// The client continues.
     Resume(u32),
-    /// The OSD's disk has room again.
+    /// The OSD's disk has free space again.
     Room(u32),
-    /// Breaks a lossy connection that a partition has held for too long.
+    /// Breaks a lossy connection that was held by a partition for too long.
     TimeOut(Link),
-    /// The OSD's process, of this life, is not stopped any more.
+    /// The OSD's process with this life is no longer stopped.
     Continue(u32, u32),
-    /// An actor of the OSD's process, of this life, goes on.
+    /// An actor of the OSD's process with this life continues.
     GoOn(u32, u32, usize),
     /// The OSD's process ends once the map shows it down.
     Stop {
@@ -56,26 +56,26 @@ pub enum FaultEvent {
         osd: u32,
         /// The process.
         life: u32,
-        /// It waits no longer for the map.
+        /// The time until which it waits for the map.
         deadline: Nanos,
-        /// It starts again so long after its end.
+        /// The time from its end to the next start.
         wait: Nanos,
     },
-    /// The OSD's watchdog ends its process, of this life.
+    /// The OSD's watchdog ends its process with this life.
     Watchdog(u32, u32),
-    /// Maps reach these again.
+    /// Maps reach these nodes again.
     MapsAgain(BTreeSet<Node>),
-    /// A PG that lost all its copies is made again.
+    /// A PG that lost all its copies is created again.
     MakeAgain(PgId),
 }
 
-/// When trouble begins.
+/// When faults begin.
 pub(crate) const TROUBLE_BEGINS: Nanos = 3 * SECOND;
 
-/// An object is not damaged again on an OSD before.
+/// The minimum time between two damages of an object on one OSD.
 const DAMAGE_INTERVAL: Nanos = 3 * SECOND;
 
-/// The state of the trouble.
+/// The state of the faults.
 pub struct Nemesis {
     random: BTreeMap<Fault, Random>,
     seed: u64,
@@ -87,24 +87,24 @@ pub struct Nemesis {
     /// Actors of OSDs that stall, and until when.
     stalled: BTreeMap<(u32, usize), Nanos>,
     slow_commit: Nanos,
-    /// OSDs that must not start: their disk is full beyond what a store can bear.
+    /// OSDs that must not start: their disk is full beyond the store's limit.
     stuck: BTreeSet<u32>,
     paused: BTreeSet<u32>,
     stopped: BTreeSet<u32>,
     ghosts: Option<Random>,
     pools_made: u32,
-    /// When objects were damaged last, by OSD.
+    /// When objects were last damaged, by OSD.
     damaged: BTreeMap<(u32, ObjectId), Nanos>,
-    /// When a full disk got room again last, or a map may have come back that shows it as full.
+    /// When a full disk last got free space, or a map that shows it as full may have come back.
     last_full: Option<Nanos>,
     calm: bool,
     struck: BTreeMap<Fault, u64>,
-    /// Tell which rule is broken on purpose.
+    /// Determine which rule is broken on purpose.
     settings: Settings,
 }
 
 impl Nemesis {
-    /// The trouble of a scenario, for OSDs with these settings.
+    /// The faults of a scenario, for OSDs with these settings.
     pub fn new(scenario: &Scenario, settings: Settings) -> Nemesis {
         let stream = |fault: Fault| Random::new(scenario.seed, Stream::Fault(fault as u8));
         Nemesis {
@@ -132,7 +132,7 @@ impl Nemesis {
         }
     }
 
-    /// When each kind strikes first.
+    /// When each kind occurs first.
     pub fn first(&mut self) -> Vec<(Nanos, FaultEvent)> {
         self.random
             .iter_mut()
@@ -140,7 +140,7 @@ impl Nemesis {
             .collect()
     }
 
-    /// How many times slower the OSD's disk is now.
+    /// The current factor by which the OSD's disk is slower.
     pub fn flush_factor(&self, osd: u32) -> u64 {
         if self.slow_disks.contains(&osd) { 60 } else { 1 }
     }
@@ -150,7 +150,7 @@ impl Nemesis {
         self.hung_disks.get(&osd).copied().unwrap_or(0)
     }
 
-    /// What a map commit takes longer now.
+    /// The additional time of a map commit.
     pub fn commit_delay(&self) -> Nanos {
         self.slow_commit
     }
@@ -170,12 +170,12 @@ impl Nemesis {
         self.stopped.contains(&client)
     }
 
-    /// Whether lost messages may haunt their receivers.
+    /// Whether lost messages may arrive late, as ghosts.
     pub fn has_ghosts(&self) -> bool {
         self.ghosts.is_some()
     }
 
-    /// If a lost message haunts its receiver: how much later than the one before.
+    /// If a lost message arrives late: by how much after the previous one.
     pub fn ghost(&mut self) -> Option<Nanos> {
         let random = self.ghosts.as_mut()?;
         let long = if random.chance(100) { 20 * SECOND } else { 800 * MILLI };
@@ -186,7 +186,7 @@ impl Nemesis {
         later
     }
 
-    /// When a full disk got room again last.
+    /// When a full disk last got free space.
     pub fn last_full(&self) -> Option<Nanos> {
         self.last_full
     }
@@ -198,7 +198,7 @@ impl Nemesis {
 }
 
 impl World {
-    /// Strikes or mends.
+    /// Starts or ends a fault.
     pub(crate) fn strike(&mut self, fault_event: FaultEvent) {
         match fault_event {
             FaultEvent::Next(fault) => {
@@ -206,7 +206,7 @@ impl World {
                     return;
                 }
                 let Some(mut random) = self.nemesis.random.remove(&fault) else { return };
-                // Draws of one fault_event come from a stream of its own, whatever the state makes of them.
+                // Draws for one event come from a separate stream, however the state affects them.
                 let mut draws = Random::new(self.nemesis.seed ^ random.bits(), Stream::Fault(fault as u8));
                 let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.wait(mean));
                 self.nemesis.random.insert(fault, random);
@@ -251,12 +251,12 @@ impl World {
         random.index(self.osds.len()) as u32
     }
 
-    /// Strikes; returns whether that had an effect.
+    /// Causes a fault; returns whether that had an effect.
     fn inflict(&mut self, fault: Fault, random: &mut Random) -> bool {
         let osd = self.any_osd(random);
         match fault {
             Fault::Reset => return self.break_a_session(random),
-            // Ghosts come with the resets and restarts of other kinds; this kind only lets them.
+            // Ghosts occur with resets and restarts of other kinds; this kind only permits them.
             Fault::Ghost => return false,
             Fault::Delay => {
                 let delays = Delays {
@@ -281,7 +281,7 @@ impl World {
                 let drift = if random.chance(500) { bound } else { -bound };
                 let now = self.schedule.now();
                 self.osds[osd as usize].clock.set_drift(now, drift);
-                // What the OSD's clock says of its next wake has changed.
+                // The true time of the OSD's next wake-up has changed.
                 self.with_osd(osd, |_, _| {});
             }
             Fault::Crash => {
@@ -325,7 +325,7 @@ impl World {
                 self.crash_monitor(random);
                 let (now, age) = (self.schedule.now(), random.index(self.scenario.restore_depth + 1));
                 self.say(format_args!("the map store is restored from {age} commits ago"));
-                // OSDs remember one another; where disks may be lost with that, the operator has to know his OSDs himself.
+                // OSDs remember one another. If disks may be lost too, the operator has to know the cluster's OSDs.
                 let loses = [Fault::Wipe, Fault::Replace];
                 let forgetful = loses.iter().any(|fault| self.scenario.faults.contains(fault));
                 let named = if forgetful { self.osds.iter().map(|osd| osd.id).collect() } else { Vec::new() };
@@ -366,7 +366,7 @@ impl World {
                     return false;
                 }
                 {
-                    // What it sent last is still under way; nobody hears the answers.
+                    // Its last messages are still in transit; the answers are lost.
                     self.nemesis.stopped.insert(client);
                     for link in self.links_of(Node::Client(client)) {
                         if link.to == Node::Client(client) {
@@ -381,7 +381,7 @@ impl World {
                 self.shut_out(self.clients[client].session());
                 return self.monitor.is_running();
             }
-            // These count where they hit something.
+            // These are counted when they have an effect.
             Fault::MapGap => {
                 self.keep_maps_from(random);
                 return false;
@@ -409,7 +409,7 @@ impl World {
         true
     }
 
-    /// A client hears and says nothing for a while.
+    /// Stops all messages of a client in both directions for a while.
     pub(crate) fn pause_client(&mut self, client: u32, wait: Nanos) {
         self.nemesis.paused.insert(client);
         for link in self.links_of(Node::Client(client)) {
@@ -418,7 +418,7 @@ impl World {
         self.later(wait, FaultEvent::Resume(client));
     }
 
-    /// A session is put on the blocklist.
+    /// Puts a session on the blocklist.
     pub(crate) fn shut_out(&mut self, session: ClientId) {
         self.operate(|state, now| {
             state.add_to_blocklist(now, format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
@@ -445,7 +445,7 @@ impl World {
                 }
             }
             3 => {
-                // A session between OSDs is given up although both live: what is under way is lost, and both are told.
+                // A session between OSDs is given up although both are alive: messages in transit are lost, and both sides are informed.
                 let (other, now) = (self.any_osd(random), self.schedule.now());
                 let may = other != osd && self.osds[osd as usize].is_running();
                 if may {
@@ -465,7 +465,7 @@ impl World {
         }
     }
 
-    /// Connections break. Returns whether there are any.
+    /// Breaks connections. Returns whether there are any.
     fn lose(&mut self, a: Node, b: Node) -> bool {
         self.break_sockets(a, b, 300 * MILLI)
     }
@@ -484,7 +484,7 @@ impl World {
         self.cut(random, links)
     }
 
-    /// Cuts directions for a while; returns whether one of them worked.
+    /// Cuts directions for a while; returns whether one of them was open.
     fn cut(&mut self, random: &mut Random, links: Vec<Link>) -> bool {
         let links: Vec<Link> = links.into_iter().filter(|link| !self.partitioned.contains(link)).collect();
         if links.is_empty() {
@@ -510,7 +510,7 @@ impl World {
                 self.release(*link);
             }
         }
-        // Some lossy connections that were cut break, others go on.
+        // Some of the lossy connections that were cut break, others continue.
         let lossy: BTreeSet<(Node, Node)> = links
             .iter()
             .filter(|l| !matches!((l.from, l.to), (Node::Osd(_), Node::Osd(_))))
@@ -542,18 +542,18 @@ impl World {
             self.osds[osd as usize].crash(surviving);
             self.check_contents(osd);
         }
-        // Where only the process is gone its machine refuses connections, and peers notice with their next pings.
+        // If only the process has ended, its machine refuses connections, and peers notice with their next pings.
         let refuses = !random.chance(400);
         self.lose_sockets(Node::Osd(osd), refuses);
         if !refuses {
-            // The machine goes with it, and its clock begins anew.
+            // The machine fails too, and its clock starts again.
             let now = self.schedule.now();
             let bound = self.scenario.drift_ppm;
             self.osds[osd as usize].clock = Clock::new(&mut self.clock_random, now, bound);
         }
     }
 
-    /// What operators do to the map.
+    /// Changes the map like an operator.
     fn operate(&mut self, change: impl FnOnce(&mut MapState, Now)) {
         let now = self.schedule.now();
         self.with_monitor(|monitor, out| monitor.operate(now, out, change));
@@ -595,7 +595,7 @@ impl World {
         self.monitor.is_running()
     }
 
-    /// Changes the mode of the cache, or removes or sets the overlay, as operators may.
+    /// Changes the mode of the cache, or removes or sets the overlay, as operators can.
     fn change_tier(&mut self, random: &mut Random) -> bool {
         let map = self.monitor.view().map.clone();
         let Some((&cache, pool)) = map.pools.iter().find(|(_, pool)| pool.tiering.tier_of.is_some()) else {
@@ -606,7 +606,7 @@ impl World {
         let mode = random.pick(&modes).copied().unwrap_or_default();
         self.operate(move |state, _| {
             let next = state.next_epoch();
-            // What is decided already counts, whether it is durable or not.
+            // Pending changes count already, whether they are durable or not.
             let mut has_overlay = false;
             state.change_pool(base, |pool| has_overlay = pool.tiering.read_tier.is_some());
             if !has_overlay {
@@ -644,7 +644,7 @@ impl World {
         self.monitor.is_running()
     }
 
-    /// Whether an operator may delete the pool now. The pool with what is huge lasts for two thirds of the trouble.
+    /// Whether an operator may delete the pool now. The pool with huge contents exists for two thirds of the faults' time.
     fn may_delete(&self, pool: PoolId) -> bool {
         let lasts_until = TROUBLE_BEGINS + self.scenario.trouble * 2 / 3;
         !self.scenario.real_bounds || pool != HUGE_POOL || self.schedule.now() > lasts_until
@@ -665,7 +665,7 @@ impl World {
         true
     }
 
-    /// An object of the OSD can't be read any more, of which another member in sync has a whole copy.
+    /// Makes an object of the OSD unreadable, if another in-sync member has a complete copy.
     fn damage(&mut self, osd: u32, random: &mut Random) -> bool {
         let disk = self.osds[osd as usize].disk();
         let objects: Vec<(PgId, ObjectId)> = disk
@@ -687,7 +687,7 @@ impl World {
         };
         let memberships: Vec<PgMembership> =
             self.last_memberships(None).into_iter().filter(|(of, _)| *of == pg).map(|(_, m)| m).collect();
-        // A member mends an object five times in 10 s at most.
+        // A member repairs an object at most five times in 10 s.
         let now = self.schedule.now();
         let last = self.nemesis.damaged.get(&(osd, object.clone()));
         let is_recent = last.is_some_and(|at| now < at + DAMAGE_INTERVAL);
@@ -700,8 +700,8 @@ impl World {
         !spares
     }
 
-    /// The last record of every PG that there ever was, whatever a restored map says, those that are proposed, and where restores
-    /// happen also the last one that OSDs (other than `but`) remember.
+    /// The highest record of every PG that ever existed, whatever a restored map contains, and the proposed ones; if restores
+    /// happen, also the highest record that OSDs (other than `but`) remember.
     fn last_memberships(&self, but: Option<u32>) -> Vec<(PgId, PgMembership)> {
         let remembered = |pg: &PgId| {
             let restores = self.scenario.faults.contains(&Fault::Restore);
@@ -714,8 +714,8 @@ impl World {
         published.chain(known).chain(proposed).collect()
     }
 
-    /// PGs whose in-sync set has no other intact copy than this OSD's, for any of [`World::last_memberships`]. In the interval in
-    /// which a PG is created there is nothing to lose.
+    /// PGs whose in-sync set has no other intact copy than this OSD's, for any of [`World::last_memberships`]. In the
+    /// interval in which a PG is created there is nothing to lose.
     fn last_copies(&self, osd: u32) -> BTreeSet<PgId> {
         let damages = self.scenario.faults.contains(&Fault::Damage);
         let is_last = |pg: PgId, membership: &PgMembership| {
@@ -771,7 +771,7 @@ impl World {
         }
     }
 
-    /// Everything is mended.
+    /// Ends all faults.
     pub(crate) fn mend(&mut self) {
         self.nemesis.calm = true;
         self.accept_losses();
@@ -799,7 +799,7 @@ impl World {
         for osd in 0..self.osds.len() as u32 {
             self.make_room(osd);
             self.schedule.after(10 * MILLI, Happening::OsdStart(osd));
-            // The map authority may be down or about to forget; asking twice does no harm.
+            // The map authority may be down or about to lose the change; repeating it is harmless.
             self.later(2 * SECOND, FaultEvent::In(osd));
             self.later(10 * SECOND, FaultEvent::In(osd));
         }

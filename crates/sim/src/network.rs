@@ -1,20 +1,21 @@
 //! The network between machines: connections that deliver in order, late, or not at all.
 //!
-//! A connection joins two nodes; each of its directions is a queue. Order holds within a direction; across connections
-//! there is none. Two kinds of trouble:
+//! A connection joins two nodes; each of its directions is a queue. Order is preserved within a direction, but not across
+//! connections. There are two kinds of faults:
 //!
-//! - *Breaks* of a socket: of each direction a suffix is lost, from any byte on, and both ends find out on their own. What was sent to
-//!   the answering end of a lossy connection may also come late, after what was since sent by other sockets: a *ghost*.
-//! - *Partitions* hold the messages of all connections from one node to another back for as long as they last.
+//! - *Breaks* of a socket: a suffix of each direction, from any byte on, is lost, and both ends notice it independently.
+//!   Messages to the answering end of a lossy connection may also arrive late, after messages sent later by other sockets: a
+//!   *ghost*.
+//! - *Partitions* hold back the messages of all connections from one node to another while they last.
 //!
-//! The network knows nothing of what it carries.
+//! The network does not interpret its messages.
 
 use crate::random::Random;
 use crate::schedule::{MICRO, MILLI, Nanos};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// Who sends and receives.
+/// A sender or receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Node {
     /// The map authority.
@@ -42,14 +43,14 @@ pub struct Link {
     pub from: Node,
     /// The receiver.
     pub to: Node,
-    /// Which of the connections between the two.
+    /// The connection between the two.
     pub channel: Channel,
 }
 
 /// A connection between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// Stands for all of them.
+    /// Represents all of them.
     Usual,
     /// A socket of a session or connection, by its number.
     Socket(u64),
@@ -77,9 +78,9 @@ impl Link {
 pub struct Delays {
     /// The usual one-way delay is up to this.
     pub usual: Nanos,
-    /// One message in a thousand, times this, is held up.
+    /// The number of messages in a thousand that are delayed.
     pub slow_per_mille: u32,
-    /// By up to this.
+    /// The longest such delay.
     pub slow: Nanos,
 }
 
@@ -92,7 +93,7 @@ impl Default for Delays {
 #[derive(Debug)]
 struct Direction<M> {
     queue: VecDeque<(Nanos, M)>,
-    /// Nothing sent later arrives before this.
+    /// No later message arrives before this time.
     last: Nanos,
     /// Whether a delivery is scheduled for the head of the queue.
     armed: bool,
@@ -109,14 +110,14 @@ impl<M> Default for Direction<M> {
 pub struct Network<M> {
     directions: BTreeMap<Link, Direction<M>>,
     blocked: BTreeSet<Link>,
-    /// Until when each node's messages leave it.
+    /// When each node's queued messages have left it.
     busy: BTreeMap<Node, Nanos>,
     delays: Delays,
     random: Random,
     longest: usize,
 }
 
-/// When the caller has to come back for [`Network::deliver`].
+/// When the caller has to call [`Network::deliver`], and for which link.
 pub type Due = Option<(Nanos, Link)>;
 
 impl<M> Network<M> {
@@ -132,12 +133,12 @@ impl<M> Network<M> {
         }
     }
 
-    /// Sends. Returns when a delivery on the link is due that was not due before.
+    /// Sends a message. Returns when a delivery on the link is due that was not due before.
     pub fn send(&mut self, now: Nanos, link: Link, message: M) -> Due {
         self.send_after(now, 0, link, message)
     }
 
-    /// A message leaves a node that it takes so long to leave: returns when, from now. Others wait for it.
+    /// A message takes this long to leave a node, and others wait for it. Returns the time until it has left, from now.
     pub fn occupy(&mut self, now: Nanos, from: Node, transmit: Nanos) -> Nanos {
         if transmit == 0 {
             return 0;
@@ -147,7 +148,7 @@ impl<M> Network<M> {
         *busy - now
     }
 
-    /// Sends after a while.
+    /// Sends a message after a wait.
     pub fn send_after(&mut self, now: Nanos, wait: Nanos, link: Link, message: M) -> Due {
         let mut delay = wait + 20 * MICRO + self.random.range(0, self.delays.usual);
         if self.delays.slow_per_mille > 0 && self.random.chance(self.delays.slow_per_mille) {
@@ -160,14 +161,14 @@ impl<M> Network<M> {
         self.arm(link)
     }
 
-    /// Takes the message at the head of the link, if it has arrived, and says when the next is due.
+    /// Takes the message at the head of the link, if it has arrived, and returns when the next is due.
     pub fn deliver(&mut self, now: Nanos, link: Link) -> (Option<M>, Due) {
         let blocked = !self.is_open(link);
         let Some(direction) = self.directions.get_mut(&link) else { return (None, None) };
         direction.armed = false;
         let arrived = !blocked && direction.queue.front().is_some_and(|(at, _)| *at <= now);
         let message = arrived.then(|| direction.queue.pop_front()).flatten().map(|(_, message)| message);
-        // A socket's is not used again once it is closed.
+        // A socket is not used again once it is closed.
         if matches!(link.channel, Channel::Socket(_)) && direction.queue.is_empty() {
             self.directions.remove(&link);
             return (message, None);
@@ -180,12 +181,12 @@ impl<M> Network<M> {
         !self.blocked.contains(&link.by(Channel::Usual))
     }
 
-    /// Holds back what any connection carries in the direction, from now on.
+    /// Holds back the messages of all connections in the direction from now on.
     pub fn block(&mut self, link: Link) {
         self.blocked.insert(link.by(Channel::Usual));
     }
 
-    /// Lets messages in the direction through again; what was held arrives now.
+    /// Lets messages in the direction pass again; those held back arrive now.
     pub fn unblock(&mut self, now: Nanos, link: Link) -> Vec<(Nanos, Link)> {
         if !self.blocked.remove(&link.by(Channel::Usual)) {
             return Vec::new();
@@ -194,13 +195,13 @@ impl<M> Network<M> {
         links.into_iter().filter_map(|link| self.hold_up(now, link, 0)).collect()
     }
 
-    /// The connections that there are in a direction.
+    /// The existing connections in a direction.
     pub fn connections(&self, link: Link) -> Vec<Link> {
         let all = link.by(Channel::Usual)..=link.by(Channel::Socket(u64::MAX));
         self.directions.range(all).map(|(link, _)| *link).collect()
     }
 
-    /// Delays everything under way on a direction by `by`.
+    /// Delays all messages in transit in a direction by `by`.
     pub fn hold_up(&mut self, now: Nanos, link: Link, by: Nanos) -> Due {
         let direction = self.directions.get_mut(&link)?;
         for (at, _) in &mut direction.queue {
@@ -210,12 +211,12 @@ impl<M> Network<M> {
         self.arm(link)
     }
 
-    /// Whether anything is under way on a direction.
+    /// Whether any message is in transit in a direction.
     pub fn is_carrying(&self, link: Link) -> bool {
         self.directions.get(&link).is_some_and(|direction| !direction.queue.is_empty())
     }
 
-    /// Ends a session in one direction: what has not arrived is lost. Returns it, in order.
+    /// Ends a connection in one direction: messages that have not arrived are lost. Returns them, in order.
     pub fn cut(&mut self, link: Link) -> Vec<M> {
         let Some(direction) = self.directions.get_mut(&link) else { return Vec::new() };
         direction.last = 0;
@@ -227,7 +228,7 @@ impl<M> Network<M> {
         self.delays = delays;
     }
 
-    /// Messages under way.
+    /// The number of messages in transit.
     pub fn under_way(&self) -> usize {
         self.directions.values().map(|d| d.queue.len()).sum()
     }
@@ -263,7 +264,7 @@ mod tests {
         Network::new(Random::new(1, Stream::Network), delays)
     }
 
-    /// Delivers on `LINK` until nothing is due, and returns what came.
+    /// Delivers on `LINK` until nothing is due, and returns the messages.
     fn drain(network: &mut Network<u32>, mut due: Due) -> Vec<u32> {
         let mut came = Vec::new();
         while let Some((at, link)) = due {

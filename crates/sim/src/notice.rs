@@ -1,4 +1,4 @@
-//! How soon broken rules are noticed.
+//! Measures how soon broken rules are noticed.
 
 use crate::mutation::Mutation;
 use crate::scenario::Scenario;
@@ -8,23 +8,23 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::thread;
 
-/// How often each mutation's seeds are counted, from different first seeds.
+/// The number of measurements for each mutation, from different first seeds.
 pub const REPETITIONS: u64 = 9;
-/// From one repetition's first seed to the next one's.
+/// The distance between the first seeds of two repetitions.
 const APART: u64 = 1_000_000;
 
 /// A mutation that was noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noticed {
-    /// The number of seeds that it took, 1 at least.
+    /// The number of seeds that it took, at least 1.
     pub seeds: u64,
     /// The invariant, as [`crate::Failure::rule`] names it.
     pub by: String,
-    /// How often machines came to where the rule is broken.
+    /// How often machines reached a point where the rule is broken.
     pub breaches: u64,
 }
 
-/// Breaks a rule in its scenarios of the seeds `first..first + most`; `None` where nothing notices.
+/// Breaks a rule in its scenarios of the seeds `first..first + most`; `None` if it is not noticed.
 pub fn notice(mutation: Mutation, first: u64, most: u64) -> Option<Noticed> {
     let mut breaches = 0;
     (first..first.saturating_add(most)).find_map(|seed| {
@@ -35,8 +35,8 @@ pub fn notice(mutation: Mutation, first: u64, most: u64) -> Option<Noticed> {
     })
 }
 
-/// A Markdown table of all mutations that are to be noticed: what noticed them, and within how many of at most `most` seeds, as the
-/// median of [`REPETITIONS`].
+/// A Markdown table of all mutations that must be noticed: the invariants that noticed them, and within how many of at most
+/// `most` seeds, as the median of [`REPETITIONS`].
 pub fn table(most: u64, jobs: usize) -> String {
     let mutations: Vec<Mutation> = Mutation::ALL.iter().copied().filter(|m| !m.is_made_good()).collect();
     let mut work: Vec<(Mutation, u64)> =

@@ -1,8 +1,8 @@
 //! A simulated OSD: its real shards and control, on a simulated disk and a clock of its own.
 //!
-//! [`nacre_shard`] does for PGs, clients, peers and the map authority what it does in life; here it is driven: messages are
-//! handed to it, and shards and control have their turns. Nothing here knows of the network's or the disk's tempers: what is to
-//! be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
+//! [`nacre_shard`] handles PGs, clients, peers and the map authority as in production. This module drives it: it delivers
+//! messages, and runs the turns of shards and control. It does not know the faults of the network and the disk: messages to
+//! be sent, and events for the invariants, are passed to the caller ([`Out`]).
 
 mod host;
 mod pings;
@@ -46,22 +46,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Shards of an OSD, as its options have it.
+/// Shards of an OSD, as in its options.
 pub const SHARDS: usize = 2;
 
-/// What an OSD wants done or known.
+/// Actions that an OSD requests, and events that it reports.
 #[derive(Debug)]
 pub enum Out {
-    /// A PG's next membership is proposed to the map authority.
+    /// A PG's next membership was proposed to the map authority.
     Proposed(PgId, Box<PgMembership>),
-    /// A machine ordered an update: of this PG, under this interval.
+    /// A machine ordered an update of this PG in this interval.
     Ordered {
         /// The PG.
         pg: PgId,
         /// The version's interval.
         interval: Interval,
     },
-    /// A client was answered: of this PG, under this interval, with this version if it wrote.
+    /// A client was answered on this PG in this interval, with this version if it wrote.
     Answered {
         /// The PG.
         pg: PgId,
@@ -69,77 +69,77 @@ pub enum Out {
         interval: Interval,
         /// The write's version; `None` for reads.
         wrote: Option<Eversion>,
-        /// The true time at which the clock was read by which the leases were judged.
+        /// The true time at which the clock was read for checking the leases.
         judged: Nanos,
     },
-    /// A client was told that an object can't be read.
+    /// A client got the answer that an object is unreadable.
     Unreadable {
         /// The PG.
         pg: PgId,
         /// The object.
         object: ObjectId,
-        /// The interval under which the machine said so.
+        /// The interval in which the machine answered.
         interval: Interval,
-        /// Whether the OSD itself has a copy that can be read.
+        /// Whether the OSD itself has a readable copy.
         has_own: bool,
     },
-    /// A shard wants the source of a request's copy read.
+    /// A shard requests the source of a request's copy.
     Fetch {
         /// The shard.
         shard: usize,
         /// The request.
         arrival: Box<Arrival>,
     },
-    /// A shard wants an object of another pool read, or a request executed there.
+    /// A shard requests an object of another pool, or the execution of a request there.
     AskOther {
         /// The shard.
         shard: usize,
-        /// Its number for the question.
+        /// The shard's number for the request.
         ticket: u64,
-        /// The request; its copy-from op names what is to be read.
+        /// The request; its copy-from op names the object to be read.
         request: Box<OsdRequest>,
         /// Whether the object is read.
         reads: bool,
     },
-    /// What its sessions want.
+    /// An action for its sessions.
     Session(SessionOut),
-    /// An actor stalls in the middle of a turn, as it was ordered to.
+    /// An actor stalls in the middle of a turn, as ordered.
     Stalled(StallOrder),
     /// A bound was reached.
     Reached(Bound),
-    /// A rule of the contract between machine and host was broken.
+    /// The contract between machine and host was broken.
     Broken(&'static str, String),
 }
 
-/// What the machines of an OSD obey.
+/// Settings of an OSD's machines.
 #[derive(Clone, Debug)]
 pub struct OsdSettings {
     /// PGs, heartbeats and leases.
     pub shards: ShardSettings,
     /// Sessions with peers, and connections of clients.
     pub sessions: SessionSettings,
-    /// The options, for what the simulation does not choose.
+    /// The options that the simulation does not choose.
     pub config: Config,
-    /// Clients that are sessions of OSDs.
+    /// Clients that are the sessions of OSDs.
     pub osd_sessions: Range<u32>,
     /// Whether stores have production's bounds.
     pub real_bounds: bool,
 }
 
-/// What survives of an OSD between processes, and the process while it runs.
+/// The state of an OSD that survives its processes, and the process while it runs.
 #[derive(Debug)]
 pub struct Osd {
     /// Its id.
     pub id: OsdId,
-    /// Identity of the disk.
+    /// The identity of the disk.
     pub uuid: Uuid,
-    /// Identity of the disk's contents.
+    /// The identity of the disk's contents.
     pub incarnation: Incarnation,
     /// The machine's clock.
     pub clock: Clock,
-    /// Counts processes; events made for an earlier one are not for this one.
+    /// The number of the process; events for an earlier one are ignored.
     pub life: u32,
-    /// How far its time of day is ahead of the others', in nanoseconds.
+    /// How far its wall clock is ahead of the others', in nanoseconds.
     pub wall_ahead: i64,
     store: Arc<Store>,
     process: Option<Process>,
@@ -187,7 +187,7 @@ impl Osd {
         Member { osd: self.id, incarnation: self.incarnation }
     }
 
-    /// Its disk. It must be given back before the OSD acts.
+    /// Its disk. The guard must be dropped before the OSD acts.
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.store.disk()
     }
@@ -241,7 +241,7 @@ impl Osd {
         self.act(now, out, |process| process.host.keep_mon());
     }
 
-    /// The superblock of a disk that is new.
+    /// The superblock of a new disk.
     fn mkfs(&self) -> Superblock {
         Superblock { fsid: FSID, osd: self.id, uuid: self.uuid, epoch: Epoch(0), generation: 0 }
     }
@@ -250,23 +250,23 @@ impl Osd {
         Copies { member: self.member(), settings: self.settings.shards.pg.clone() }
     }
 
-    /// The highest record of the PG that the disk would show after a crash.
+    /// The PG's highest record that the disk would have after a crash.
     pub fn remembered(&self, pg: PgId) -> Option<PgMembership> {
         self.copies().load(self.disk().durable(), pg)?.remembered().cloned()
     }
 
-    /// Where the durable log of a complete copy of the PG begins.
+    /// The start of the durable log of a complete copy of the PG.
     pub fn durable_tail(&self, pg: PgId) -> Option<Eversion> {
         let info = self.copies().load(self.disk().durable(), pg)?.query(0, 0).info;
         info.complete.then_some(info.tail)
     }
 
-    /// Whether a copy of the PG is durable that is not being removed.
+    /// Whether the PG has a durable copy that is not being removed.
     pub fn has_copy(&self, pg: PgId) -> bool {
         self.copies().load(self.disk().durable(), pg).is_some()
     }
 
-    /// Whether a copy of the PG is durable that lacks nothing, as far as is known.
+    /// Whether the PG has a durable copy that is complete as far as is known.
     pub fn has_whole_copy(&self, pg: PgId) -> bool {
         let is_undamaged = |image: &Image| !image.damaged.keys().any(|(of, _)| *of == pg);
         let disk = self.disk();
@@ -275,12 +275,12 @@ impl Osd {
             && is_undamaged(disk.seen())
     }
 
-    /// Whether the disk has a copy of the object that can be read, and no record that it is not the newest.
+    /// Whether the disk has a readable copy of the object, and no record that it is not the newest.
     pub fn has_stored(&self, pg: PgId, object: &ObjectId) -> bool {
         self.copies().has_stored(&self.disk(), pg, object)
     }
 
-    /// Whether the copy is known to lack the object, or has one that can't be read.
+    /// Whether the copy is known to lack the object, or has an unreadable one.
     pub fn lacks(&self, pg: PgId, object: &ObjectId) -> bool {
         let disk = self.disk();
         disk.seen().damaged.contains_key(&(pg, object.clone()))
@@ -292,7 +292,7 @@ impl Osd {
         self.copies().load(self.disk().durable(), pg).is_some_and(|copy| copy.lacks(object))
     }
 
-    /// The process dies. The disk keeps what was flushed and `surviving` more changes.
+    /// The process dies. The disk keeps the flushed changes and `surviving` more.
     pub fn crash(&mut self, surviving: usize) {
         if let Some(process) = &mut self.process {
             process.end_stalled();
@@ -304,7 +304,7 @@ impl Osd {
         self.disk().crash(surviving);
     }
 
-    /// Its process begins to stop in order: it tells the map authority, and goes on until [`Osd::stop`].
+    /// Its process starts an orderly shutdown: it informs the map authority, and continues until [`Osd::stop`].
     pub fn begin_to_stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             process.shared.begin_to_stop();
@@ -316,7 +316,7 @@ impl Osd {
         self.process.as_ref().is_some_and(Process::is_shown_up)
     }
 
-    /// Its process ends in order: what is queued is given up, and the store is left with all that was written.
+    /// Its process ends in order: queued messages are dropped, and all writes become durable in the store.
     pub fn stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             for cell in process.cells.iter() {
@@ -330,7 +330,7 @@ impl Osd {
         self.crash(all);
     }
 
-    /// Takes what the process counted of bounds.
+    /// Takes the process's counts of bounds.
     fn harvest(&mut self) {
         let Osd { process, reached, .. } = self;
         for cell in process.iter().flat_map(|process| process.cells.iter()) {
@@ -343,7 +343,7 @@ impl Osd {
         }
     }
 
-    /// How often it reached bounds. Its process, if it still runs, is not counted from here on.
+    /// The counts of bounds. If its process still runs, it is not counted from then on.
     pub fn reached(&mut self) -> Bounds {
         if let Some(process) = &mut self.process {
             process.end_stalled();
@@ -362,7 +362,7 @@ impl Osd {
         reached
     }
 
-    /// The disk is replaced by another one: an OSD of its own, but for the id.
+    /// The disk is replaced by another one, as that of a new OSD with the same id.
     pub fn replace(&mut self) {
         self.wipe();
         self.uuid = Uuid::from_u128(self.uuid.as_u128() + (1 << 32));
@@ -375,25 +375,25 @@ impl Osd {
         self.incarnation = Incarnation(Uuid::from_u128(self.incarnation.0.as_u128() + 1));
     }
 
-    /// Its process's nonce; 0 while none runs.
+    /// Its process's nonce; 0 if none runs.
     pub fn nonce(&self) -> u64 {
         self.process.as_ref().map_or(0, |p| p.shared.boot_nonce)
     }
 
-    /// Looks at a hosted PG's machine, unless its shard stalls.
+    /// Accesses a hosted PG's machine, unless its shard stalls.
     pub fn with_machine<R>(&self, pg: PgId, look: impl FnOnce(&Pg) -> R) -> Option<R> {
         self.process.as_ref()?.free_cell_of(pg)?.inspect(|shard| shard.machine(pg).map(look))
     }
 
-    /// Whether the PG answers clients here at this very moment: it is active as primary and holds all leases. A shard that stalls
-    /// answers nobody.
+    /// Whether the PG can answer clients at this time: it is active as primary and holds all leases. A shard that stalls
+    /// answers no requests.
     pub fn serves(&self, pg: PgId, now: Nanos) -> bool {
         let Some(process) = &self.process else { return false };
         let serves = |machine: &Pg| self.is_serving(process, machine, now);
         self.with_machine(pg, serves).unwrap_or(false)
     }
 
-    /// The PGs of which that holds, in order.
+    /// The PGs for which [`Osd::serves`] holds, in order.
     pub fn serving(&self, now: Nanos) -> Vec<PgId> {
         let mut pgs = Vec::new();
         if let Some(process) = &self.process {
@@ -413,7 +413,7 @@ impl Osd {
             && machine.holds_leases(&process.shared.heartbeats.lock().view(self.clock.read(now)))
     }
 
-    /// What a hosted PG's machine says of itself.
+    /// The state of a hosted PG's machine, as a text.
     pub fn describe(&self, pg: PgId) -> Option<String> {
         let said = self.process.as_ref()?.free_cell_of(pg)?.with(|shard| shard.query(pg))?;
         let state = pg_state::to_text(said.stats.state);
@@ -436,13 +436,13 @@ impl Osd {
         ))
     }
 
-    /// Requests that the shards hold for clients, but for shards that stall.
+    /// Requests of clients that the shards hold, except shards that stall.
     pub fn waiting_requests(&self) -> usize {
         let cells = self.process.iter().flat_map(Process::free_cells);
         cells.map(|cell| cell.inspect(Shard::held_requests)).sum()
     }
 
-    /// What each shard waits for, and whether messages wait for it. Nothing does for one that stalls: it has a turn already.
+    /// Each shard's next turn, and whether messages wait for it. A shard that stalls needs none, because it is in a turn.
     pub fn pending(&self) -> impl Iterator<Item = (Turn, bool)> {
         let shards = self.process.iter().flat_map(|process| process.cells.iter().zip(&process.stalled));
         shards.map(|(cell, stalled)| match stalled {
@@ -451,14 +451,14 @@ impl Osd {
         })
     }
 
-    /// The actor that the order names stalls in one of its next turns, if the process runs. Takes the place of an earlier order.
+    /// Orders that an actor stalls in one of its next turns, if the process runs. Replaces an earlier order.
     pub fn order_stall(&mut self, order: Option<StallOrder>) {
         if let Some(process) = &mut self.process {
             process.stall = order;
         }
     }
 
-    /// An actor that stalls goes on with its turn.
+    /// An actor that stalls continues its turn.
     pub fn go_on(&mut self, now: Nanos, actor: usize, out: &mut Vec<Out>) {
         let stalled = self.process.as_ref().and_then(|process| process.stalled[actor].as_ref());
         let jump = stalled.and_then(|stalled| stalled.order.jump);
@@ -475,7 +475,7 @@ impl Osd {
         });
     }
 
-    /// Lets the process do something, and takes what comes of it.
+    /// Runs an action of the process, and takes the results.
     fn act(&mut self, now: Nanos, out: &mut Vec<Out>, act: impl FnOnce(&mut Process)) {
         let local = self.clock.read(now);
         let Some(process) = &mut self.process else { return };
@@ -489,7 +489,7 @@ impl Osd {
         }
     }
 
-    /// Something came by a socket.
+    /// Handles an event of a socket.
     pub fn on_socket(
         &mut self,
         now: Nanos,
@@ -503,7 +503,7 @@ impl Osd {
         });
     }
 
-    /// What a shard asked of other PGs has come.
+    /// Delivers the answer to a shard's request to other PGs.
     pub fn on_message(&mut self, now: Nanos, shard: usize, message: ShardMessage, out: &mut Vec<Out>) {
         self.act(now, out, |process| process.shared.inboxes[shard].post(message));
     }
@@ -514,7 +514,7 @@ impl Osd {
         self.act(now, out, |_| store.flush(count));
     }
 
-    /// The session with a peer is given up, as where its queue is full.
+    /// Gives up the session with a peer, as if its queue were full.
     pub fn drop_peer(&mut self, now: Nanos, peer: OsdId, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             process.host.drop_peer(peer);
@@ -522,12 +522,12 @@ impl Osd {
         });
     }
 
-    /// The process is about to end in order: peers and clients are told.
+    /// The process is about to end in order: it informs peers and clients.
     pub fn close_sessions(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| process.host.sessions().close());
     }
 
-    /// Sessions' timers.
+    /// Runs the sessions' timers.
     pub fn on_session_time(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             let local = process.host.local_ns();
@@ -535,7 +535,7 @@ impl Osd {
         });
     }
 
-    /// The true time at which [`Osd::on_session_time`] has something to do.
+    /// The true time at which [`Osd::on_session_time`] has to run.
     pub fn next_session_time(&self) -> Option<Nanos> {
         Some(self.clock.when(self.process.as_ref()?.host.sessions().next_wake()?))
     }
@@ -556,10 +556,10 @@ impl Osd {
         });
     }
 
-    /// The true time at which [`Osd::on_tick`] has something to do, at the latest; `None` while control stalls.
+    /// The latest true time at which [`Osd::on_tick`] has to run; `None` while control stalls.
     pub fn next_tick(&self) -> Option<Nanos> {
         let process = self.process.as_ref()?;
-        // A ping may have woken it.
+        // A ping may have requested a turn.
         let is_woken = process.shared.heartbeats.lock().has_said();
         let control_ns = || if is_woken { process.host.local_ns() } else { process.control.lock().next_ns() };
         let control = process.stalled[CONTROL].is_none().then(control_ns);
@@ -609,7 +609,7 @@ impl Process {
         self.stalled[actor] = stalled;
     }
 
-    /// An actor that stalls goes on.
+    /// An actor that stalls continues.
     fn go_on(&mut self, actor: usize) {
         if let Some(stalled) = self.stalled[actor].take() {
             stalled.go_on();
@@ -617,12 +617,12 @@ impl Process {
         self.set_stalled(actor, None);
     }
 
-    /// Turns that stall end where they are: the process dies.
+    /// The process dies: ends the turns that stall.
     fn end_stalled(&mut self) {
         self.stalled.iter_mut().filter_map(Option::take).for_each(Stalled::die);
     }
 
-    /// Does what sessions and connections have for the shards, on the threads on which they live.
+    /// Handles the events of sessions and connections for the shards, on the threads that own them.
     fn hear(&mut self) {
         let now = self.host.local_ns();
         loop {
@@ -684,7 +684,7 @@ impl Process {
         }
     }
 
-    /// The OSD whose process connects, if it is one of an OSD.
+    /// The OSD of a connecting process, if it is an OSD's.
     fn osd_of(&self, from: Node) -> Option<OsdId> {
         match from {
             Node::Osd(osd) => Some(OsdId(osd)),
@@ -763,7 +763,7 @@ impl Drop for Process {
     }
 }
 
-/// Reads copies of PGs off disks, as a process that starts does.
+/// Reads copies of PGs from disks, like a process that starts.
 #[derive(Clone, Debug)]
 struct Copies {
     member: Member,
@@ -771,7 +771,7 @@ struct Copies {
 }
 
 impl Copies {
-    /// The copy in an image; `None` where there is none, or one that is being removed.
+    /// The copy in an image; `None` if there is none, or one that is being removed.
     fn load(&self, image: &Image, pg: PgId) -> Option<Pg> {
         let collection = image.collections.get(&pg)?;
         if collection.meta.contains_key(REMOVING_KEY) {
@@ -783,7 +783,7 @@ impl Copies {
         Pg::load(pg, self.member, 0, Arc::new(self.settings.clone()), &meta, log).ok()
     }
 
-    /// Whether the disk has a copy of the object that can be read, and no record that it is not the newest.
+    /// Whether the disk has a readable copy of the object, and no record that it is not the newest.
     fn has_stored(&self, disk: &Disk, pg: PgId, object: &ObjectId) -> bool {
         let seen = disk.seen();
         seen.collections.get(&pg).is_some_and(|collection| collection.objects.contains_key(object))
@@ -792,7 +792,7 @@ impl Copies {
     }
 }
 
-/// A membership in a few characters; members that are not an OSD's first incarnation show which they are.
+/// A membership in a short form; members other than an OSD's first incarnation show their incarnation.
 pub fn show_membership(membership: &PgMembership) -> String {
     let member = |m: &Member| match m.incarnation.0.as_u128() & 0xffff_ffff {
         0 => m.osd.0.to_string(),

@@ -1,4 +1,4 @@
-//! What travels between simulated machines.
+//! The messages between simulated machines.
 
 use bytes::Bytes;
 use nacre_pg::PgEnvelope;
@@ -18,24 +18,24 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-/// Longer bytes of a socket are not shown in full.
+/// Longer contents of a socket are not shown in full.
 const SHOWN_BYTES: usize = 64 << 10;
 
-/// A map with what everybody computes from it, computed once.
+/// A map with derived data that is computed once for all users.
 #[derive(Debug)]
 pub struct MapView {
     /// The map.
     pub map: Arc<OsdMap>,
-    /// CRUSH's up set of every PG, holes left out.
+    /// CRUSH's up set of every PG, without holes.
     pub up: BTreeMap<PgId, Vec<OsdId>>,
-    /// How the map follows from the one before, encoded; `None` where it begins a generation.
+    /// The encoded incremental from the previous map; `None` if the map starts a generation.
     incremental: Option<Bytes>,
-    /// The map, encoded once somebody needs it whole.
+    /// The encoded full map, once it is needed.
     full: OnceLock<Bytes>,
 }
 
 impl MapView {
-    /// Maps every PG. `incremental` leads to the map from the one before.
+    /// Maps every PG. `incremental` is the change from the previous map.
     pub fn new(map: OsdMap, incremental: Option<&Incremental>) -> MapView {
         let mut mapper = PgMapper::new(&map);
         let up: BTreeMap<PgId, Vec<OsdId>> = map.pg_ids().map(|pg| (pg, mapper.up(pg))).collect();
@@ -43,25 +43,25 @@ impl MapView {
         MapView { map: Arc::new(map), up, incremental, full: OnceLock::new() }
     }
 
-    /// How the map follows from the one before, encoded; `None` where it begins a generation.
+    /// The encoded incremental from the previous map; `None` if the map starts a generation.
     pub fn incremental(&self) -> Option<&Bytes> {
         self.incremental.as_ref()
     }
 
-    /// The whole map, encoded.
+    /// The encoded full map.
     pub fn full(&self) -> &Bytes {
         self.full.get_or_init(|| encoding::encode(&*self.map).into())
     }
 }
 
-/// What a socket carries, or what becomes of it.
+/// An event of a socket.
 #[derive(Clone)]
 pub enum SocketEvent {
-    /// A process connects, for this session; a client says which it is. The handshake counts as one message.
+    /// A process connects for this session; a client states its id. The handshake counts as one message.
     Connect(Confirm, Option<ClientId>),
-    /// The other one answers.
+    /// The other side answers.
     Ready(Ready),
-    /// No process listens where this was to lead.
+    /// No process listens at the socket's destination.
     Refused,
     /// Frames, or parts of frames.
     Bytes(Bytes),
@@ -86,17 +86,17 @@ impl fmt::Debug for SocketEvent {
     }
 }
 
-/// What travels by a socket, to whoever is at its other end.
+/// An event of a socket, on its way to the other end.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The socket's number.
     pub socket: u64,
-    /// What it carries.
+    /// The event.
     pub event: SocketEvent,
 }
 
 impl Packet {
-    /// About how long it is on the wire.
+    /// The approximate size on the wire.
     pub fn bytes(&self) -> u64 {
         let contents = match &self.event {
             SocketEvent::Bytes(bytes) => bytes.len(),
@@ -105,7 +105,7 @@ impl Packet {
         contents as u64 + 80
     }
 
-    /// Folds what tells packets apart into a trace hash: cheap, since any difference soon shows in times and orders too.
+    /// Adds the distinguishing parts of a packet to a trace hash. It is cheap, since any difference soon affects times and orders too.
     pub fn fold(&self, state: &mut impl Hasher) {
         self.socket.hash(state);
         std::mem::discriminant(&self.event).hash(state);
@@ -116,7 +116,7 @@ impl Packet {
     }
 }
 
-/// What a trace says of a message that goes by a session or connection.
+/// The text for a message in a trace.
 pub fn describe(message: &Encoded) -> String {
     fn show<M: Message + fmt::Debug>(message: &Encoded) -> String {
         message.clone().decode::<M>().map_or_else(|error| error.to_string(), |decoded| format!("{decoded:?}"))

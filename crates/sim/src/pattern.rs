@@ -1,17 +1,17 @@
-//! Generated data: what large objects are filled with, and how it is recognised.
+//! Generated data: how large objects are filled, and how the data is recognised.
 //!
-//! Data of a *token* is a run of eight-byte words (little-endian): the first is the token, each further one is larger by [`STEP`]. So
-//! a word tells to which token and to which place in its data it belongs, and any part of such data, cut at words, is a run
-//! again, of which the first word and the length tell everything.
+//! The data of a *token* is a run of eight-byte words (little-endian): the first is the token, and each further one is larger
+//! by [`STEP`]. So a word identifies its token and its position in the data, and any part of such data, cut at words, is
+//! again a run, which is determined by its first word and its length.
 
 use bytes::Bytes;
 
-/// The difference of two neighbouring words: odd, so that no two of a run are equal.
+/// The difference of two consecutive words: odd, so that all words of a run are different.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// Appends `len` bytes of the run that begins with `first`. The last word may be cut.
+/// Appends `len` bytes of the run that starts with `first`. The last word may be incomplete.
 pub fn extend(data: &mut Vec<u8>, first: u64, len: usize) {
     let start = data.len();
     data.resize(start + len, 0);
@@ -24,7 +24,7 @@ pub fn extend(data: &mut Vec<u8>, first: u64, len: usize) {
     rest.copy_from_slice(&word.to_le_bytes()[..len % WORD]);
 }
 
-/// The word that comes `count` words after `first`.
+/// The word `count` words after `first`.
 pub fn word_at(first: u64, count: usize) -> u64 {
     first.wrapping_add(STEP.wrapping_mul(count as u64))
 }
@@ -36,7 +36,7 @@ pub fn of_token(token: u64, len: usize) -> Bytes {
     data.into()
 }
 
-/// The first word of `data` if all of it is one run; whole words only.
+/// The first word of `data` if all of it is one run of whole words.
 pub fn first_word(data: &[u8]) -> Option<u64> {
     let (words, rest) = data.as_chunks::<WORD>();
     let first = u64::from_le_bytes(*words.first()?);
@@ -45,7 +45,7 @@ pub fn first_word(data: &[u8]) -> Option<u64> {
     (rest.is_empty() && !words.windows(2).any(differs)).then_some(first)
 }
 
-/// The token of data that is its run from the first word on; 0 for zeros.
+/// The token of data that contains its run from the first word on; 0 for zeros.
 pub fn token_of(data: &[u8]) -> Option<u64> {
     if is_zero(data) { Some(0) } else { first_word(data) }
 }

@@ -1,7 +1,7 @@
-//! What kind of run a seed is.
+//! The kinds of runs, of which each seed has one.
 //!
-//! One kind of run can't be everything: many short ones find what lies near, few long ones come to bounds that are far. Each
-//! seed's profile is drawn from the seed, and bends the scenario that the seed has without it ([`Scenario::of`]).
+//! One kind of run can't cover everything: many short ones find common defects, few long ones reach distant bounds. Each
+//! seed's profile is drawn from the seed, and modifies the scenario that the seed has without it ([`Scenario::of`]).
 
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, PoolSpec, Scenario};
@@ -17,7 +17,7 @@ macro_rules! profiles {
         pub enum Profile { $($(#[$doc])* $name,)* }
 
         impl Profile {
-            /// All of them.
+            /// All profiles.
             pub const ALL: &[Profile] = &[$(Profile::$name,)*];
 
             /// The name in reports and options.
@@ -25,7 +25,7 @@ macro_rules! profiles {
                 match self { $(Profile::$name => $text,)* }
             }
 
-            /// How many of 100 seeds have it: usually, and in long tests.
+            /// The number of seeds in 100 that have it: usually, or in long tests.
             fn share(self, long: bool) -> u64 {
                 match self { $(Profile::$name => if long { $long } else { $usual },)* }
             }
@@ -44,7 +44,7 @@ profiles! {
     Hot = "hot", 12, 15;
     /// More OSDs, pools and PGs.
     Wide = "wide", 3, 15;
-    /// Trouble for minutes.
+    /// Faults for minutes.
     Long = "long", 0, 28;
     /// Many objects in many pieces, on a slow network.
     Large = "large", 0, 18;
@@ -52,7 +52,7 @@ profiles! {
     Huge = "huge", 0, 9;
     /// Processes with striped objects ([`crate::program::striper`]).
     Striper = "striper", 0, 9;
-    /// Processes of whoever runs the scenario, as gateways are: requests of usual sizes. Alone the simulator has none.
+    /// Processes of the caller's program, such as gateways: requests of usual sizes. The simulator alone has none.
     Gateway = "gateway", 0, 0;
 }
 
@@ -72,7 +72,7 @@ impl FromStr for Profile {
 }
 
 impl Profile {
-    /// The seed's profile: among those of long tests, or among the usual ones.
+    /// The seed's profile, from those of long tests or from the usual ones.
     pub fn of(seed: u64, long: bool) -> Profile {
         let mut at = Random::new(seed, Stream::Profile).range(0, 100);
         let found = Profile::ALL.iter().copied().find(|profile| {
@@ -84,15 +84,15 @@ impl Profile {
         found.unwrap_or(Profile::Common)
     }
 
-    /// Whether seeds have it, in long tests or usually.
+    /// Whether it can be drawn, in long tests or usually.
     pub fn is_drawn(self, long: bool) -> bool {
         self.share(long) > 0
     }
 
-    /// Bends a scenario.
+    /// Modifies a scenario.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         let mut random = Random::new(scenario.seed, Stream::Profile);
-        // What chose the profile.
+        // Skips the bits that determined the profile.
         random.bits();
         let mut shaped = Scenario { profile: self, ..scenario };
         match self {
@@ -122,7 +122,7 @@ fn quick(scenario: &mut Scenario, random: &mut Random) {
 
 fn hot(scenario: &mut Scenario, random: &mut Random) {
     scenario.osds = scenario.osds.min(5);
-    // More at once on one object is more than the search for an order of its requests can take.
+    // The search for an order of requests can't handle more concurrent requests on one object.
     scenario.clients = random.range(3, 5) as u32;
     scenario.objects = random.range(3, 6) as u32;
     scenario.pools = vec![PoolSpec { pg_num: random.range(1, 3) as u32, ..scenario.pools[0] }];
@@ -183,14 +183,14 @@ fn large(scenario: &mut Scenario, random: &mut Random) {
     scenario.bandwidth = random.range(50, 400) * 1_000;
 }
 
-/// Copies are made whole and in pieces: disks are lost, processes die, and what is under way is cut off.
+/// Copies are made in full and in pieces: disks are lost, processes die, and transfers are interrupted.
 fn huge(scenario: &mut Scenario, random: &mut Random) {
     let size = random.range(2, 4) as u32;
     scenario.osds = scenario.osds.clamp(size + 1, 5);
     scenario.pools =
         vec![PoolSpec { size, min_size: random.range(1, 3) as u32, pg_num: random.range(1, 3) as u32 }];
     if scenario.faults.contains(&Fault::PoolDelete) {
-        // The last pool stays.
+        // The last pool is kept.
         scenario.faults.insert(Fault::PoolCreate);
     }
     scenario.faults.extend([Fault::Crash, Fault::Partition, Fault::Reset]);
@@ -238,8 +238,8 @@ fn huge_pool(scenario: &mut Scenario, random: &mut Random) {
     scenario.think = random.range(3, 8) * MILLI;
 }
 
-/// Processes that are clients, beside a few requests of others: what ends, delays or refuses them is frequent. What loses data
-/// that was acknowledged, by an operator's will or beyond the fault model, is left out.
+/// Processes that are clients, beside a few requests of others. Faults that end, delay or refuse processes are frequent.
+/// Faults by which an operator deletes acknowledged data, or that exceed the fault model, are excluded.
 fn processes(scenario: &mut Scenario, random: &mut Random) {
     scenario.processes = random.range(2, 4) as u32;
     scenario.clients = random.range(1, 3) as u32;
@@ -254,7 +254,7 @@ fn processes(scenario: &mut Scenario, random: &mut Random) {
     scenario.faults.extend(own.into_iter().filter(|_| random.chance(600)));
 }
 
-/// Kinds of fault that take the last copy of something, or are told of single pools.
+/// Kinds of faults that destroy the last copy of something, or that concern single pools.
 const NOT_TIER: &[Fault] = &[
     Fault::Damage,
     Fault::PoolDelete,
@@ -280,7 +280,7 @@ fn tier(scenario: &mut Scenario, random: &mut Random) {
 
 fn gateway(scenario: &mut Scenario, random: &mut Random) {
     processes(scenario, random);
-    // A restored map store forgets who is shut out, and leaves that to its operator.
+    // A restored map store forgets the blocklist; restoring that is the operator's task.
     scenario.faults.remove(&Fault::Restore);
     scenario.push_bytes = random.range(1, 17) as usize * 1024;
     scenario.peer_throttle_bytes = 1 << 20;
@@ -288,7 +288,7 @@ fn gateway(scenario: &mut Scenario, random: &mut Random) {
 
 fn striper(scenario: &mut Scenario, random: &mut Random) {
     processes(scenario, random);
-    // Pieces are of real sizes.
+    // Pieces have real sizes.
     scenario.push_bytes = random.range(16, 65) as usize * 1024;
     scenario.peer_queue_bytes = if random.chance(300) { 512 << 10 } else { 4 << 20 };
     scenario.peer_throttle_bytes = 1 << 20;

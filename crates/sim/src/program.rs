@@ -1,8 +1,8 @@
-//! Programs that run on a simulated cluster: asynchronous code above the engine, in processes that end and are paused.
+//! Programs on a simulated cluster: asynchronous code above the engine, in processes that end and are paused.
 //!
-//! A [`Program`] has a few processes. Each speaks to the cluster by a client of its own, whose objecter is production's, so that
-//! all that befalls the cluster befalls the program. The world starts processes, ends them at any step, pauses them and puts their
-//! sessions on the blocklist ([`crate::world`]); the program says what they do, keeps the history of it, and judges it.
+//! A [`Program`] has a few processes. Each uses the cluster by a client of its own, whose objecter is production's, so that
+//! all faults of the cluster affect the program. The world starts processes, ends them at any step, pauses them and puts
+//! their sessions on the blocklist ([`crate::world`]). The program defines their actions, records their history, and checks it.
 
 pub mod striper;
 
@@ -15,48 +15,48 @@ use nacre_engine::Cluster;
 use nacre_engine::engine::ObjectRequest;
 use nacre_task::{BoxedTask, Env};
 
-/// What a process has when it starts.
+/// The environment of a process at its start.
 pub struct Start {
     /// Its place among the program's processes.
     pub place: usize,
-    /// The process, for who ends it.
+    /// The process, for ending it.
     pub process: ProcessId,
     /// Its clocks, tasks and random numbers.
     pub env: Env,
     /// True time, for histories.
     pub scheduler: Scheduler,
-    /// The cluster, by a session of its own.
+    /// The cluster, with a separate session.
     pub cluster: Cluster,
 }
 
-/// What processes do, and what must hold of it.
+/// The actions of processes, and the checks of their results.
 pub trait Program {
-    /// What a process does, until it is asked to finish.
+    /// The actions of a process, until it is requested to finish.
     fn start(&mut self, start: Start) -> BoxedTask;
 
-    /// Changes a request before it leaves: a rule that processes break on purpose.
+    /// Changes a request before it is sent: a rule that processes break on purpose.
     fn change(&self, request: ObjectRequest) -> ObjectRequest {
         request
     }
 
-    /// After what time processes give a request up (`rados_osd_op_timeout`).
+    /// The timeout of processes' requests (`rados_osd_op_timeout`).
     fn op_timeout(&self) -> Option<Nanos> {
         None
     }
 
-    /// The process at this place has ended where it was, or its session is over.
+    /// The process at this place has ended abruptly, or its session is over.
     fn ended(&mut self, place: usize);
 
-    /// Processes are to end what they are at, and to begin nothing more.
+    /// Processes are to complete their current operations and start no more.
     fn finish(&mut self);
 
-    /// What one more process does when all is quiet: it looks at everything once more.
+    /// The actions of one more process after all others have finished: it checks everything once more.
     fn last_looks(&mut self, start: Start) -> BoxedTask;
 
-    /// The first promise that was broken, if any.
+    /// The first broken guarantee, if any.
     fn broken(&self) -> Option<Broken>;
 
-    /// What it came to, for reports.
+    /// A summary for reports.
     fn describe(&self) -> String;
 }
 

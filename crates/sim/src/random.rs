@@ -1,21 +1,21 @@
-//! Randomness from one seed, split into streams that do not disturb one another.
+//! Randomness from one seed, split into independent streams.
 //!
-//! Each concern (network, disks, workload, every kind of fault, …) draws from its own ChaCha stream, so that taking one
-//! kind of fault away leaves the draws of all others as they were: that is what makes minimising a failing seed work.
+//! Each concern (network, disks, workload, every kind of fault, …) draws from its own ChaCha stream, so that removing one
+//! kind of fault does not change the draws of all others. This makes minimising a failing seed possible.
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Who draws. The number is the ChaCha stream.
+/// The user of a stream. The number is that of the ChaCha stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// The scenario itself: sizes, counts, which faults there are.
+    /// The scenario itself: sizes, counts, kinds of faults.
     Scenario,
     /// Delays, losses and reorderings.
     Network,
     /// Where sockets between OSDs break, and how their bytes are cut.
     Sockets,
-    /// Flush times and what survives a crash.
+    /// Flush times, and which changes survive a crash.
     Disk,
     /// Clients' operations and pauses.
     Workload,
@@ -27,21 +27,21 @@ pub enum Stream {
     Fault(u8),
     /// The order of tasks and the lateness of timers.
     Tasks,
-    /// What a process draws itself.
+    /// The draws of a process itself.
     Process(u32),
     /// When clients watch and notify, and what.
     Attendance,
-    /// The seed's profile, and what it changes.
+    /// The seed's profile, and its changes.
     Profile,
-    /// Which of the later kinds of fault there are.
+    /// Which of the kinds of faults added later occur.
     LaterFaults,
     /// Full queues and deadlines of a client, its watches and notifies.
     Client(u32),
     /// When clients list pools, read and remove copies, and which.
     Chores,
-    /// When processes that are clients end, are paused or shut out.
+    /// When processes that are clients end, are paused or blocklisted.
     Processes,
-    /// What processes that are clients do.
+    /// The actions of processes that are clients.
     Program,
     /// The cache tier.
     Cache,
@@ -79,12 +79,12 @@ impl Random {
         Random(rng)
     }
 
-    /// Uniform in `low..high`; `low` where the range is empty.
+    /// Uniform in `low..high`; `low` if the range is empty.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         if low >= high { low } else { self.0.random_range(low..high) }
     }
 
-    /// An index into something of `len` elements.
+    /// An index of a list of `len` elements.
     pub fn index(&mut self, len: usize) -> usize {
         self.range(0, len as u64) as usize
     }
@@ -104,13 +104,13 @@ impl Random {
         self.0.fill_bytes(out);
     }
 
-    /// An exponentially distributed wait with this mean, cut at ten times the mean.
+    /// An exponentially distributed wait with this mean, limited to ten times the mean.
     pub fn wait(&mut self, mean: u64) -> u64 {
         let unit: f64 = self.0.random::<f64>().max(1e-9);
         ((-unit.ln()).min(10.0) * mean as f64) as u64
     }
 
-    /// One element of `list`, `None` where it is empty.
+    /// One element of `list`, `None` if it is empty.
     pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
         list.get(self.index(list.len()))
     }

@@ -1,7 +1,7 @@
-//! What a seed means: how big the cluster is, what goes wrong and how often.
+//! The scenario of a seed: the size of the cluster, the faults and their frequency.
 //!
-//! A scenario is plain data, drawn from the seed, so that a failing one can be taken apart: [`Scenario::without`] takes a
-//! kind of fault away and leaves everything else as it was.
+//! A scenario is plain data, drawn from the seed, so that a failing one can be reduced: [`Scenario::without`] removes a kind
+//! of fault and leaves everything else unchanged.
 
 use crate::client::batches::{ENTRIES, KEY_BYTES};
 use crate::client::requests::TOKEN_BYTES;
@@ -33,15 +33,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The pool with what is huge, in runs that have real sizes.
+/// The pool with huge contents, in runs with real sizes.
 pub const HUGE_POOL: PoolId = PoolId(1);
 
-/// The cluster.
+/// The cluster's id.
 pub const FSID: Uuid = Uuid::from_u128(0xf51d);
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $mean:expr;)*) => {
-        /// Kinds of trouble.
+        /// Kinds of faults.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Fault { $($(#[$doc])* $name,)* }
 
@@ -54,7 +54,7 @@ macro_rules! faults {
                 match self { $(Fault::$name => $text,)* }
             }
 
-            /// The usual time between two of the kind.
+            /// The usual time between two faults of the kind.
             fn usual_interval(self) -> Nanos {
                 match self { $(Fault::$name => $mean,)* }
             }
@@ -63,17 +63,17 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A connection breaks; lossy sessions lose what is under way, lossless ones go on.
+    /// A connection breaks; lossy sessions lose the messages in transit, lossless ones continue.
     Reset = "reset", 2 * SECOND;
-    /// Messages of a broken lossy session arrive after all, late.
+    /// Messages of a broken lossy session arrive late.
     Ghost = "ghost", 5 * SECOND;
-    /// Some messages are held up for long.
+    /// Some messages are delayed for a long time.
     Delay = "delay", 10 * SECOND;
-    /// Two sides hear nothing of each other.
+    /// Two sides receive nothing from each other.
     Partition = "partition", 20 * SECOND;
-    /// One direction is silent.
+    /// One direction is interrupted.
     OneWay = "one-way", 20 * SECOND;
-    /// OSDs lose the map authority, but not one another.
+    /// OSDs lose contact with the map authority, but not with one another.
     MonPartition = "mon-partition", 20 * SECOND;
     /// Clocks drift at the bound and change direction.
     Drift = "drift", 15 * SECOND;
@@ -81,13 +81,13 @@ faults! {
     Crash = "crash", 15 * SECOND;
     /// Every OSD dies at once.
     Blackout = "blackout", 60 * SECOND;
-    /// An OSD stops in order and starts again.
+    /// An OSD shuts down in order and starts again.
     Restart = "restart", 30 * SECOND;
     /// An OSD dies and comes back with an empty disk.
     Wipe = "wipe", 25 * SECOND;
-    /// A disk takes long to flush.
+    /// A disk takes a long time to flush.
     SlowDisk = "slow-disk", 10 * SECOND;
-    /// The map authority dies; what it was about to commit may or may not have been.
+    /// The map authority dies; a commit in progress may or may not be done.
     MonCrash = "mon-crash", 15 * SECOND;
     /// A commit of the map authority takes so long that its proposers give up.
     SlowCas = "slow-cas", 5 * SECOND;
@@ -105,36 +105,36 @@ faults! {
     PoolCreate = "pool-create", 25 * SECOND;
     /// Pools are deleted.
     PoolDelete = "pool-delete", 40 * SECOND;
-    /// A client hears and says nothing for long, and then goes on.
+    /// A client sends and receives nothing for a long time, and then continues.
     ClientPause = "client-pause", 15 * SECOND;
     /// A client dies.
     ClientStop = "client-stop", 30 * SECOND;
     /// A store fills up.
     Full = "full", 20 * SECOND;
-    /// An object of one copy can't be read any more.
+    /// An object becomes unreadable in one copy.
     Damage = "damage", 3 * SECOND;
     /// An operator, or another client, puts a client's session on the blocklist.
     Fence = "fence", 10 * SECOND;
-    /// Maps reach some late, or are lost on their way there.
+    /// Maps are late for some receivers, or are lost.
     MapGap = "map-gap", 12 * SECOND;
-    /// An OSD's process stops in the middle of a turn (SIGSTOP), and goes on.
+    /// An OSD's process stops in the middle of a turn (SIGSTOP), and continues.
     Pause = "pause", 15 * SECOND;
-    /// Somebody's time of day jumps.
+    /// A wall clock jumps.
     WallJump = "wall-jump", 15 * SECOND;
-    /// A disk hangs; its OSD ends itself if that lasts.
+    /// A disk hangs; if that lasts, its OSD ends itself.
     StuckDisk = "stuck-disk", 20 * SECOND;
     /// An OSD dies, and another disk comes back under its id.
     Replace = "replace", 40 * SECOND;
-    /// The thread of a shard, or of control, loses time at a call in the middle of a turn; the rest of its OSD goes on.
+    /// The thread of a shard, or of control, stalls at a call in the middle of a turn; the rest of its OSD continues.
     Stall = "stall", 500 * MILLI;
     /// The mode of a cache tier changes, its overlay is removed or set.
     Tier = "tier", 8 * SECOND;
-    /// A cache loses all copies of PGs; the operator accepts that at last.
+    /// A cache loses all copies of PGs; the operator accepts that eventually.
     CacheLoss = "cache-loss", 20 * SECOND;
 }
 
 impl Fault {
-    /// Those that need nothing that a scenario may lack.
+    /// The kinds that every scenario can have.
     pub const USUAL: &[Fault] = Fault::ALL.split_at(Fault::Tier as usize).0;
 }
 
@@ -159,110 +159,110 @@ impl FromStr for Fault {
 /// A pool that exists from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSpec {
-    /// Copies.
+    /// The number of copies.
     pub size: u32,
-    /// Fewest copies for I/O.
+    /// The minimum number of copies for I/O.
     pub min_size: u32,
-    /// PGs.
+    /// The number of PGs.
     pub pg_num: u32,
 }
 
 /// One run's parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it was drawn from.
+    /// The seed that it was drawn from.
     pub seed: u64,
-    /// What kind of run it is.
+    /// The kind of run.
     pub profile: Profile,
-    /// OSDs, each on a host of its own.
+    /// The number of OSDs, each on a host of its own.
     pub osds: u32,
     /// The pools.
     pub pools: Vec<PoolSpec>,
     /// A cache tier of the first pool.
     pub cache: Option<PoolSpec>,
-    /// Clients.
+    /// The number of clients.
     pub clients: u32,
     /// Distinct objects per pool.
     pub objects: u32,
-    /// Requests that a client has outstanding at most.
+    /// The maximum number of outstanding requests of a client.
     pub outstanding: usize,
     /// Mean time between a client's requests.
     pub think: Nanos,
-    /// Requests over all clients while faults happen.
+    /// Requests of all clients while faults occur.
     pub requests: u32,
-    /// How long faults happen.
+    /// The time in which faults occur.
     pub trouble: Nanos,
-    /// What goes wrong.
+    /// The kinds of faults.
     pub faults: BTreeSet<Fault>,
-    /// Faults come so many times as often as usual, in percent.
+    /// The frequency of faults, in percent of the usual one.
     pub fault_rate: u32,
-    /// A flush takes up to this.
+    /// The longest duration of a flush.
     pub flush: Nanos,
-    /// A map commit takes up to this.
+    /// The longest duration of a map commit.
     pub commit: Nanos,
     /// Clocks drift by at most this.
     pub drift_ppm: u64,
-    /// A restored MapStore is at most so many commits old.
+    /// A restored MapStore is at most this many commits old.
     pub restore_depth: usize,
-    /// Log entries that a PG keeps at least: few, so that backfill happens too.
+    /// The minimum number of log entries that a PG keeps: few, so that backfill happens too.
     pub log_entries: usize,
-    /// Sessions without contact for so long expire.
+    /// Sessions without contact expire after this time.
     pub session_expiry: Nanos,
-    /// Clients go on while the cluster heals.
+    /// Whether clients continue while the cluster heals.
     pub busy: bool,
     /// Bytes that may wait for a peer or client of an OSD.
     pub peer_queue_bytes: usize,
-    /// Bytes of peers' messages, decoded, that an OSD may work on at a time.
+    /// Bytes of decoded messages of peers that an OSD may process at a time.
     pub peer_throttle_bytes: u64,
-    /// Sessions between OSDs wait so long for a peer that is away.
+    /// How long sessions between OSDs wait for a peer that is away.
     pub peer_timeout: Nanos,
-    /// Dup records that a PG keeps.
+    /// Limits of a PG's dup records.
     pub dups: DupLimits,
-    /// Operations that may wait on a PG.
+    /// The maximum number of operations that wait on a PG.
     pub max_waiting: usize,
-    /// Writes that a PG may have in flight.
+    /// The maximum number of writes of a PG in flight.
     pub max_inflight_writes: usize,
-    /// Bytes of an object in one message: few, so that objects go in several pieces.
+    /// Bytes of an object in one message: few, so that objects are sent in several pieces.
     pub push_bytes: usize,
-    /// Objects that a backfill looks at in one step.
+    /// Objects that a backfill scans in one step.
     pub scan_objects: usize,
     /// Incremental maps in one message.
     pub map_batch: usize,
-    /// Incremental maps at hand: who is further behind gets a whole map.
+    /// Available incremental maps: a receiver that is further behind gets a full map.
     pub map_at_hand: u32,
-    /// Bytes that leave a machine in a second; 0 for no limit.
+    /// Bytes that a machine can send in a second; 0 for no limit.
     pub bandwidth: u64,
     /// Bytes of the data of a token.
     pub token_bytes: usize,
-    /// Batches of omap entries that one object gets ([`crate::client::batches`]).
+    /// Batches of omap entries for one object ([`crate::client::batches`]).
     pub batches: u32,
     /// Whether messages, pieces and scans have production's bounds.
     pub real_bounds: bool,
-    /// Processes that are clients, of the profile's program.
+    /// The number of processes that are clients, with the profile's program.
     pub processes: u32,
-    /// So many stalls of a hundred last as long as leases and longer.
+    /// The number of stalls in a hundred that last at least as long as leases.
     pub long_stalls: u32,
 }
 
-/// The first of the kinds that are drawn on their own: so do earlier seeds mean what they meant.
+/// The first of the kinds that are drawn separately, so that earlier seeds keep their scenarios.
 const LATER: Fault = Fault::MapGap;
-/// So many seeds in a thousand have each of them.
+/// The number of seeds in a thousand that have each of them.
 const LATER_SHARE: u32 = 250;
-/// Bytes that may wait for a peer where the queue is not meant to fill.
+/// Bytes that may wait for a peer if the queue is not meant to fill.
 const WIDE_QUEUE: usize = 1 << 20;
-/// Bytes that an entry of a log takes in a message, at most, where requests' answers are short.
+/// The maximum size of a log entry in a message, if requests' answers are short.
 const LOG_ENTRY: usize = 64;
 /// The longest frames between OSDs.
 const LIMITS: FrameLimits = FrameLimits { meta_bytes: 1 << 20, data_bytes: 1 << 20 };
-/// The same as production has it (`ms_max_frame_meta_bytes`, `ms_max_frame_data_bytes`).
+/// The same as in production (`ms_max_frame_meta_bytes`, `ms_max_frame_data_bytes`).
 const REAL_LIMITS: FrameLimits = FrameLimits { meta_bytes: 32 << 20, data_bytes: 256 << 20 };
-/// Bytes of messages that may be worked on where the throttle is not meant to fill.
+/// Bytes of messages that may be processed if the throttle is not meant to fill.
 const WIDE_THROTTLE: u64 = 8 << 20;
-/// Bytes that may wait for a peer where messages have real sizes.
+/// Bytes that may wait for a peer if messages have real sizes.
 const REAL_QUEUE: usize = 256 << 20;
-/// Bytes that an OSD reserves for a write beside what the request brings.
+/// Bytes that an OSD reserves for a write in addition to the request's data.
 const WRITE_OVERHEAD: u64 = 64 << 10;
-/// The usual time between two pools that are created, or deleted, where sizes are real: these runs are short.
+/// The usual time between two creations, or deletions, of pools if sizes are real: these runs are short.
 const HUGE_POOLS: Nanos = 12 * SECOND;
 /// One in so many messages of a client finds its queue full.
 const FULL_QUEUE: u64 = 200;
@@ -329,7 +329,7 @@ impl Scenario {
         }
     }
 
-    /// What an OSD's machines obey.
+    /// The settings of an OSD's machines.
     pub fn settings(&self, osd: OsdId, mutation: Option<Mutation>) -> OsdSettings {
         let config = ConfigBuilder::new(EntityName::osd(osd))
             .set("osd_op_num_shards", SHARDS.to_string())
@@ -377,7 +377,7 @@ impl Scenario {
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
         };
         let sessions = SessionSettings {
-            // As in production, a whole log fits: it goes in one message, and who can't send it never fills the member.
+            // As in production, a whole log fits: it is sent in one message, and a primary that can't send it never fills the member.
             queue_bytes: self.peer_queue_bytes.max(pg_log_bytes),
             limits: if self.real_bounds { REAL_LIMITS } else { LIMITS },
             full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
@@ -391,12 +391,12 @@ impl Scenario {
         OsdSettings { shards, sessions, config, osd_sessions, real_bounds: self.real_bounds }
     }
 
-    /// Bytes of messages that may be worked on where the throttle is not meant to fill.
+    /// Bytes of messages that may be processed if the throttle is not meant to fill.
     fn wide_throttle(&self) -> u64 {
         if self.real_bounds { 256 << 20 } else { WIDE_THROTTLE }
     }
 
-    /// What clients' connections obey.
+    /// The settings of clients' connections.
     pub fn client_sessions(&self, mutation: Option<Mutation>) -> SessionSettings {
         SessionSettings {
             queue_bytes: if self.real_bounds { REAL_QUEUE } else { WIDE_QUEUE },
@@ -410,12 +410,12 @@ impl Scenario {
         }
     }
 
-    /// What the map authority's connections obey.
+    /// The settings of the map authority's connections.
     pub fn mon_sessions(&self, mutation: Option<Mutation>) -> SessionSettings {
         SessionSettings { full_one_in: 0, ..self.client_sessions(mutation) }
     }
 
-    /// What the map authority obeys.
+    /// The options of the map authority.
     pub fn tuning(&self) -> Tuning {
         Tuning {
             heartbeat_grace_ms: 3_000,
@@ -432,14 +432,14 @@ impl Scenario {
         Publishing { batch: self.map_batch, at_hand: self.map_at_hand }
     }
 
-    /// Shards of a small cluster stall for longer than their leases last, and clients go on asking meanwhile.
+    /// Makes shards of a small cluster stall for longer than their leases last, while clients continue to send requests.
     pub(crate) fn outlast_leases(&mut self) {
         (self.osds, self.clients, self.objects) = (self.osds.min(4), self.clients.max(3), 8);
         (self.think, self.outstanding) = (500 * MILLI, 16);
         self.long_stalls = 30;
     }
 
-    /// Events of the run; more mean that something spins.
+    /// The maximum number of events of the run; more mean that something loops.
     pub fn max_events(&self) -> u64 {
         3_000_000 + self.trouble / SECOND * 50_000
     }
@@ -462,7 +462,7 @@ impl Scenario {
         map
     }
 
-    /// Adds a cache of the first pool, with its overlay.
+    /// Adds a cache of the first pool, as its overlay.
     fn add_cache(&self, map: &mut OsdMap, spec: &PoolSpec) {
         let mut random = Random::new(self.seed, Stream::Cache);
         let (base, cache) = (PoolId(1), PoolId(map.pool_max.0 + 1));
@@ -504,12 +504,12 @@ impl Scenario {
         less
     }
 
-    /// The same with just these kinds of fault.
+    /// The same with only these kinds of faults.
     pub fn with_only(&self, faults: &[Fault]) -> Scenario {
         Scenario { faults: faults.iter().copied().collect(), ..self.clone() }
     }
 
-    /// The mean time between two faults of a kind, `None` where the kind does not happen.
+    /// The mean time between two faults of a kind; `None` if the kind does not occur.
     pub fn interval(&self, fault: Fault) -> Option<Nanos> {
         let usual = match fault {
             Fault::PoolCreate | Fault::PoolDelete if self.real_bounds => HUGE_POOLS,
@@ -518,8 +518,8 @@ impl Scenario {
         self.faults.contains(&fault).then(|| usual * 100 / u64::from(self.fault_rate.max(1)))
     }
 
-    /// Bytes for which a disk that fills up has room at most, where it holds `used` ones. The more there is, the more OSDs keep free of
-    /// it; what is beyond that takes a few requests.
+    /// The maximum free bytes of a disk that fills up, if it contains `used` bytes. OSDs keep an amount free that grows with
+    /// the disk's size; the rest is used up by a few requests.
     pub fn room(&self, used: u64) -> u64 {
         if !self.real_bounds {
             return 200;
@@ -529,7 +529,7 @@ impl Scenario {
         used / 8 + 3 * (request as u64 + WRITE_OVERHEAD)
     }
 
-    /// The kinds of fault, as options spell them.
+    /// The kinds of faults as a value of an option.
     pub fn fault_list(&self) -> String {
         let names: Vec<_> = self.faults.iter().map(|f| f.name()).collect();
         names.join(",")

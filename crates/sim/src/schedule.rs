@@ -1,7 +1,7 @@
-//! Virtual time: the queue of events to come, and the clocks that machines read.
+//! Virtual time: the queue of future events, and the clocks of machines.
 //!
-//! Events at the same instant happen in the order in which they were scheduled, so a run is a function of its seed.
-//! Nothing here knows what an event means.
+//! Events at the same time happen in the order in which they were scheduled, so a run is a function of its seed. The module
+//! does not interpret events.
 
 use crate::random::Random;
 use std::cmp::Ordering;
@@ -16,7 +16,7 @@ pub const MILLI: Nanos = 1_000_000;
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// Events to come, in order of time, then of scheduling.
+/// Future events, in order of time, then of scheduling.
 #[derive(Debug)]
 pub struct Schedule<E> {
     now: Nanos,
@@ -61,18 +61,18 @@ impl<E> Schedule<E> {
         self.now
     }
 
-    /// Lets `event` happen at `at`, at once where that has passed.
+    /// Schedules `event` at `at`, or now if that has passed.
     pub fn at(&mut self, at: Nanos, event: E) {
         self.scheduled += 1;
         self.queue.push(Entry { at: at.max(self.now), number: self.scheduled, event });
     }
 
-    /// Lets `event` happen `wait` from now.
+    /// Schedules `event` `wait` from now.
     pub fn after(&mut self, wait: Nanos, event: E) {
         self.at(self.now + wait, event);
     }
 
-    /// Takes the next event and moves time to it, never back.
+    /// Takes the next event and advances the time to it; time never goes back.
     pub fn pop(&mut self) -> Option<E> {
         let entry = self.queue.pop()?;
         self.now = self.now.max(entry.at);
@@ -84,22 +84,22 @@ impl<E> Schedule<E> {
         self.queue.peek().map(|entry| entry.at)
     }
 
-    /// Lets time pass; events that become due meanwhile come late.
+    /// Advances the time; events that become due meanwhile are handled late.
     pub fn advance(&mut self, wait: Nanos) {
         self.now += wait;
     }
 
-    /// Takes all events that wait, in no order that counts.
+    /// Takes all pending events, in no particular order.
     pub fn drain(&mut self) -> Vec<E> {
         self.queue.drain().map(|entry| entry.event).collect()
     }
 
-    /// Events waiting.
+    /// The number of pending events.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether no events are pending.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -114,17 +114,17 @@ fn of_ratio(span: Nanos, number: i64, of: i64) -> i64 {
     }
 }
 
-/// A machine's clock: an arbitrary offset and a constant drift, as CLOCK_BOOTTIME of different machines has.
+/// A machine's clock: an arbitrary offset and a constant drift, like CLOCK_BOOTTIME of different machines.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// What it shows at true time `since`.
+    /// The clock's reading at true time `since`.
     base: Nanos,
     since: Nanos,
     drift_ppm: i64,
 }
 
 impl Clock {
-    /// A clock that at true time `now` shows anything up to a thousand seconds and drifts by at most `bound_ppm`.
+    /// A clock that at true time `now` shows up to a thousand seconds and drifts by at most `bound_ppm`.
     pub fn new(random: &mut Random, now: Nanos, bound_ppm: u64) -> Clock {
         let drift_ppm = random.range(0, 2 * bound_ppm + 1) as i64 - bound_ppm as i64;
         Clock { base: SECOND + random.range(0, 1000 * SECOND), since: now, drift_ppm }
@@ -135,7 +135,7 @@ impl Clock {
         Clock { base: SECOND, since: 0, drift_ppm: 0 }
     }
 
-    /// What it shows at true time `now`.
+    /// The clock's reading at true time `now`.
     pub fn read(&self, now: Nanos) -> Nanos {
         let elapsed = now - self.since;
         let ahead = of_ratio(elapsed, self.drift_ppm, 1_000_000);
@@ -155,7 +155,7 @@ impl Clock {
         at
     }
 
-    /// Goes on from `now` with another drift; what it shows stays continuous.
+    /// Continues from `now` with another drift; the readings are continuous.
     pub fn set_drift(&mut self, now: Nanos, drift_ppm: i64) {
         *self = Clock { base: self.read(now), since: now, drift_ppm };
     }

@@ -1,9 +1,9 @@
-//! The sessions and connections of a simulated process with others: [`nacre_session`]'s machines over simulated sockets.
+//! The sessions and connections of a simulated process: [`nacre_session`]'s machines over simulated sockets.
 //!
-//! What a socket carries are the bytes that production writes, above TCP and encryption. A socket breaks in each direction at
-//! any byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections, those for heartbeats
-//! among them, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides which processes it has
-//! sessions and connections with.
+//! A socket carries the bytes that production writes, above TCP and encryption. A socket breaks in each direction at any
+//! byte. Between OSDs a new one is made and the session resumes ([`Policy::Lossless`]); other connections, including those
+//! for heartbeats, end with their socket ([`Policy::Lossy`]), and their owner connects again. The owner decides which
+//! processes it has sessions and connections with.
 
 mod connection;
 mod end;
@@ -41,37 +41,36 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const BACKOFF: Backoff = Backoff { initial: 200 * MILLI, max: 2 * SECOND };
-/// How often a socket is looked at, and the silence after which it is given up: of sessions, and of lossy connections, which are
-/// many.
+/// How often a socket is checked, and the silence after which it is given up: for sessions, and for the more numerous lossy connections.
 const KEEPALIVE: (Nanos, Nanos) = (2 * SECOND, 6 * SECOND);
 const LOSSY_KEEPALIVE: (Nanos, Nanos) = (4 * SECOND, 12 * SECOND);
-/// A lossy connection that is unused for so long ends.
+/// A lossy connection that is unused for this time ends.
 const IDLE_TIMEOUT: Nanos = 12 * SECOND;
-/// A socket on which the peer does not answer for so long is given up.
+/// A socket on which the peer does not answer for this time is given up.
 const READY_TIMEOUT: Nanos = 3 * SECOND;
 
-/// What sessions obey.
+/// Settings of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionSettings {
     /// Bytes that may wait for one process.
     pub queue_bytes: usize,
-    /// The longest frames that are taken.
+    /// The longest frames that are accepted.
     pub limits: FrameLimits,
-    /// One message of so many finds its queue full whatever is in it; 0 for none.
+    /// One in so many messages finds its queue full, whatever the queue contains; 0 for none.
     pub full_one_in: u64,
-    /// Bytes and messages of peers that may be worked on at a time.
+    /// Bytes and messages of peers that may be processed at a time.
     pub throttle: (u64, u64),
-    /// The same of clients.
+    /// The same for clients.
     pub client_throttle: (u64, u64),
-    /// A session waits so long for its peer.
+    /// How long a session waits for its peer.
     pub timeout: Nanos,
-    /// A rule to break.
+    /// The rules, one of which may be broken on purpose.
     pub rules: Rules,
-    /// Say what is sent.
+    /// Whether to trace sent messages.
     pub trace: bool,
 }
 
-/// What befalls sessions.
+/// Events of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SessionTrouble {
     /// A message found the queue full.
@@ -82,7 +81,7 @@ pub enum SessionTrouble {
     Torn,
     /// A socket was silent for too long.
     Silent,
-    /// Nobody answered on a socket.
+    /// The peer did not answer on a socket.
     Unanswered,
     /// A peer came back to its session.
     Resumed,
@@ -118,20 +117,20 @@ impl SessionTrouble {
     ];
 }
 
-/// Messages of one session or connection in one direction: the process that connected, its number there, and whether they come from
-/// there.
+/// Identifies the messages of a session or connection in one direction: the process that connected, its number there, and
+/// whether they come from there.
 pub type SessionKey = (u64, u64, bool);
 
-/// What tells a session's messages apart: sequence number, kind, checksums.
+/// Identifies a message within a session: sequence number, kind, checksums.
 pub type MessageKey = (u64, u16, u32, u32);
 
-/// A message that came.
+/// A received message.
 pub(crate) struct Delivery {
     /// The session or connection.
     pub(crate) id: u64,
-    /// Who sent it.
+    /// The sender.
     pub(crate) from: Node,
-    /// The actor on whose thread it came.
+    /// The actor whose thread received it.
     pub(crate) lane: usize,
     /// Its number on the wire.
     pub(crate) kind: u16,
@@ -142,7 +141,7 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// What it says.
+    /// Decodes the message.
     pub(crate) fn decode<M: Message>(&self) -> Result<M, DecodeError> {
         if self.kind != M::KIND {
             let detail = format!("expected kind {}, got {}", M::KIND, self.kind);
@@ -152,58 +151,58 @@ impl Delivery {
     }
 }
 
-/// What the process hears of its sessions.
+/// Events of sessions for the process.
 pub(crate) enum Event {
-    /// Somebody connected by a lossy connection, a client with this session.
+    /// A lossy connection was accepted, of a client with this session if any.
     Accepted(u64, Option<ClientId>, Node),
-    /// A connection that this side made is up, for the first time or again.
+    /// A connection that this side made is established, for the first time or again.
     Connected(u64),
     /// A message.
     Message(Delivery),
-    /// The session or connection with the process is over or starts afresh.
+    /// The session or connection with the process is over or starts again.
     Reset {
-        /// Which.
+        /// Its number.
         id: u64,
-        /// With whom.
+        /// The peer.
         peer: Node,
-        /// What becomes of it with its socket.
+        /// Whether it ends with its socket.
         policy: Policy,
-        /// The actor on whose thread it lived.
+        /// The actor whose thread owned it.
         lane: usize,
-        /// This side connected, and it is over.
+        /// This side had connected, and it is over.
         is_lost: bool,
-        /// Why, as far as owners want to know.
+        /// The cause, as far as owners need it.
         cause: ResetCause,
     },
 }
 
-/// Why a session or connection is over or starts afresh, as far as owners want to know.
+/// The cause for which a session or connection is over or starts again, as far as owners need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResetCause {
     /// No process listens where this side connected to.
     Refused,
     /// It was unused for long.
     Idle,
-    /// Another one.
+    /// Another cause.
     Other,
 }
 
-/// What sessions want done or known.
+/// Actions that sessions request, and events that they report.
 #[derive(Debug)]
 pub enum SessionOut {
-    /// Send by a socket.
+    /// Send an event by a socket.
     Send(Node, u64, SocketEvent),
-    /// A message was taken.
+    /// A message was queued.
     Queued(SessionKey, MessageKey),
-    /// A message was handed on at the other end.
+    /// A message was delivered at the other end.
     Handled(SessionKey, MessageKey),
-    /// A session starts afresh: what was queued is dropped.
+    /// A session starts again: its queued messages are dropped.
     Restarted(SessionKey),
-    /// Something happened that is to happen in simulations.
+    /// An event occurred that simulations must cover.
     Suffered(SessionTrouble),
     /// No answer came on a socket.
     GiveUp(u64),
-    /// What a message to a node says, for traces.
+    /// The text of a message to a node, for traces.
     Said(Node, String),
 }
 
@@ -222,18 +221,18 @@ pub(crate) struct Sessions {
     next_end: u64,
     next_socket: u64,
     events: VecDeque<Event>,
-    /// Actors that are in the middle of a turn: of the sessions and connections on their threads nothing is read, written or looked
-    /// after, and nothing that the map authority sent is taken by control.
+    /// Actors that are stalled in the middle of a turn: sessions and connections on their threads are not read, written or
+    /// maintained, and control takes no messages of the map authority.
     stalled: [bool; ACTORS],
-    /// Ends from whose sockets something may be read, and to whose sockets something is to be written.
+    /// Ends whose sockets may have data to read, and ends with data to write.
     readable: BTreeSet<u64>,
     writable: BTreeSet<u64>,
-    /// What [`Sessions::next_wake`] said last; `None` where that may have changed.
+    /// The last result of [`Sessions::next_wake`]; `None` if that may have changed.
     wake: Option<Option<Nanos>>,
 }
 
 impl Sessions {
-    /// Of the process `nonce` with so many shards.
+    /// The sessions of the process `nonce` with this many shards.
     pub(crate) fn new(settings: SessionSettings, nonce: u64, shards: usize) -> Sessions {
         Sessions {
             settings,
@@ -256,18 +255,18 @@ impl Sessions {
         }
     }
 
-    /// An actor's thread stalls, or goes on.
+    /// An actor's thread stalls or continues.
     pub(crate) fn set_stalled(&mut self, actor: usize, stalls: bool) {
         self.stalled[actor] = stalls;
         self.wake = None;
     }
 
-    /// Whether an end lives on a thread that stalls. The one to the map authority lives on none of the actors' threads.
+    /// Whether the thread of an end stalls. The end to the map authority is on none of the actors' threads.
     fn waits(&self, end: &End) -> bool {
         end.peer != Node::Mon && self.stalled[end.lane]
     }
 
-    /// What they want done or known since this was asked last.
+    /// Takes the requested actions and events since the last call.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = SessionOut> {
         self.out.drain(..)
     }
@@ -323,7 +322,7 @@ impl Sessions {
         id
     }
 
-    /// Connects to the process, as this client if any. The session or connection lives on the thread of the actor `lane`.
+    /// Connects to the process, as this client if any. The thread of the actor `lane` owns the session or connection.
     pub(crate) fn connect(
         &mut self,
         now: Nanos,
@@ -432,7 +431,7 @@ impl Sessions {
         }
     }
 
-    /// Gives the socket up; the peer is told where it has not gone itself.
+    /// Gives the socket up, and informs the peer unless the peer has closed it.
     fn close_socket(&mut self, id: u64) {
         self.wake = None;
         let Some(end) = self.ends.get_mut(&id) else { return };
@@ -459,7 +458,7 @@ impl Sessions {
         }
     }
 
-    /// Ends the session or connection on this side: its owner does not hear of it.
+    /// Ends the session or connection on this side, without an event for its owner.
     pub(crate) fn forget(&mut self, id: u64) {
         self.close_socket(id);
         if let Some(end) = self.ends.remove(&id) {
@@ -467,7 +466,7 @@ impl Sessions {
         }
     }
 
-    /// Something came by a socket.
+    /// Handles an event of a socket.
     pub(crate) fn on_socket(&mut self, now: Nanos, from: Node, number: u64, event: SocketEvent) {
         if let SocketEvent::Connect(confirm, client) = event {
             return match (confirm.policy, from) {
@@ -508,7 +507,7 @@ impl Sessions {
         self.accepted % self.shards
     }
 
-    /// Takes a lossy connection.
+    /// Accepts a lossy connection.
     fn accept(&mut self, now: Nanos, from: Node, number: u64, confirm: Confirm, client: Option<ClientId>) {
         let lane = self.next_lane();
         let key = (confirm.nonce, confirm.cookie);
@@ -523,7 +522,7 @@ impl Sessions {
         self.come_up(now, id);
     }
 
-    /// Gives a peer its session.
+    /// Accepts a peer's connection for its session.
     fn admit(&mut self, now: Nanos, from: OsdId, number: u64, confirm: Confirm) {
         let entity = EntityName::osd(from);
         let id = loop {
@@ -560,7 +559,7 @@ impl Sessions {
         self.turn_incoming(now, id, incoming::Input::Attached(confirm));
     }
 
-    /// Writes what is due.
+    /// Writes everything that is due.
     pub(crate) fn flush(&mut self) {
         let mut batch = Batch::default();
         for id in std::mem::take(&mut self.writable) {
@@ -584,7 +583,7 @@ impl Sessions {
         }
     }
 
-    /// When [`Sessions::on_time`] has something to do.
+    /// When [`Sessions::on_time`] has to run.
     pub(crate) fn next_wake(&mut self) -> Option<Nanos> {
         if self.wake.is_none() {
             let free = self.ends.values().filter(|end| !self.waits(end));
@@ -593,7 +592,7 @@ impl Sessions {
         self.wake.flatten()
     }
 
-    /// Time has passed.
+    /// Handles the time.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         self.wake = None;
         let due = |end: &End| !self.waits(end) && end.next_wake().is_some_and(|at| at <= now);
@@ -644,7 +643,7 @@ impl Sessions {
         }
     }
 
-    /// The process ends in order: peers are told, and what is queued is written before.
+    /// The process ends in order: queued messages are written, then peers are informed.
     pub(crate) fn close(&mut self) {
         for (id, end) in &mut self.ends {
             end.queue.closing = true;
@@ -653,7 +652,7 @@ impl Sessions {
         self.flush();
     }
 
-    /// Whether the next message finds its queue full.
+    /// Whether the next message is to find its queue full.
     fn is_unlucky(&mut self) -> bool {
         self.sent += 1;
         let mixed = (self.nonce ^ self.sent << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -662,7 +661,7 @@ impl Sessions {
 
     /// Queues a message.
     pub(crate) fn send(&mut self, id: u64, message: Encoded) -> Result<()> {
-        // What is said to the map authority first always finds room, and nothing is said again.
+        // Messages to the map authority always find room, because they are not repeated.
         let to_mon = self.ends.get(&id).is_some_and(|end| end.peer == Node::Mon);
         let chance = !to_mon && self.is_unlucky();
         let Some(end) = self.ends.get_mut(&id) else { return Err(Error::Closed) };

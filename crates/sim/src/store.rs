@@ -15,26 +15,26 @@ use std::sync::Arc;
 
 /// The size of a disk that is not limited.
 const UNLIMITED_BYTES: u64 = 1 << 40;
-/// Bytes that must be free before a write starts where objects are small: more than most writes take.
+/// Bytes that must be free before a write starts if objects are small: more than most writes need.
 const MARGIN_BYTES: u64 = 64;
 
-/// A disk, and the completions of its changes that are not durable yet.
+/// A disk, and the completions of its unflushed changes.
 #[derive(Debug, Default)]
 pub struct Store {
     disk: Mutex<Disk>,
-    /// Whether as much must be free as is reserved, not [`MARGIN_BYTES`] alone.
+    /// Whether the reserved bytes must be free, not only [`MARGIN_BYTES`].
     real_bounds: bool,
-    /// For each unflushed change of the disk, oldest first.
+    /// One entry for each unflushed change of the disk, oldest first.
     completions: Mutex<VecDeque<Option<Completion>>>,
 }
 
 impl Store {
-    /// A store on an empty disk; with `real_bounds` as much must be free before a write starts as that reserves.
+    /// A store on an empty disk. With `real_bounds`, the bytes that a write reserves must be free before it starts.
     pub fn new(real_bounds: bool) -> Store {
         Store { real_bounds, ..Store::default() }
     }
 
-    /// The disk. It must be given back before the OSD acts.
+    /// The disk. The guard must be dropped before the OSD acts.
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock()
     }

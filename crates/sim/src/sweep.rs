@@ -1,4 +1,4 @@
-//! Many seeds, and what to do with one that fails: make it smaller and say how to replay it.
+//! Runs many seeds; reduces a failing one and describes how to replay it.
 
 use crate::bounds::Bounds;
 use crate::profile::Profile;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a sweep does with a seed.
+/// The way in which a sweep runs a seed.
 pub trait Runner: Sync {
     /// The seed's scenario.
     fn scenario(&self, seed: u64) -> Scenario {
@@ -21,25 +21,25 @@ pub trait Runner: Sync {
     fn run(&self, scenario: &Scenario) -> Report;
 }
 
-/// A seed that failed, made smaller.
+/// A failing seed, minimised.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The scenario with as few kinds of fault as still fail in the same way.
+    /// The scenario with the fewest kinds of faults found that fail in the same way.
     pub scenario: Scenario,
-    /// Whether the kinds of fault are fewer than the seed's own, so that a replay must name them.
+    /// Whether it has fewer kinds of faults than the seed's own scenario, so that a replay must name them.
     pub reduced: bool,
-    /// How it fails.
+    /// The failure.
     pub failure: Failure,
 }
 
 /// Sums over a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Seeds that passed.
+    /// The number of seeds that passed.
     pub seeds: u64,
-    /// Events simulated.
+    /// The number of simulated events.
     pub events: u64,
-    /// Requests answered.
+    /// The number of answered requests.
     pub answered: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u128,
@@ -47,7 +47,7 @@ pub struct Totals {
     pub struck: BTreeMap<Fault, u64>,
     /// How often bounds were reached.
     pub reached: Bounds,
-    /// Seeds of each profile, and how long they took.
+    /// The number of seeds of each profile, and their duration.
     pub profiles: BTreeMap<Profile, (u64, Duration)>,
 }
 
@@ -67,8 +67,8 @@ impl Totals {
     }
 }
 
-/// Runs seeds `first..first + count` on `jobs` threads until one fails; `progress` hears of each that passes. The failing
-/// seed is the lowest that any thread had reached, which makes the answer the same from run to run almost always.
+/// Runs seeds `first..first + count` on `jobs` threads until one fails; `progress` is called for each that passes. The
+/// failing seed is the lowest that any thread had reached, so the result is almost always the same in each run.
 pub fn sweep(
     runner: &impl Runner,
     first: u64,
@@ -120,7 +120,7 @@ pub fn sweep(
     (totals, found)
 }
 
-/// Each seed's hash, of `seeds` in their order on `jobs` threads.
+/// Each seed's hash, for `seeds` in their order on `jobs` threads.
 pub fn hashes(runner: &impl Runner, seeds: &[u64], jobs: usize) -> BTreeMap<u64, u64> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     thread::scope(|scope| {
@@ -138,7 +138,7 @@ pub fn hashes(runner: &impl Runner, seeds: &[u64], jobs: usize) -> BTreeMap<u64,
     found.into_inner().unwrap_or_default()
 }
 
-/// Takes kinds of fault away, one at a time, as long as the same rule is broken.
+/// Removes kinds of faults, one at a time, as long as the same rule is broken.
 pub fn minimise(runner: &impl Runner, scenario: Scenario, failure: Failure) -> Found {
     let mut found = Found { scenario, reduced: false, failure };
     let mut kinds: Vec<Fault> = found.scenario.faults.iter().copied().collect();
@@ -149,7 +149,7 @@ pub fn minimise(runner: &impl Runner, scenario: Scenario, failure: Failure) -> F
             Some(failure) if failure.rule == found.failure.rule => {
                 found = Found { scenario: less, reduced: true, failure };
                 kinds.remove(at);
-                // What was needed beside this kind may not be needed without it.
+                // Kinds that were needed together with this one may not be needed without it.
                 at = 0;
             }
             _ => at += 1,
@@ -162,7 +162,7 @@ pub fn minimise(runner: &impl Runner, scenario: Scenario, failure: Failure) -> F
 mod tests {
     use super::*;
 
-    /// Fails from seed 40 on, where crashes and partitions come together.
+    /// Fails from seed 40 on, if crashes and partitions occur together.
     struct Fake;
 
     impl Runner for Fake {

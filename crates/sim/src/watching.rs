@@ -1,9 +1,9 @@
-//! What watchers and notifiers were told, and what must hold of it (rule R9).
+//! The events that watchers and notifiers received, and their check (rule R9).
 //!
-//! A watch stands from the answer to its registration until its client ends it or is told that it is lost. A notify that
-//! completes names each watch of its object that stood before it was asked, as one that answered or one that was waited for in
-//! vain. One that it does not name must have been silent for its timeout, and its client is told so: nothing that it sends
-//! later may confirm the watch.
+//! A watch exists from the answer to its registration until its client ends it or learns that it is lost. A notify that
+//! completes names each watch of its object that was registered before it was sent: as one that answered, or as one that did
+//! not answer in time. A watch that it does not name must have been silent for its timeout, and its client learns of that: no
+//! later message of the client may confirm the watch.
 
 use crate::history::Broken;
 use crate::schedule::{MILLI, Nanos, SECOND};
@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A watch: the session and the cookie.
 pub type WatchId = (ClientId, u64);
 
-/// How late anything may be noticed; what clocks drift comes to it.
+/// The allowed lateness of any detection, in addition to the clocks' drift.
 const SLACK: Nanos = 100 * MILLI;
-/// How long a watch that has lapsed may go on without being told, where nothing is in the way.
+/// How long a lapsed watch may continue without its client learning of it, if nothing prevents that.
 const TOLD_WITHIN: Nanos = 20 * SECOND;
 
 #[derive(Clone, Debug)]
@@ -25,20 +25,20 @@ struct Watch {
     object: ObjectId,
     timeout: Nanos,
     registered: Nanos,
-    /// When the last sign of life that was answered was sent.
+    /// When the last keepalive that was answered was sent.
     valid: Nanos,
     /// When a notify completed without it.
     missed: Option<Nanos>,
 }
 
 impl Watch {
-    /// Whether nothing was heard of the watcher for its timeout.
+    /// Whether the watcher may have been silent for its timeout.
     fn may_have_lapsed(&self, now: Nanos, drift_ppm: u64) -> bool {
         now + SLACK + self.timeout * 2 * drift_ppm / 1_000_000 >= self.valid + self.timeout
     }
 }
 
-/// All watches that stand, and all answers to notifies.
+/// All existing watches, and all answers to notifies.
 #[derive(Clone, Debug, Default)]
 pub struct Watching {
     /// Pools whose data an operator destroyed.
@@ -47,12 +47,12 @@ pub struct Watching {
     fenced: BTreeSet<ClientId>,
     watches: BTreeMap<WatchId, Watch>,
     acks: BTreeMap<(u64, WatchId), Bytes>,
-    /// What clocks drift by at most.
+    /// The maximum drift of clocks.
     pub drift_ppm: u64,
 }
 
 impl Watching {
-    /// An operator deletes the pool: nothing is promised any more.
+    /// An operator deletes the pool: its watches are not checked any more.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
         self.watches.retain(|_, watch| watch.object.pool() != pool);
@@ -88,13 +88,13 @@ impl Watching {
         self.watches.remove(&id);
     }
 
-    /// A session is on the blocklist: its watches are over.
+    /// A session is on the blocklist, so its watches end.
     pub fn fenced(&mut self, session: ClientId) {
         self.fenced.insert(session);
         self.watches.retain(|(of, _), _| *of != session);
     }
 
-    /// The client is told that its watch is lost; `excused` where its object is gone or can't be read.
+    /// The client learns that its watch is lost; `excused` if its object is gone or unreadable.
     pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), Broken> {
         let Some(watch) = self.watches.remove(&id) else { return Ok(()) };
         if excused || watch.may_have_lapsed(now, self.drift_ppm) {
@@ -108,7 +108,7 @@ impl Watching {
         self.acks.insert((notify, id), payload);
     }
 
-    /// A notify that was asked at `asked` is over.
+    /// A notify that was sent at `asked` has completed.
     pub fn notified(
         &mut self,
         object: &ObjectId,
@@ -138,7 +138,7 @@ impl Watching {
         Ok(())
     }
 
-    /// Everything has been mended for long: who missed a notify was told, unless `excused` says that it can't be.
+    /// Long after the end of all faults: clients that missed a notify must have learned of it, unless `excused`.
     pub fn at_rest(
         &self,
         now: Nanos,
@@ -165,7 +165,7 @@ mod tests {
         ObjectId::new(PoolId(1), "", "", "w")
     }
 
-    /// A watch of five seconds, registered after one.
+    /// A watch with a timeout of five seconds, registered at one second.
     fn watching() -> Watching {
         let mut watching = Watching::default();
         watching.registered(ID, object(), 5 * SECOND, (SECOND, SECOND));

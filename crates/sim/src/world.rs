@@ -1,8 +1,8 @@
-//! One run: all machines, the network between them, and what happens when.
+//! One run: all machines, the network between them, and the schedule.
 //!
-//! Everything that happens is a [`Happening`] on the schedule; each is handled to its end before the next, and the
-//! invariants are checked in between. The run ends when the faults have stopped, every PG is clean, every request is
-//! answered and every object was read once more, or with the first invariant that does not hold.
+//! Every event is a [`Happening`] on the schedule; each is handled completely before the next, and the invariants are checked
+//! in between. The run ends when the faults have stopped, every PG is clean, every request is answered and every object was
+//! read once more, or with the first broken invariant.
 
 mod ending;
 mod processes;
@@ -39,31 +39,31 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use workload::Fetching;
 
-/// Requests that one OSD may hold for clients.
+/// The maximum number of clients' requests that one OSD holds.
 const MAX_HELD: usize = 2_000;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Happening {
     /// The head of a direction's queue may have arrived.
     Deliver(Link),
-    /// A flush that began in this life ends: so many changes are durable.
+    /// A flush that began in this life ends: this number of changes is durable.
     Flushed(u32, u32, usize),
     /// A shard's turn.
     Turn(u32, u32, usize),
-    /// An OSD wanted to be woken.
+    /// An OSD's scheduled wake-up.
     OsdTick(u32, u32),
     /// An OSD's process starts.
     OsdStart(u32),
-    /// An OSD's sessions wanted to be woken.
+    /// The scheduled wake-up of an OSD's sessions.
     SessionTime(u32, u32),
     /// The map authority's commit is durable.
     Committed(u32),
-    /// Time for the map authority.
+    /// A tick of the map authority.
     MonTick(u32),
     /// The map authority's process starts.
     MonStart,
-    /// A client may ask something.
+    /// A client may send a request.
     Ask(u32),
     /// A client may watch or notify.
     Attend(u32),
@@ -71,27 +71,27 @@ pub enum Happening {
     Chore(u32),
     /// A client's timer.
     ClientTime(u32),
-    /// A client goes on under another session.
+    /// A client continues with a new session.
     NewSession(u32),
-    /// The source of a copy is read, or can't be.
+    /// The source of a copy was read, or could not be.
     Copied(u64, Box<Result<Copied, Errno>>),
-    /// Another pool answered what an OSD asked.
+    /// Another pool answered an OSD's request.
     Other(u64, Box<Result<Answer, Error>>),
     /// A step of processes' tasks.
     Tasks,
-    /// It is looked whether what processes wait for has come.
+    /// Checks whether the events that processes wait for have occurred.
     Errands,
     /// A process that is a client starts, by its place.
     ProcessStart(usize),
     /// A process that is a client ends, if it is still this one.
     ProcessEnd(usize, ProcessId),
-    /// Something befalls a process that is a client.
+    /// A fault of a process that is a client.
     ProcessFault(usize),
-    /// Trouble.
+    /// The start or the end of a fault.
     FaultEvent(FaultEvent),
-    /// No more trouble from here on.
+    /// The end of all faults.
     Calm,
-    /// Time to look whether all is well.
+    /// Checks whether the cluster is whole.
     Look,
 }
 
@@ -99,11 +99,11 @@ pub enum Happening {
 #[derive(Clone, Copy, Debug, Default)]
 struct NextTurn {
     at: Option<Nanos>,
-    /// Its thread was woken by a message.
+    /// Whether a message woke its thread.
     woken: bool,
 }
 
-/// What a seed's run consists of.
+/// The state of a run.
 pub struct World {
     pub(crate) scenario: Scenario,
     pub(crate) schedule: Schedule<Happening>,
@@ -124,36 +124,36 @@ pub struct World {
     chores: Random,
     /// Requests whose sources are being read, by numbers: their OSD, its life, their shard.
     copying: BTreeMap<u64, (u32, u32, usize, Fetching)>,
-    /// What OSDs asked other pools: the OSD, its life, its shard, the shard's number for the question.
+    /// Requests of OSDs to other pools: the OSD, its life, its shard, the shard's number for the request.
     asking: BTreeMap<u64, (u32, u32, usize, u64)>,
     last_copy: u64,
-    /// The generation of the last map that was published.
+    /// The generation of the last published map.
     generation: u64,
     monitor_random: Random,
-    /// Flush under way, per OSD.
+    /// Whether each OSD has a flush in progress.
     flushing: Vec<bool>,
-    /// When each OSD is woken next.
+    /// When each OSD wakes up next.
     wakes: Vec<Option<Nanos>>,
     /// When each OSD's shards have their next turns.
     turns: Vec<[NextTurn; SHARDS]>,
     /// Directions cut by partitions.
     pub(crate) partitioned: BTreeSet<Link>,
-    /// Sockets, and what went by them.
+    /// Sockets, and their messages.
     sockets: Sockets,
-    /// When each OSD's sessions are woken next.
+    /// When each OSD's sessions wake up next.
     session_wakes: Vec<Option<Nanos>>,
     /// Processes that are clients.
     processes: Option<Processes>,
     asked: u32,
-    /// Batches of omap entries that were written first.
+    /// The number of batches of omap entries that were written at least once.
     batches: u32,
-    /// Clients go on while the cluster heals.
+    /// Whether clients continue while the cluster heals.
     busy: bool,
     next_session: u64,
     ending: Ending,
     /// When the cluster must be whole again.
     whole_by: Nanos,
-    /// Pools that an operator deleted: their copies may be gone even where a restored map has them again.
+    /// Pools that an operator deleted: their copies may be gone even if a restored map contains them again.
     pub(crate) deleted: BTreeSet<PoolId>,
     pub(crate) failure: Option<Failure>,
     events: u64,
@@ -165,7 +165,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a scenario at its beginning, with the program that its processes run, if it has some.
+    /// The initial world of a scenario, with the program of its processes, if it has one.
     pub fn new(scenario: &Scenario, options: &Options, program: Option<Box<dyn Program>>) -> World {
         let seed = scenario.seed;
         let mut clock_random = Random::new(seed, Stream::Clock);
@@ -178,7 +178,7 @@ impl World {
                 Osd::new(OsdId(id), clock, settings)
             })
             .collect();
-        // OSDs have sessions of their own to read the sources of copies.
+        // OSDs have their own sessions to read the sources of copies.
         let clients = (0..scenario.clients + scenario.osds + scenario.processes)
             .map(|n| {
                 let random = Random::new(seed, Stream::Client(n));
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// Ends the run with a failure; the first counts.
+    /// Ends the run with a failure; only the first counts.
     pub(crate) fn fail(&mut self, rule: &str, detail: String) {
         if self.failure.is_none() {
             let detail = shorten(detail);
@@ -343,7 +343,7 @@ impl World {
     fn handle(&mut self, happening: Happening) {
         let now = self.schedule.now();
         if let Some(until) = self.waits_for_stopped(&happening) {
-            // The process goes on before, since that is scheduled first.
+            // The process continues before, because that is scheduled first.
             return self.schedule.at(until, happening);
         }
         match happening {
@@ -363,7 +363,7 @@ impl World {
             }
             Happening::Turn(osd, life, shard) => {
                 let turn = &mut self.turns[osd as usize][shard];
-                // An earlier turn may have taken its place.
+                // It may have been replaced by an earlier turn.
                 if self.osds[osd as usize].life == life && turn.at.is_some_and(|at| at <= now) {
                     *turn = NextTurn::default();
                     self.with_osd(osd, |osd, out| osd.on_turn(now, shard, out));
@@ -428,7 +428,7 @@ impl World {
         }
     }
 
-    /// How long bytes that a machine sends now wait for those before them, and take to leave it.
+    /// How long bytes that a machine sends now wait for earlier ones, and take to leave it.
     fn transmit(&mut self, from: Node, bytes: u64) -> Nanos {
         if self.scenario.bandwidth == 0 {
             return 0;
@@ -464,7 +464,7 @@ impl World {
         }
     }
 
-    /// Lets a client act and carries out what it wants.
+    /// Runs an action of a client and executes its results.
     pub(crate) fn with_client(
         &mut self,
         number: u32,
@@ -505,7 +505,7 @@ impl World {
 
     // Machines.
 
-    /// Lets an OSD act, carries out what it wants, checks what must hold.
+    /// Runs an action of an OSD, executes its results, and checks the invariants.
     pub(crate) fn with_osd(&mut self, id: u32, act: impl FnOnce(&mut Osd, &mut Vec<Out>)) {
         let mut out = std::mem::take(&mut self.out);
         act(&mut self.osds[id as usize], &mut out);
@@ -545,7 +545,7 @@ impl World {
         self.after_osd(id);
     }
 
-    /// Looks at what has become durable on an OSD.
+    /// Checks the objects that have become durable on an OSD.
     pub(crate) fn check_contents(&mut self, osd: u32) {
         let checked = self.invariants.flushed(&self.osds[osd as usize]);
         self.check(checked);
@@ -572,7 +572,7 @@ impl World {
             }
             let random = &mut self.disk_random;
             let at = match turn {
-                // Most threads are woken soon; some were at work, or get no CPU. Background work waits for the store.
+                // Most threads wake up soon; some are busy, or get no CPU. Background work waits for the store.
                 _ if has_messages && random.chance(10) => now + random.range(20 * MICRO, 50 * MILLI),
                 _ if has_messages => now + random.range(MICRO, 20 * MICRO),
                 Turn { busy: true, .. } => now + random.range(10 * MICRO, 2 * MILLI),
@@ -612,7 +612,7 @@ impl World {
         }
     }
 
-    /// Lets the map authority act and carries out what it wants.
+    /// Runs an action of the map authority and executes its results.
     pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOut>)) {
         let mut out = std::mem::take(&mut self.mon_out);
         act(&mut self.monitor, &mut out);
@@ -664,13 +664,13 @@ impl World {
         self.schedule.after(0, Happening::MonTick(self.monitor.life));
     }
 
-    /// Cuts a direction off: a partition.
+    /// Cuts a direction off, as in a partition.
     pub(crate) fn part(&mut self, link: Link) {
         self.partitioned.insert(link);
         self.network.block(link);
     }
 
-    /// Lets a direction go on if nothing holds it any more.
+    /// Opens a direction again, unless it is still partitioned.
     pub(crate) fn release(&mut self, link: Link) {
         if self.partitioned.contains(&link) {
             return;
@@ -684,7 +684,7 @@ impl World {
     }
 }
 
-/// The beginning of a detail that has large objects in it.
+/// The beginning of a detail that contains large objects.
 fn shorten(mut detail: String) -> String {
     const MAX: usize = 1 << 18;
     if detail.len() > MAX {
@@ -695,12 +695,12 @@ fn shorten(mut detail: String) -> String {
     detail
 }
 
-/// Tells a client's process from OSDs' and other clients'.
+/// Distinguishes a client's process from those of OSDs and other clients.
 fn nonce_of(client: u32) -> u64 {
     (u64::from(client) + 101) << 32
 }
 
-/// Hashes a text.
+/// Adds a text to a hash.
 fn absorb(hash: &mut DefaultHasher, text: fmt::Arguments<'_>) {
     struct Absorb<'a>(&'a mut DefaultHasher);
     impl fmt::Write for Absorb<'_> {
@@ -709,11 +709,11 @@ fn absorb(hash: &mut DefaultHasher, text: fmt::Arguments<'_>) {
             Ok(())
         }
     }
-    // It never fails.
+    // Writing to a hash can't fail.
     let _ = fmt::write(&mut Absorb(hash), text);
 }
 
-/// What a trace says of a packet that arrives; what it holds was said when it was sent.
+/// The text in a trace for a packet that arrives; its contents were traced when it was sent.
 fn short(packet: &Packet) -> String {
     let text = format!("{packet:?}");
     text.chars().take(60).collect()

@@ -1,18 +1,18 @@
-//! Rules broken on purpose are noticed, and the same scenarios with the rules kept are not.
+//! Rules broken on purpose are noticed; the same scenarios pass with the rules intact.
 
 use nacre_sim::mutation::Mutation;
 use nacre_sim::notice::notice;
 use nacre_sim::scenario::Scenario;
 use nacre_sim::{Options, run};
 
-/// Seeds within which a breach must show.
+/// The number of seeds within which a breach must be noticed.
 const SEEDS: u64 = 2000;
-/// Seeds of a mutation's scenarios that must pass with the rule kept.
+/// The number of seeds of a mutation's scenarios that must pass with the rule intact.
 const SOUND: u64 = 8;
 
-/// Every breach of a rule is noticed, by one of the invariants that its mutation names, and the rule has one.
+/// Checks that every breach of a rule is noticed by an invariant that its mutation names, and that the rule has a breach.
 fn breaches_are_noticed(rule: &str) -> Result<(), String> {
-    // What panics is caught and counts as noticed; its backtrace is of no interest. Hence errors, not assertions.
+    // A panic is caught and counts as noticed; its backtrace is not needed. So this returns errors instead of asserting.
     std::panic::set_hook(Box::new(|_| {}));
     let of_rule = Mutation::ALL.iter().filter(|mutation| mutation.rule() == rule && !mutation.is_made_good());
     let mut count = 0;
@@ -26,7 +26,7 @@ fn breaches_are_noticed(rule: &str) -> Result<(), String> {
         if !is_expected {
             return Err(format!("{name} is noticed by: {}", noticed.by));
         }
-        // Clocks are no machine's.
+        // Clocks belong to no machine, so breaches are not counted there.
         if noticed.breaches == 0 && *mutation != Mutation::WildClocks {
             return Err(format!("nothing came to {name}"));
         }

@@ -1,4 +1,4 @@
-//! A seed decides everything: the order of the seeds, the number of threads and the process do not matter.
+//! A seed determines everything: the order of the seeds, the number of threads and the process have no effect.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What sessions and connections are made for happens in simulations.
+//! The events that sessions and connections handle occur in simulations.
 
 use nacre_sim::scenario::Scenario;
 use nacre_sim::sessions::SessionTrouble;

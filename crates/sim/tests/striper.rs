@@ -1,4 +1,4 @@
-//! Clients of striped objects on simulated clusters: some seeds, and guards that are left out on purpose.
+//! Clients of striped objects on simulated clusters: some seeds, and guards that are omitted on purpose.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn scenario(seed: u64) -> Scenario {
     Profile::Striper.shape(Scenario::of(seed))
 }
 
-/// The rule that is seen to be broken first when a guard is left out, with its seed.
+/// The first rule that is broken when a guard is omitted, with its seed.
 fn noticed(breach: Breach) -> (u64, String) {
     let broken = |seed: u64| -> Report {
         let scenario = scenario(seed);

@@ -10,9 +10,9 @@ use nacre_types::ids::EntityName;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Longest capabilities of an entity; no ticket holds more.
+/// Longest capabilities of an entity, in bytes; no ticket can hold more.
 const MAX_CAPS: usize = 32 << 10;
-/// Bytes of an entity's name: it is part of a key of the map store.
+/// Longest name of an entity, in bytes: it is part of a key of the map store.
 const MAX_NAME: usize = 1 << 10;
 
 impl MapState {
@@ -155,7 +155,7 @@ impl MapState {
         Ok(Answer::status(format!("updated caps for {entity}")))
     }
 
-    /// Gives the entity a new key; who knows the old one is shut out as soon as the change is durable.
+    /// Gives the entity a new key. The old key stops working as soon as the change is durable.
     fn auth_rotate(&mut self, entity: &EntityName, ctx: &Context) -> Outcome {
         let record = self.auth.get(entity).ok_or_else(|| Failure::not_found("entity does not exist"))?;
         let record = KeyRecord { key: ctx.fresh_key.clone(), caps: record.caps.clone() };
@@ -202,7 +202,7 @@ fn entry_json(entity: &EntityName, record: &KeyRecord) -> Value {
     json!({ "entity": entity.to_string(), "key": *record.key.to_base64(), "caps": record.caps })
 }
 
-/// `mon 'allow r' osd 'allow rw'`: services and their caps in turns.
+/// Parses alternating services and caps: `mon 'allow r' osd 'allow rw'`.
 fn parse_caps(call: &Call<'_>) -> Result<Caps, Failure> {
     let words = call.texts("caps");
     if !words.len().is_multiple_of(2) {

@@ -1,4 +1,4 @@
-//! The cluster as a whole: status, health, df, versions, the monitor itself, the cluster log.
+//! Commands about the whole cluster: status, health, df, versions, the monitor itself, the cluster log.
 
 use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::{LogLevel, MapState, Now};
@@ -160,7 +160,7 @@ impl MapState {
             "osdmap": self.osd_stat_json(sums),
             "pgmap": pgmap,
             "fsmap": { "epoch": 1, "by_rank": [], "up:standby": 0 },
-            // There is no manager; the map authority carries out its commands.
+            // There is no manager; the map authority executes its commands.
             "mgrmap": { "available": false, "num_standbys": 0, "modules": [], "services": {} },
             "servicemap": self.services.json(),
             "progress_events": {},
@@ -361,7 +361,7 @@ impl MapState {
     }
 
     fn mon_dump(&self, epoch: Option<i64>, ctx: &Context) -> Outcome {
-        // There is one monmap, which never changes; 0 is the newest.
+        // There is one monmap, which never changes; epoch 0 means the newest.
         if let Some(epoch) = epoch.filter(|epoch| !matches!(epoch, 0 | 1)) {
             return Err(Failure::not_found(format!("there is no map for epoch {epoch}")));
         }
@@ -390,7 +390,7 @@ impl MapState {
         self.quorum_status_at(ctx.now)
     }
 
-    /// What `tell mon.a quorum_status` says too.
+    /// The output of `tell mon.a quorum_status`.
     pub fn quorum_status_at(&self, now: Now) -> Value {
         let uptime_s = now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
         let monmap = self.monmap_json();
@@ -449,7 +449,7 @@ impl MapState {
     }
 }
 
-/// A share of 1 as `df` prints it: `0.03`, or `0` where there is nothing.
+/// A ratio as `df` prints it: `0.03`, or `0` for zero.
 pub(super) fn percent(ratio: f64) -> String {
     if ratio == 0.0 { "0".into() } else { format!("{:.2}", ratio * 100.0) }
 }
@@ -487,7 +487,7 @@ pub(super) fn object_fields(sums: &PgSums) -> Map<String, Value> {
     fields
 }
 
-/// The flags that status shows: those that operators set.
+/// The flags that `status` shows, which are those that operators set.
 pub(super) fn shown_flags(flags: u32) -> String {
     const HIDDEN: u32 =
         flag::SORTBITWISE | flag::RECOVERY_DELETES | flag::PURGED_SNAPDIRS | flag::PGLOG_HARDLIMIT;

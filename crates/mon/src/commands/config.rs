@@ -10,7 +10,7 @@ use nacre_types::ids::{EntityKind, EntityName};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Longest value of an option, as `config-key` has it.
+/// Longest value of an option, as for `config-key`.
 pub(super) const MAX_VALUE: usize = 64 << 10;
 
 impl MapState {
@@ -51,7 +51,7 @@ impl MapState {
                 )));
             }
             Some(spec) => (spec.name, check_value(spec, value)?),
-            // Forced, an option of another release may be stored; nobody here will obey it.
+            // With force, an option of another release is stored; no daemon of this release uses it.
             None if force && crush_like_name(name) => (name, value.to_owned()),
             None => match options::ceph_option(name) {
                 Some(option) => {
@@ -182,7 +182,7 @@ fn check_value(spec: &OptionSpec, value: &str) -> Result<String, Failure> {
     })
 }
 
-/// Names that can't break a key or a file: letters, digits and underscores.
+/// Whether the name is safe in keys and files: letters, digits and underscores.
 fn crush_like_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 128 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -191,7 +191,7 @@ fn parse_who(text: &str) -> Result<Who, Failure> {
     Who::parse(text).ok_or_else(|| Failure::invalid(format!("unrecognized config target '{text}'")))
 }
 
-/// `osd.0` as it is, `osd` for a daemon of that kind that has no section of its own.
+/// `osd.0` as given; `osd` means a daemon of that kind without a section of its own.
 fn entity_of(text: &str) -> Result<EntityName, Failure> {
     if let Ok(entity) = text.parse() {
         return Ok(entity);

@@ -12,9 +12,9 @@ use nacre_types::command::Call;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Changes listed where the command does not say.
+/// Number of changes listed by default.
 const LISTED: usize = 10;
-/// Longest file that is taken in.
+/// Longest file that is accepted.
 const MAX_CONF: usize = 1 << 20;
 
 impl MapState {
@@ -50,12 +50,12 @@ impl MapState {
         )
     }
 
-    /// Takes back every change after a version.
+    /// Reverts every change after a version.
     pub(super) fn config_reset(&mut self, number: i64, ctx: &Context) -> Outcome {
         let newest = self.config.history().next_back().map_or(0, |version| version.number);
         let oldest = self.config.history().next().map_or(0, |version| version.number);
         let number = u64::try_from(number).unwrap_or(0);
-        // What the oldest kept version rested on is not known any more.
+        // The state before the oldest kept version is unknown.
         if number > newest || number < oldest.saturating_sub(1) {
             return Err(Failure::invalid(
                 "must specify a valid historical version to revert to; see 'ceph config log' for a list of avialable \
@@ -76,7 +76,7 @@ impl MapState {
         Ok(Answer::default())
     }
 
-    /// Sets what of a `ceph.conf` the database can hold; returns a file with the rest.
+    /// Sets those options of a `ceph.conf` that the database can hold; returns a file with the rest.
     pub(super) fn config_assimilate(&mut self, ctx: &Context) -> Outcome {
         if ctx.input.len() > MAX_CONF {
             return Err(Failure::invalid(format!("the file exceeds {MAX_CONF} bytes")));
@@ -117,8 +117,7 @@ impl MapState {
         ))
     }
 
-    /// Sets and removes values as one version of the configuration. Changes nothing where that would be too long to be
-    /// recorded.
+    /// Sets and removes values as one version of the configuration. Fails without changes if the version is too large for a record.
     pub(super) fn change_config(
         &mut self,
         wanted: Vec<(Who, String, Option<String>)>,
@@ -212,7 +211,7 @@ mod tests {
         desk.ok("config set", set("x".repeat(65_536)));
         desk.ok("config set", set("y".repeat(65_536)));
 
-        // Each value may be set alone, not all of them at once.
+        // Each value may be set alone, but not all of them at once.
         let options = ["rgw_dns_name", "log_file", "pid_file", "crush_location", "rgw_ops_log_file_path"];
         let conf = |letter: &str| -> String {
             let section = |n: usize| {

@@ -1,4 +1,4 @@
-//! `config-key …`: values that programs keep with the cluster.
+//! `config-key …`: values that programs store in the cluster.
 
 use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::MapState;

@@ -1,4 +1,4 @@
-//! `config show`: what a running daemon goes by, as it reported.
+//! `config show`: the options of a running daemon, as it reported them.
 
 use super::{Answer, Context, Failure, Outcome};
 use crate::logic::MapState;
@@ -68,7 +68,7 @@ struct Row<'a> {
     name: &'a str,
     value: String,
     source: &'a str,
-    /// Sources whose values do not count, and these.
+    /// Sources with values that are overridden, and these values.
     overrides: Vec<(&'a str, &'a str)>,
 }
 

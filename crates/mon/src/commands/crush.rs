@@ -53,7 +53,7 @@ impl MapState {
         if let Some(prior) = call.int("prior_version") {
             let current = self.crush_version as i64;
             if prior == current - 1 && *self.working.crush == crush {
-                // The same request again: its first answer was lost.
+                // The request is resent because its first answer was lost.
                 return Ok(Answer::status(self.crush_version.to_string()));
             }
             if prior != current {
@@ -70,7 +70,7 @@ impl MapState {
         Ok(Answer::status(self.crush_version.to_string()))
     }
 
-    /// Refuses a map that pools in use could not live with.
+    /// Refuses a map that is not valid for the existing pools and OSDs.
     fn check_crush_map(&self, crush: &CrushMap) -> Result<(), Failure> {
         for pool in self.working.pools.values() {
             let rule = u32::from(pool.crush_rule);

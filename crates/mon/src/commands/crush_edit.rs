@@ -1,7 +1,7 @@
 //! `osd crush …` commands that change the hierarchy, its rules, classes and tunables.
 //!
-//! Each edits a copy of the CRUSH map, which takes effect whole. Asking for what is so already succeeds and changes
-//! nothing, as in Ceph.
+//! Each command edits a copy of the CRUSH map, which takes effect as a whole. A request for the current state succeeds and
+//! changes nothing, as in Ceph.
 
 use super::crush::tunables;
 use super::{Answer, Failure, Outcome, unhandled};
@@ -24,7 +24,7 @@ impl MapState {
             "osd crush rename-bucket" => {
                 let (from, to) = (call.required("srcname"), call.required("dstname"));
                 if self.working.crush.item_id(from).is_none() && self.working.crush.item_id(to).is_some() {
-                    // The same request again.
+                    // The request is resent.
                     return Ok(Answer::status(format!("renamed bucket {from} into {to}")));
                 }
                 self.edit_crush(|crush| crush.rename_bucket(from, to))?;
@@ -72,7 +72,7 @@ impl MapState {
         }
     }
 
-    /// Edits the CRUSH map; what a failed edit leaves is the map as it was.
+    /// Edits the CRUSH map; a failed edit changes nothing.
     fn edit_crush<T>(
         &mut self,
         edit: impl FnOnce(&mut CrushMap) -> Result<T, CrushError>,
@@ -356,7 +356,7 @@ impl MapState {
             return Err(Failure::new(Errno::EBUSY, text));
         }
         self.edit_crush(|crush| {
-            // A class goes with its last device.
+            // A class is removed with its last device.
             crush
                 .devices_of_class(class)
                 .into_iter()
@@ -366,7 +366,7 @@ impl MapState {
         Ok(Answer::status(format!("removed class {class} with id {id} from crush map")))
     }
 
-    /// The OSDs that `words` name; `all` and `any` stand for every one.
+    /// The OSDs that `words` name; `all` and `any` mean all OSDs.
     fn crush_osds(&self, words: &[&str]) -> Result<Vec<OsdId>, Failure> {
         let mut osds = Vec::new();
         for word in words {
@@ -389,7 +389,7 @@ fn join(osds: &[OsdId]) -> String {
     osds.iter().map(|osd| osd.0.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// `root=default host=a` as a location.
+/// Parses a location such as `root=default host=a`.
 fn location(words: &[&str]) -> Result<Location, Failure> {
     words
         .iter()

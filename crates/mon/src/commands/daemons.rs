@@ -1,5 +1,4 @@
-//! Who is in the cluster and what they run: `node ls`, `features`, `… metadata`, `… versions`, and what Ceph's manager
-//! would answer.
+//! Daemons and what they run: `node ls`, `features`, `… metadata`, `… versions`, and commands of Ceph's manager.
 
 use super::{Answer, Failure, Outcome, unhandled};
 use crate::logic::MapState;
@@ -7,7 +6,7 @@ use nacre_types::command::Call;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What Ceph's programs take Nacre's daemons and clients for.
+/// The features that Ceph's programs attribute to Nacre's daemons and clients.
 const FEATURES: &str = "0x3f01cfbdfffdffff";
 const FEATURE_RELEASE: &str = "luminous";
 
@@ -17,7 +16,7 @@ impl MapState {
             "node ls" => self.node_ls(call.text("type").unwrap_or("all")),
             "features" => Answer::json(self.feature_map()),
             "time-sync-status" => {
-                // There is one monitor: nobody's clock to compare with.
+                // There is one monitor, so there are no clocks to compare.
                 Answer::json(json!({ "timechecks": { "epoch": 1, "round": 0, "round_status": "finished" } }))
             }
             "versions" => Answer::json(self.versions()),
@@ -28,7 +27,7 @@ impl MapState {
             "osd count-metadata" => Answer::json(count(self.osd_metadata_values(call.required("property")))),
             "mon metadata" => return self.mon_metadata(call.text("id")),
             "mgr metadata" => Answer::json(json!([])),
-            // There is no manager: what it does in Ceph, the map authority does.
+            // There is no manager; the map authority does its work.
             "mgr stat" => Answer::json(json!({
                 "epoch": 1, "available": false, "active_name": "", "num_standby": 0,
             })),
@@ -113,7 +112,7 @@ impl MapState {
         json!({ "mon": mon, "mgr": {}, "osd": osd, "mds": {}, "overall": count(overall) })
     }
 
-    /// What `tell mon.a mon_status` says.
+    /// The output of `tell mon.a mon_status`.
     pub fn mon_status_at(&self, now: crate::logic::Now) -> Value {
         let quorum = self.quorum_status_at(now);
         let persistent = &quorum["monmap"]["features"]["persistent"];

@@ -55,7 +55,7 @@ impl MapState {
     }
 }
 
-/// Seconds of `90`, `5m`, `2h` or `1d12h` (Ceph's `parse_timespan`).
+/// Parses a duration such as `90`, `5m`, `2h` or `1d12h` into seconds (Ceph's `parse_timespan`).
 fn timespan_s(text: &str) -> Result<u64, Failure> {
     let invalid = |what: &str| Failure::invalid(format!("invalid duration: {text} ({what})"));
     let (mut total, mut rest) = (0_u64, text.trim());

@@ -62,7 +62,7 @@ pub(super) fn strict_si(text: &str) -> Result<i64, String> {
     strict_integer(number)?.checked_mul(1_000_i64.pow(power)).ok_or_else(out_of_range)
 }
 
-/// What comes before the first character that no number has, and the rest.
+/// Splits the text before the first character that can't belong to a number.
 fn split_unit(text: &str) -> (&str, &str) {
     let at = text.find(|c: char| !c.is_ascii_digit() && !matches!(c, '+' | '-'));
     text.split_at(at.unwrap_or(text.len()))

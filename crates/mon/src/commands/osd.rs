@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// How long `osd blocklist add` lasts without an expiry, in seconds.
+/// Default duration of `osd blocklist add`, in seconds.
 const BLOCKLIST_S: f64 = 3600.0;
 
 impl MapState {
@@ -54,7 +54,7 @@ impl MapState {
         }
     }
 
-    /// The OSDs that `words` name; `all` and `any` stand for those that `matching` picks.
+    /// The OSDs that `words` name; `all` and `any` mean those that `matching` selects.
     fn osds_named(&self, words: &[&str], matching: impl Fn(&OsdInfo) -> bool) -> Result<Vec<OsdId>, Failure> {
         let mut osds = Vec::new();
         for word in words {
@@ -76,7 +76,7 @@ impl MapState {
         let mut status = String::new();
         for osd in self.osds_named(words, OsdInfo::is_in)? {
             let was_in = self.working.osds.get(&osd).is_some_and(OsdInfo::is_in);
-            // An operator's `out` is for good, also of one that was marked out: it does not come in by itself.
+            // After an operator's `out`, an OSD does not come in by itself, even if it was marked out automatically before.
             if !self.set_weight(ctx.now, osd, 0) {
                 status.push_str(&format!("{osd} does not exist. "));
             } else if was_in {
@@ -195,7 +195,7 @@ impl MapState {
             }
         };
         if known.is_none() {
-            // A destroyed one keeps its weight for the disk that takes its place.
+            // A destroyed OSD keeps its weight for the replacement disk.
             self.working.osds.entry(id).or_insert_with(OsdInfo::absent).uuid = uuid;
             self.changes.osds.insert(id);
             if self.working.max_osd <= id.0 {
@@ -291,7 +291,7 @@ impl MapState {
         Ok(Answer::status(format!("purged {name}")))
     }
 
-    /// Takes a new CRUSH map; its version grows.
+    /// Installs a new CRUSH map and increments its version.
     pub fn set_crush(&mut self, crush: CrushMap) {
         self.working.crush = Arc::new(crush);
         self.changes.crush = true;
@@ -353,7 +353,7 @@ impl MapState {
         Ok(Answer::status(text))
     }
 
-    /// The map of `epoch`, as far as it is the durable one: older ones are not kept in memory.
+    /// Refuses epochs other than the durable map's: older maps are not kept in memory.
     pub(super) fn check_epoch(&self, call: &Call<'_>) -> Result<(), Failure> {
         match call.int("epoch") {
             Some(epoch)
@@ -366,7 +366,7 @@ impl MapState {
     }
 }
 
-/// Whether `who` can name a client: as a session (`client.4123`), or by its address, with or without port and nonce.
+/// Whether `who` can identify a client: by session (`client.4123`), or by address, with or without port and nonce.
 fn can_be_blocklisted(who: &str) -> bool {
     if let Some(session) = who.strip_prefix("client.") {
         return session.len() <= 256 && !session.is_empty() && !session.chars().any(char::is_whitespace);
@@ -384,7 +384,7 @@ fn blocklisted_range(text: &str) -> Result<String, Failure> {
     let (first, bits) = text.split_once('/').ok_or_else(no_range)?;
     let first: IpAddr = first.parse().map_err(|_| no_range())?;
     let first = first.to_canonical();
-    // All addresses there are is no range, in Ceph neither.
+    // A range of all addresses is refused, as in Ceph.
     let bits = bits.parse::<u32>().ok().filter(|bits| *bits > 0).ok_or_else(no_range)?;
     let most = if first.is_ipv4() { 32 } else { 128 };
     if bits > most {

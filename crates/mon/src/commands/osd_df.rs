@@ -1,4 +1,4 @@
-//! `osd df`: how full each OSD is.
+//! `osd df`: the usage of each OSD.
 
 use super::osd_show::{Node, node_cells, node_json, tree};
 use super::{Answer, Context, Failure, Outcome};
@@ -12,7 +12,7 @@ use nacre_types::stats::OsdStats;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Numbers of an OSD or of all below a bucket.
+/// The numbers of an OSD, or the sums of all OSDs below a bucket.
 #[derive(Clone, Copy, Default)]
 struct Numbers {
     total: u64,
@@ -42,7 +42,7 @@ impl Numbers {
     }
 }
 
-/// What is shown: everything, the OSDs of a device class, or an item of the CRUSH map with all below it.
+/// The selection to show: everything, the OSDs of a device class, or an item of the CRUSH map with everything below it.
 struct Filter<'a> {
     class: Option<&'a str>,
     root: Option<i32>,
@@ -197,7 +197,7 @@ impl MapState {
         self.committed.osds.get(&osd).is_some_and(|info| info.is_in())
     }
 
-    /// How many PGs each OSD is an acting member of.
+    /// The number of PGs in whose acting set each OSD is.
     pub(crate) fn pgs_per_osd(&self) -> BTreeMap<OsdId, u64> {
         let mut counts = BTreeMap::new();
         for view in self.pg_views() {

@@ -1,4 +1,4 @@
-//! `osd utilization`, `osd blocked-by`, `osd info`, `osd ls-tree`, and the rarer changes of the map.
+//! `osd utilization`, `osd blocked-by`, `osd info`, `osd ls-tree`, and less common changes of the map.
 
 use super::osd_show::{osd_json, osd_line};
 use super::{Answer, Context, Failure, Outcome, unhandled};
@@ -34,7 +34,7 @@ impl MapState {
         }
     }
 
-    /// How evenly PGs are spread over the OSDs that are up and in (`OSDMap::summarize_mapping_stats`).
+    /// How evenly PGs are distributed over the OSDs that are up and in (`OSDMap::summarize_mapping_stats`).
     fn osd_utilization(&self, ctx: &Context) -> Outcome {
         let per_osd = self.pgs_per_osd();
         let shares: Vec<(OsdId, u64)> = self
@@ -47,7 +47,7 @@ impl MapState {
         let Some(min) = shares.iter().min_by_key(|(_, pgs)| *pgs) else {
             return Ok(Answer::either(ctx, || json!({}), || "no osds\n".to_owned()));
         };
-        // The first of those that have most.
+        // The first of the OSDs with the most PGs.
         let max = shares.iter().rev().max_by_key(|(_, pgs)| *pgs).unwrap_or(min);
         let n = shares.len() as f64;
         let average = shares.iter().map(|(_, pgs)| *pgs as f64).sum::<f64>() / n;
@@ -85,7 +85,7 @@ impl MapState {
         ))
     }
 
-    /// Members that are down and without which PGs are not active.
+    /// Members that are down and whose absence keeps PGs inactive.
     fn osd_blocked_by(&self, ctx: &Context) -> Answer {
         let mut counts: BTreeMap<OsdId, u64> = BTreeMap::new();
         for view in self.pg_views().iter().filter(|v| !v.is(nacre_types::stats::pg_state::ACTIVE)) {
@@ -164,7 +164,7 @@ impl MapState {
         Ok(Answer::status(format!("set new max_osd = {wanted}")))
     }
 
-    /// Marks an OSD's disk as gone for good; its id and its place in CRUSH stay for the disk that replaces it.
+    /// Marks an OSD's disk as permanently gone. Its id and its place in CRUSH remain for the replacement disk.
     fn osd_destroy(&mut self, call: &Call<'_>) -> Outcome {
         let Some(osd) = call.osd("id") else { return Err(Failure::invalid("invalid osd id")) };
         let sure = call.flag("force") || call.flag("yes_i_really_mean_it");
@@ -196,7 +196,7 @@ impl MapState {
         Ok(Answer::status(format!("destroyed {osd}")))
     }
 
-    /// `{"0": 65536, …}`: reweights of several OSDs at once, 16.16.
+    /// Sets the reweights of several OSDs at once, in 16.16 fixed point: `{"0": 65536, …}`.
     fn osd_reweightn(&mut self, text: &str, ctx: &Context) -> Outcome {
         let weights: BTreeMap<String, u32> = serde_json::from_str(text)
             .map_err(|_| Failure::invalid(format!("unable to parse 'weights' value '{text}'")))?;

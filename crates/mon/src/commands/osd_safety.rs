@@ -1,4 +1,4 @@
-//! `osd ok-to-stop` and `osd safe-to-destroy`: what operators ask before they take an OSD away.
+//! `osd ok-to-stop` and `osd safe-to-destroy`: checks before an operator removes or stops an OSD.
 
 use super::{Answer, Failure, Outcome, unhandled};
 use crate::logic::MapState;
@@ -32,7 +32,7 @@ impl MapState {
         }
     }
 
-    /// Refuses while an OSD holds PGs, as `osd destroy` does.
+    /// Fails while an OSD holds PGs, for `osd destroy`.
     pub(super) fn check_safe_to_destroy(&self, osd: OsdId) -> Result<(), Failure> {
         self.safe_to_destroy(&BTreeSet::from([osd])).map(drop).map_err(|failure| {
             let warning = "You can proceed by passing --force, but be warned that this will likely mean real, \
@@ -41,8 +41,8 @@ impl MapState {
         })
     }
 
-    /// Which PGs stay active without these OSDs, with at least `min_size` live members of their in-sync sets, and how many
-    /// do not.
+    /// The PGs that stay active without these OSDs, with at least `min_size` live members of their in-sync sets, and the number
+    /// of those that do not.
     fn without(&self, osds: &BTreeSet<OsdId>) -> (Vec<PgId>, usize) {
         let map = &self.committed;
         let (mut degraded, mut offline) = (Vec::new(), 0);
@@ -64,7 +64,7 @@ impl MapState {
         (degraded, offline)
     }
 
-    /// Whether every PG stays active without these OSDs, and without how many more, up to `max`.
+    /// Whether every PG stays active without these OSDs, and which further OSDs can be stopped, up to `max` in total.
     fn ok_to_stop(&self, osds: &BTreeSet<OsdId>, max: Option<i64>) -> Outcome {
         let (_, offline) = self.without(osds);
         if offline > 0 {
@@ -84,8 +84,8 @@ impl MapState {
         })))
     }
 
-    /// Adds OSDs that can be stopped together with these, up to `max` of them all: those under the nearest bucket first. A
-    /// bucket that has one which can't be stopped is the last.
+    /// Adds OSDs that can be stopped together with these, up to `max` in total, starting with those under the nearest bucket.
+    /// Stops after a bucket with an OSD that can't be stopped.
     fn most_to_stop(&self, mut osds: BTreeSet<OsdId>, max: usize) -> BTreeSet<OsdId> {
         let crush = &self.committed.crush;
         let mut at = osds.first().map_or(0, |osd| osd.0 as i32);
@@ -110,7 +110,7 @@ impl MapState {
         osds
     }
 
-    /// Whether no PG has, or may have, anything on these OSDs that is not whole elsewhere.
+    /// Whether no PG has, or may have, data on these OSDs that is not complete elsewhere.
     fn safe_to_destroy(&self, osds: &BTreeSet<OsdId>) -> Outcome {
         let map = &self.committed;
         let (mut safe, mut busy) = (Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ impl MapState {
                     m.in_sync.iter().filter(|m| m.osd != *osd && map.is_member_up(**m)).count() >= size
                 })
             });
-            // While it is down its strays are not known; with every PG whole elsewhere nobody needs them.
+            // The strays of an OSD that is down are unknown. If every PG is complete elsewhere, they are not needed.
             if count == 0 && (info.up || whole) {
                 safe.push(osd.0);
             } else {

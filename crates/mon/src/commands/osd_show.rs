@@ -14,7 +14,7 @@ use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdInfo, OsdMap, WEIGHT_ONE, flag};
 use nacre_types::placement::PgMapper;
 use serde_json::{Map, Value, json};
 
-/// How Ceph writes the address of an OSD that has none.
+/// Ceph's text for the address of an OSD without one.
 const NO_ADDRESS: &str = "(unrecognized address family 0)/0";
 
 impl MapState {
@@ -407,15 +407,15 @@ impl MapState {
 pub(super) struct Node {
     pub(super) id: i32,
     pub(super) depth: usize,
-    /// In 16.16.
+    /// In 16.16 fixed point.
     pub(super) weight: u32,
     /// The bucket that it is listed under.
     parent: Option<i32>,
     children: Vec<i32>,
 }
 
-/// The hierarchy depth first, roots by id, children by class and name. Unless `all`, only what holds a device that
-/// `shown` takes.
+/// The hierarchy depth first, roots by id, children by class and name. Unless `all`, only items that contain a device which
+/// `shown` accepts.
 pub(super) fn tree(crush: &CrushMap, shadows: bool, shown: &dyn Fn(i32) -> bool, all: bool) -> Vec<Node> {
     let mut nodes = Vec::new();
     for root in crush.roots(shadows) {
@@ -495,7 +495,7 @@ pub(super) fn node_json(crush: &CrushMap, node: &Node) -> Map<String, Value> {
     fields
 }
 
-/// `weightf_t`: `0` for nothing, else five decimals.
+/// `weightf_t`: `0` for zero, otherwise five decimals.
 pub(super) fn weight_text(weight: f64) -> String {
     if weight < 0.000_001 { "0".into() } else { format!("{weight:.5}") }
 }
@@ -505,12 +505,12 @@ fn is_range(who: &str) -> bool {
     who.starts_with(BLOCKLISTED_RANGE)
 }
 
-/// Whether the map is a cluster's; those that `osdmaptool` makes have no fsid.
+/// Whether the map belongs to a cluster; maps made by `osdmaptool` have no fsid.
 fn is_clusters(map: &OsdMap) -> bool {
     !map.fsid.is_nil()
 }
 
-/// A node's weights in the weight sets: by pool, or `(compat)` for those of all pools.
+/// A node's weights in the weight sets: by pool, or `(compat)` for the set of all pools.
 fn pool_weights(map: &OsdMap, node: &Node) -> Value {
     let bucket = node.parent.and_then(|parent| map.crush.bucket(parent));
     let Some((bucket, at)) = bucket.and_then(|bucket| Some((bucket, bucket.position(node.id)?))) else {
@@ -550,12 +550,12 @@ fn status_text(info: &OsdInfo) -> &'static str {
     }
 }
 
-/// A 16.16 number as JSON.
+/// A 16.16 fixed-point number as JSON.
 fn ratio(fixed: u32) -> Value {
     number(f64::from(fixed) / f64::from(WEIGHT_ONE))
 }
 
-/// A number as Ceph's JSON has it: whole numbers without a point.
+/// A number as in Ceph's JSON: whole numbers without a decimal point.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < f64::from(u32::MAX) {
         (value as i64).into()

@@ -1,4 +1,4 @@
-//! `pg …`: what PGs do, as their primaries last reported.
+//! `pg …`: the state of PGs, as their primaries last reported it.
 
 use super::cluster::{object_fields, object_lines};
 use super::{Answer, Context, Failure, Outcome, unhandled};
@@ -569,7 +569,7 @@ fn sums_table(first: &'static str, groups: &[(String, Vec<&PgView>)]) -> String 
     table.render()
 }
 
-/// `stat_sum` and what goes with it, over some PGs.
+/// `stat_sum` and the fields beside it, over some PGs.
 fn sum_json(views: &[PgView]) -> Value {
     let sum = |of: fn(&PgView) -> u64| views.iter().map(of).sum::<u64>();
     json!({

@@ -1,7 +1,7 @@
 //! `osd force-create-pg`: the operator accepts that all copies of a PG are lost.
 //!
-//! The PG comes into being again, empty, in an interval above all that it had ([`Interval::recreation`]). So nothing of its earlier
-//! intervals has any effect any more, and a copy that turns up later is no member: it is filled from the empty PG, or removed.
+//! Creates the PG again, empty, in an interval above all its earlier ones ([`Interval::recreation`]). So its earlier intervals
+//! have no effect any more, and a copy that turns up later is no member: it is filled from the empty PG, or removed.
 
 use super::{Answer, Context, Failure, Outcome};
 use crate::logic::{LogLevel, MapState, lost_its_copy};
@@ -74,7 +74,7 @@ impl MapState {
         interval.ok_or_else(|| busy(format!("pg {pg} was made again too often; remove the pool")))
     }
 
-    /// What a PG held when it last reported, as a text.
+    /// The contents of a PG according to its last report, as a text.
     fn last_known(&self, pg: PgId) -> String {
         match self.stats.pgs.get(&pg).map(|report| report.sums) {
             None => "what it held is not known".to_owned(),

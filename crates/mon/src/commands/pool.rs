@@ -9,7 +9,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, PoolId};
 use nacre_types::pool::{Pool, flag};
 
-/// The longest pool name in bytes. Ceph has no bound; longer ones do not fit where names are shown and stored.
+/// The longest pool name in bytes. Ceph has no limit; longer ones do not fit where names are shown and stored.
 const MAX_NAME: usize = 4096;
 /// The most applications of a pool, and keys of an application (`MAX_POOL_APPLICATIONS`).
 const MAX_APPLICATIONS: usize = 4;
@@ -40,7 +40,7 @@ impl MapState {
 
     fn pool_create(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         let name = call.required("pool");
-        // `osd pool create NAME PG_NUM RULE`: the words before a rule may be left out, as in Ceph.
+        // `osd pool create NAME PG_NUM RULE`: the words before a rule may be omitted, as in Ceph.
         let erasure = call.text("pool_type") == Some("erasure");
         if let Some((_, pool)) = self.working.pool_by_name(name) {
             if erasure {
@@ -72,7 +72,7 @@ impl MapState {
                     + &pg_num.to_string(),
             ));
         }
-        // As in Ceph, who has configured `osd_pool_default_size = 1` has said so already.
+        // As in Ceph, configuring `osd_pool_default_size = 1` counts as confirmation.
         let asked = number("size");
         let size = asked.unwrap_or(self.tuning.pool_default_size);
         self.check_size(size, asked.is_none() || call.flag("yes_i_really_mean_it"))?;
@@ -117,7 +117,7 @@ impl MapState {
         Ok(Answer::status(format!("pool '{name}' created")))
     }
 
-    /// `size` less its half, unless configured.
+    /// `size` minus half of it, unless configured.
     pub(super) fn default_min_size(&self, size: u32) -> u32 {
         match self.tuning.pool_default_min_size {
             0 => size - size / 2,
@@ -138,7 +138,7 @@ impl MapState {
         Ok(())
     }
 
-    /// Whether the OSDs can bear this many PGs (`OSDMonitor::check_pg_num`).
+    /// Whether this many PGs are within the limits of the OSDs (`OSDMonitor::check_pg_num`).
     pub(super) fn check_pg_num(&self, pool: Option<PoolId>, pg_num: u32, size: u32) -> Result<(), Failure> {
         let replicas = |pg_num: u32, size: u32| u64::from(pg_num) * u64::from(size);
         let others: u64 = self
@@ -422,7 +422,7 @@ pub(super) fn check_rule(crush: &CrushMap, id: u32, size: u32) -> Result<u8, Fai
     u8::try_from(id).map_err(|_| Failure::invalid(format!("crush rule id {id} is too high for a pool")))
 }
 
-/// Ceph takes any name that is not empty; only its length is bounded here.
+/// Checks the length. Ceph accepts any name that is not empty.
 fn check_name(name: &str) -> Result<(), Failure> {
     if name.len() > MAX_NAME {
         return Err(Failure::new(Errno::ENAMETOOLONG, format!("a pool name has at most {MAX_NAME} bytes")));
@@ -430,7 +430,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A number with an optional unit, as `strict_iec_cast` and `strict_si_cast` take it.
+/// Parses a number with an optional unit, like `strict_iec_cast` and `strict_si_cast`.
 pub(super) fn parse_si(text: &str, units: &[(&str, u32)], iec: bool) -> Result<u64, String> {
     let cast = if iec { "strict_iec_cast" } else { "strict_si_cast" };
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();

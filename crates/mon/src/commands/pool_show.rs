@@ -1,4 +1,4 @@
-//! `osd pool …` commands that show pools, and pools in other commands' output.
+//! `osd pool …` commands that show pools, and the formatting of pools in other commands' output.
 
 use super::cluster::{object_fields, object_lines};
 use super::{Answer, Context, Failure, Outcome, unhandled};
@@ -124,7 +124,7 @@ impl MapState {
         Ok(Answer::text(out))
     }
 
-    /// Rates of all pools together.
+    /// The summed rates of all pools.
     pub(super) fn io_total(&self) -> PoolIo {
         let mut total = PoolIo::default();
         for io in self.stats.io_rates().values() {
@@ -384,7 +384,7 @@ pub(super) fn pool_json(id: PoolId, pool: &Pool, id_key: &str) -> Value {
     })
 }
 
-/// An option's text as JSON: a number where it is one.
+/// An option's text as JSON: a number if it is one.
 pub(super) fn option_json(text: &str) -> Value {
     if let Ok(number) = text.parse::<i64>() {
         return number.into();

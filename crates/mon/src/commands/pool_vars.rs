@@ -1,5 +1,5 @@
-//! `osd pool get` and `osd pool set`: every variable of Ceph 16.2, typed and checked. [`support`] says which of them have
-//! an effect. Values for functions that Nacre lacks are refused; values that unset such a variable are accepted.
+//! `osd pool get` and `osd pool set`: every variable of Ceph 16.2, with its type and checks. [`support`] lists which of them
+//! have an effect. Values for functions that Nacre lacks are refused; values that unset such a variable are accepted.
 
 mod support;
 
@@ -20,7 +20,7 @@ use nacre_types::pool::{HitSetKind, MAX_HIT_SETS, Pool, flag};
 use nacre_types::support::Support;
 use serde_json::{Map, Value, json};
 
-/// What a variable of [`Pool::options`] takes.
+/// The type of a variable of [`Pool::options`].
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
@@ -58,7 +58,7 @@ const OPTIONS: &[(&str, Kind)] = &[
     ("dedup_cdc_chunk_size", Int(1, i64::MAX)),
 ];
 
-/// Flags that are variables.
+/// Variables that are flags.
 const FLAGS: &[(&str, u64)] = &[
     ("hashpspool", flag::HASHPSPOOL),
     ("nodelete", flag::NODELETE),
@@ -90,9 +90,9 @@ const TIER_VARS: &[&str] = &[
     DIRTY_LOG,
 ];
 
-/// Nacre's own: nothing that a cache executes is answered before the base has it.
+/// Specific to Nacre: a cache answers a write only after the base pool has it.
 const WRITE_THROUGH: &str = "cache_write_through";
-/// Nacre's own: the base pool has the names of a cache's dirty objects.
+/// Specific to Nacre: the base pool records the names of a cache's dirty objects.
 const DIRTY_LOG: &str = "cache_dirty_log";
 
 /// Variables of erasure-coded pools only.
@@ -101,7 +101,7 @@ const EC_VARS: &[&str] = &["erasure_code_profile", "allow_ec_overwrites"];
 /// The other variables of `osd pool get`, in the order of `all`.
 const PLAIN_VARS: &[&str] = &["size", "min_size", "pg_num", "pgp_num", "crush_rule"];
 
-/// The rule by its ruleset number, as it was called before Ceph 12.2; commands copied from then still say it.
+/// The rule by its ruleset number, the variable's name before Ceph 12.2; commands from then still use it.
 const CRUSH_RULESET: &str = "crush_ruleset";
 
 fn is_variable(name: &str) -> bool {
@@ -298,7 +298,7 @@ impl MapState {
                     self.check_pg_num(Some(id), pool.pg_num, size)?;
                 }
                 pool.size = size;
-                // As in Ceph: growing keeps min_size where it is sensible, shrinking pulls it along.
+                // As in Ceph: growing keeps min_size, shrinking below it resets it.
                 if size < pool.min_size {
                     pool.min_size = self.default_min_size(size);
                 }
@@ -367,7 +367,7 @@ impl MapState {
         Ok(pool)
     }
 
-    /// Refuses to let a cache keep writes in memory from now on. `before`: the OSDs with MemStores where it did so already.
+    /// Refuses that a cache starts to keep writes in memory. `before`: the OSDs with MemStores if it did so already.
     fn check_becomes_volatile(&self, pool: &Pool, before: &[OsdId], sure: bool) -> Result<(), Failure> {
         let after = self.volatile_cache(pool);
         if !before.is_empty() || after.is_empty() || sure {
@@ -462,7 +462,7 @@ impl MapState {
         {
             return Err(not_supported(var, reason));
         }
-        // In Ceph too, nothing and 0 take an option back.
+        // In Ceph too, an empty text and 0 unset an option.
         if unset {
             pool.options.remove(var);
         } else {
@@ -522,7 +522,7 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
                     "hit set is not of type Bloom; invalid to set a false positive rate!",
                 ));
             };
-            // As in Ceph, kept in millionths.
+            // Stored in millionths, as in Ceph.
             *current = (fpp * 1e6).round() / 1e6;
         }
         "hit_set_period" => t.hit_set_period_s = not_negative()?,
@@ -565,13 +565,13 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
     Ok(())
 }
 
-/// A target of a cache. Ceph takes negative ones for very large ones.
+/// Parses a target of a cache. Ceph treats negative ones as very large ones.
 fn target(text: &str, number: Result<i64, String>) -> Result<u64, Failure> {
     let failed = |why: String| Failure::invalid(format!("error parsing int '{text}': {why}"));
     u64::try_from(number.map_err(failed)?).map_err(|_| failed("a target is not negative".to_owned()))
 }
 
-/// An age in seconds.
+/// Parses an age in seconds.
 fn age(var: &str, text: &str) -> Result<u32, Failure> {
     let failed = |why: String| Failure::invalid(format!("error parsing int '{text}': {why}"));
     let seconds = strict_integer(text).map_err(failed)?;

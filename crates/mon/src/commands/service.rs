@@ -1,7 +1,7 @@
-//! `service …`: the services that run beside the cluster and make themselves known (Ceph's service map).
+//! `service …`: services that run beside the cluster and register themselves (Ceph's service map).
 //!
-//! Whoever serves something tells of it by `service beacon` every few seconds (`rados_service_register`); who falls
-//! silent is forgotten. The map is not stored: after a restart of the map authority the next beacons fill it.
+//! A service sends `service beacon` every few seconds (`rados_service_register`); a daemon that falls silent is removed. The
+//! map is not stored: after a restart of the map authority the next beacons fill it.
 
 use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::{MapState, Now};
@@ -11,16 +11,16 @@ use nacre_types::errno::Errno;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A daemon that was silent for so long, in milliseconds, is gone (the default of Ceph's `mgr_service_beacon_grace`).
+/// A daemon is removed after this much silence, in milliseconds (the default of Ceph's `mgr_service_beacon_grace`).
 const GRACE_MS: u64 = 60_000;
-/// The most daemons that are known at a time.
+/// The most registered daemons.
 const MOST_DAEMONS: usize = 1_000;
-/// The most bytes that one daemon tells of itself.
+/// The most bytes of one daemon's metadata and status.
 const MOST_BYTES: usize = 64 << 10;
-/// Names of the cluster's own daemons, which no service may take.
+/// Names of the cluster's own daemons, which no service may use.
 const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
 
-/// What a daemon says of itself, by name.
+/// Metadata or status of a daemon, by name.
 type Facts = BTreeMap<String, String>;
 
 #[derive(Clone, Debug, Default)]
@@ -39,14 +39,14 @@ struct Daemon {
 /// The services with their daemons.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceMap {
-    /// Grows with each daemon that comes or goes.
+    /// Increases with each daemon that is added or removed.
     epoch: u64,
     modified_ns: u64,
     services: BTreeMap<String, BTreeMap<String, Daemon>>,
 }
 
 impl ServiceMap {
-    /// No services yet.
+    /// An empty map.
     pub(crate) fn new(now: Now) -> ServiceMap {
         ServiceMap { epoch: 1, modified_ns: now.wall_ns, services: BTreeMap::new() }
     }
@@ -56,7 +56,7 @@ impl ServiceMap {
         self.modified_ns = now.wall_ns;
     }
 
-    /// Forgets who has been silent for too long.
+    /// Removes daemons that have been silent for too long.
     pub(crate) fn expire(&mut self, now: Now) {
         let before = self.daemons();
         for daemons in self.services.values_mut() {
@@ -110,7 +110,7 @@ impl ServiceMap {
         Ok(Answer::default())
     }
 
-    /// As `service dump` and `status` show it.
+    /// The output of `service dump`, also part of `status`.
     pub(super) fn json(&self) -> Value {
         let services = self.services.iter().map(|(service, daemons)| {
             let mut shown = Map::from_iter([("summary".to_owned(), Value::from(""))]);
@@ -147,12 +147,12 @@ impl ServiceMap {
         Value::Object(services.collect())
     }
 
-    /// The length of the longest name in `status`' list of services, the cluster's own among them.
+    /// The length of the longest name in the services of `status`, including the cluster's own.
     pub(super) fn width(&self) -> usize {
         self.services.keys().map(String::len).max().unwrap_or(0).max("mon".len())
     }
 
-    /// One line for each service, as `status` shows them: `    rgw: 2 daemons active (1 hosts, 1 zones)`.
+    /// One line for each service, as in `status`: `    rgw: 2 daemons active (1 hosts, 1 zones)`.
     pub(super) fn lines(&self) -> String {
         let width = self.width() + 1;
         let line = |(service, daemons): (&String, &BTreeMap<String, Daemon>)| {
@@ -171,7 +171,7 @@ impl ServiceMap {
     }
 }
 
-/// A parameter that is a JSON object of texts; none where it is absent.
+/// Parses a parameter that is a JSON object of texts; empty if it is absent.
 fn facts(call: &Call<'_>, name: &str) -> Result<Facts, Failure> {
     let text = call.text(name).unwrap_or("{}");
     serde_json::from_str(text).map_err(|error| Failure::invalid(format!("{name}: {error}")))

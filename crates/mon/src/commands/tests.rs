@@ -1,5 +1,5 @@
-//! Commands on a small cluster: texts and errors as the real program printed them, JSON fields against recordings of it
-//! (`tests/recordings`, Ceph 16.2).
+//! Commands on a small cluster: texts and errors as Ceph printed them, and JSON fields compared with recordings of Ceph 16.2
+//! (`tests/recordings`).
 
 mod osds;
 mod pools;
@@ -23,7 +23,7 @@ use serde_json::json;
 use std::net::Ipv4Addr;
 use uuid::Uuid;
 
-/// A cluster and somebody who may do everything.
+/// A cluster, and a user with all capabilities.
 pub(crate) struct Desk {
     pub(crate) state: MapState,
     pub(crate) now: Now,
@@ -34,7 +34,7 @@ pub(crate) struct Desk {
 type Said = (i32, String, String);
 
 impl Desk {
-    /// Three OSDs on one host, no pool.
+    /// A cluster of three OSDs on one host, without pools.
     pub(crate) fn new() -> Desk {
         let map = OsdMap::new(Uuid::from_u128(7), at(0).wall_ns, CrushMap::new_cluster("osd").unwrap());
         let tuning = Tuning { allow_pool_delete: true, allow_pool_size_one: true, ..Tuning::default() };
@@ -58,7 +58,7 @@ impl Desk {
         desk
     }
 
-    /// With the pools p1 (8 PGs, an application, eight objects) and p2 (size 2), all clean.
+    /// The same with the pools p1 (8 PGs, an application, eight objects) and p2 (size 2), all clean.
     pub(crate) fn busy() -> Desk {
         let mut desk = Desk::new();
         desk.ok("osd pool create", json!({ "pool": "p1", "pg_num": 8 }));
@@ -69,7 +69,7 @@ impl Desk {
         desk
     }
 
-    /// Creates all PGs that are not there yet, on their up sets.
+    /// Creates all missing PGs on their up sets.
     pub(crate) fn create_pgs(&mut self) {
         let map = self.state.map();
         let pgs: Vec<PgId> = map.pg_ids().filter(|pg| map.membership(*pg).is_none()).collect();
@@ -96,7 +96,7 @@ impl Desk {
         commit(&mut self.state, self.now);
     }
 
-    /// Every primary reports its PGs in `state`, with one object of 1000 bytes per PG, and its disk.
+    /// Makes every primary report its disk and its PGs in `state`, with one object of 1000 bytes per PG.
     pub(crate) fn report(&mut self, state: u64) {
         let osds: Vec<OsdId> = self.state.map().osds.keys().copied().collect();
         for osd in osds {
@@ -104,7 +104,7 @@ impl Desk {
         }
     }
 
-    /// One OSD reports likewise, with so much room on its disk of 4 GiB.
+    /// Makes one OSD report in this way, with this much space available on its disk of 4 GiB.
     pub(crate) fn report_from(&mut self, osd: OsdId, state: u64, available_bytes: u64) {
         let pgs = self
             .state
@@ -131,7 +131,7 @@ impl Desk {
         commit(&mut self.state, self.now);
     }
 
-    /// All PGs of a pool report by the newest map; the first of them has objects of 1000 bytes, so many of them dirty.
+    /// Makes all PGs of a pool report with the newest map. The first of them has objects of 1000 bytes, `dirty` of them dirty.
     pub(crate) fn tell(&mut self, pool: &str, objects: u64, dirty: u64) {
         let map = self.state.map().clone();
         let (id, pool) = map.pool_by_name(pool).map(|(id, pool)| (id, pool.pg_num)).expect("it exists");
@@ -154,7 +154,7 @@ impl Desk {
         }
     }
 
-    /// A PG's primary reports it.
+    /// Makes a PG's primary report it.
     pub(crate) fn tell_pg(&mut self, stats: PgStats) {
         let membership = self.state.map().membership(stats.pg).expect("the PG was created").clone();
         let stats = PgStats { acting: membership.acting(), interval: membership.interval, ..stats };
@@ -164,7 +164,7 @@ impl Desk {
         commit(&mut self.state, self.now);
     }
 
-    /// The map authority starts again with what is durable, and some time passes.
+    /// Restarts the map authority with the durable state, after some time.
     pub(crate) fn restart(&mut self) {
         let (map, tuning) = (self.state.map().clone(), self.state.tuning().clone());
         self.state = MapState::new(map, tuning, self.now);
@@ -200,7 +200,7 @@ impl Desk {
         self.raw(&args.to_string(), input)
     }
 
-    /// The status and output of a command that must succeed.
+    /// Executes a command that must succeed; returns its status and output.
     pub(crate) fn ok(&mut self, prefix: &str, args: Value) -> (String, String) {
         let (code, status, output) = self.run(prefix, args.clone());
         assert_eq!(code, 0, "{prefix} {args}: {status}");
@@ -220,7 +220,7 @@ impl Desk {
         serde_json::from_str(&self.text(prefix, args)).unwrap()
     }
 
-    /// A command that must fail, and leave no trace.
+    /// Executes a command that must fail without changes.
     pub(crate) fn fails(&mut self, prefix: &str, args: Value, errno: Errno, text: &str) {
         let before =
             (self.state.working.clone(), self.state.config.iter().count(), self.state.auth.iter().count());

@@ -1,14 +1,14 @@
-//! `osd tier …`: pools become caches of others and stop being such, with Ceph's words, checks and codes.
+//! `osd tier …`: makes pools caches of others and undoes that, with Ceph's texts, checks and codes.
 //!
-//! Ceph lets an operator hide data and mix old with new; here commands that would do so fail (EBUSY), and their texts say
-//! what to do first. What Ceph does not check:
+//! In Ceph an operator can hide data and mix old data with new. Here commands that would do so fail with EBUSY, and their texts
+//! say what to do first. Checks that Ceph does not make:
 //! - An overlay is removed only when every PG of the cache has reported that nothing is dirty, in a mode in which nothing
-//!   becomes dirty. Clients would otherwise read the base pool under writes that only the cache has.
-//! - A mode that stops serving dirty objects follows `proxy` alone, by the same reports: in `readproxy` objects become
-//!   dirty after them.
+//!   becomes dirty. Otherwise clients would read the base pool without the writes that only the cache has.
+//! - Only `proxy` may precede a mode that does not serve dirty objects, with the same reports: in `readproxy`, objects can
+//!   become dirty after the reports.
 //! - Copies that may be older than the base pool are never served as current: the overlay stays in mode `readonly` until it is
 //!   removed, and a cache becomes an overlay again only when it is empty.
-//! - Modes that keep writes on MemStores ask for `--yes-i-really-mean-it`.
+//! - Modes that keep writes on MemStores require `--yes-i-really-mean-it`.
 
 use super::{Answer, Failure, Outcome, unhandled};
 use crate::logic::{Doubt, MapState, Tuning};
@@ -181,7 +181,7 @@ impl MapState {
         let mode = defaults.cache_mode;
         self.check_kinds(base, tier)?;
         if let Some(current) = self.tiering(base).read_tier {
-            // Ceph replaces the overlay, and what is dirty in it is hidden.
+            // Ceph replaces the overlay, which hides the dirty objects in it.
             return Err(Failure::invalid(format!(
                 "pool '{}' has overlay '{}'; please remove-overlay first",
                 self.name(base),
@@ -238,7 +238,7 @@ impl MapState {
         &self.working.pools[&pool].tiering
     }
 
-    /// Whether `tier` may become a tier of `base` (`_check_become_tier`); the answer where it is one already.
+    /// Whether `tier` may become a tier of `base` (`_check_become_tier`); returns the answer if it is one already.
     fn may_become_tier(&self, base: PoolId, tier: PoolId) -> Result<Option<Answer>, Failure> {
         let (of_base, of_tier) = (self.tiering(base), self.tiering(tier));
         let (base_name, tier_name) = (self.name(base), self.name(tier));
@@ -269,7 +269,7 @@ impl MapState {
         Ok(None)
     }
 
-    /// Refuses pools with objects, and those whose objects are not known yet.
+    /// Refuses pools with objects, and pools whose objects are not known yet.
     fn check_empty(&self, tier: PoolId, hint: &str) -> Result<(), Failure> {
         let name = self.name(tier);
         match self.all_report_none(tier, Epoch(0), |stats| stats.sums.objects) {
@@ -277,7 +277,7 @@ impl MapState {
                 let text = format!("tier pool '{name}' is not empty{hint}");
                 Err(Failure::new(Errno::ENOTEMPTY, text))
             }
-            // What this map authority saw being created held nothing; its PGs report within seconds.
+            // A pool whose creation this map authority executed was empty then; its PGs report within seconds.
             Err(Doubt::Unreported { pgs, first })
                 if self.working.pools[&tier].created_ns < self.started_ns =>
             {
@@ -295,7 +295,7 @@ impl MapState {
         }
     }
 
-    /// Refuses pools that tiers can't be made of.
+    /// Refuses kinds of pools that can't be tiers.
     fn check_kinds(&self, base: PoolId, tier: PoolId) -> Result<(), Failure> {
         let (base, tier): (&Pool, &Pool) = (&self.working.pools[&base], &self.working.pools[&tier]);
         let unsupported = |text: String| Err(Failure::new(Errno::ENOTSUP, text));
@@ -326,7 +326,7 @@ impl MapState {
         Ok(())
     }
 
-    /// Ceph's table of mode changes, and what it lacks.
+    /// Checks a mode change by Ceph's table, with checks that Ceph lacks.
     fn check_mode_change(&self, base: PoolId, tier: PoolId, to: CacheMode) -> Result<(), Failure> {
         use CacheMode::{Forward, None, Proxy, Readforward, Readonly, Readproxy, Writeback};
         let from = self.tiering(tier).cache_mode;
@@ -370,7 +370,7 @@ impl MapState {
         }
     }
 
-    /// Whether nothing in the cache waits to be flushed, now and later. `harm` says what would happen to dirty objects.
+    /// Whether nothing in the cache has to be flushed, now or later. `harm` describes what would happen to dirty objects.
     fn check_flushed(&self, cache: PoolId, harm: &str) -> Result<(), Failure> {
         let (name, tiering) = (self.name(cache), self.tiering(cache));
         let mode = tiering.cache_mode;
@@ -399,7 +399,7 @@ impl MapState {
         }
     }
 
-    /// Refuses a cache that may have copies from the time before its overlay was removed: the base pool has changed since.
+    /// Refuses a cache that may have copies from before its overlay was removed: the base pool has changed since.
     fn check_no_old_copies(&self, base: PoolId, cache: PoolId) -> Result<(), Failure> {
         let since = self.tiering(cache).overlay_epoch;
         if since == Epoch(0) {
@@ -435,7 +435,7 @@ impl MapState {
     }
 }
 
-/// Why modes that keep writes are refused on MemStores.
+/// The reason for refusing modes that keep writes on MemStores.
 pub(super) fn volatile_text(
     cache: &str,
     base: Option<&str>,
@@ -465,8 +465,8 @@ fn become_tier(pool: &mut Pool, base: PoolId) {
     pool.applications.clear();
 }
 
-/// What is left of a tier's parameters when it stops being one (`clear_tier`). Ceph leaves ratios of 0, with which a cache that
-/// is added again evicts everything; here they are the defaults.
+/// The parameters that a pool keeps when it stops being a tier (`clear_tier`). Ceph leaves ratios of 0, with which a cache that
+/// is added again evicts everything; here they are reset to the defaults.
 fn leave_tier(tiering: &Tiering, tuning: &Tuning) -> Tiering {
     Tiering {
         tiers: tiering.tiers.clone(),

@@ -1,4 +1,4 @@
-//! Health scenarios: what goes wrong in a cluster, and what is said of it.
+//! Health scenarios: problems of a cluster and the resulting checks.
 
 use crate::commands::tests::Desk;
 use crate::logic::tests::commit;
@@ -54,13 +54,13 @@ fn osds_that_are_starting_tell_what_takes_them_long() {
     starting(&mut desk, 1, "a start: 40%");
     let said = text(&mut desk);
     assert!(said.contains("[WRN] BLUESTORE_ALLOCATION_SCAN: osd.1 has a start: 40%"), "{said}");
-    // One whose crash was not noticed yet still has its size.
+    // An OSD whose crash was not noticed yet still has its size.
     disk(&mut desk, 0, 40, &[]);
     starting(&mut desk, 0, "a start: 5%");
     let said = text(&mut desk);
     assert!(said.contains("osd.0: a start: 5%\n    osd.1: a start: 40%"), "{said}");
     assert_eq!(desk.state.stats.osds[&OsdId(0)].total_bytes, 100 << 20);
-    // Nothing heard for a while, or up: no more of it. An OSD that does not exist is not listened to.
+    // A report expires after a while, or when the OSD is up. Reports of OSDs that do not exist are ignored.
     starting(&mut desk, 77, "nonsense");
     desk.now.mono_ms += 8_000;
     starting(&mut desk, 1, "a start: 80%");
@@ -86,7 +86,7 @@ fn a_down_osd_is_named_with_its_place_and_its_pgs_turn_stale() {
     assert!(said.contains(&format!("Reduced data availability: {primaries} pgs stale")), "{said}");
     let stale = desk.state.pg_views().iter().filter(|v| v.state_text() == "stale+active+clean").count();
     assert_eq!(stale, primaries);
-    // Out is not down: nothing is missing any more that should be there.
+    // An OSD that is out is not expected to be up.
     desk.ok("osd out", json!({ "ids": ["1"] }));
     assert!(!text(&mut desk).contains("OSD_DOWN"));
 }
@@ -137,7 +137,7 @@ fn fullness_goes_from_near_over_backfill_to_full_and_back() {
     }
     disk(&mut desk, 2, 10, &[]);
     assert_eq!(text(&mut desk), "HEALTH_OK\n");
-    // The store's own word counts as much as the numbers.
+    // The store's own full state counts as much as the numbers.
     let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(1), full: true };
     desk.state.handle(desk.now, Event::Alive { osd: OsdId(2), alive });
     commit(&mut desk.state, desk.now);
@@ -227,7 +227,7 @@ fn boot_wiped(desk: &mut Desk, osd: u32) {
 #[test]
 fn pgs_all_of_whose_members_lost_their_contents_are_told_as_lost() {
     let mut desk = healthy();
-    // Members that still wait in the PG's first interval have nothing to lose.
+    // Members of a PG in its first interval have nothing to lose.
     for osd in 0..3 {
         stop(&mut desk, osd);
         boot_wiped(&mut desk, osd);

@@ -7,7 +7,7 @@ use crate::text::{bytes, count, plural};
 use nacre_types::ids::OsdId;
 use nacre_types::pool::{CacheMode, HitSetKind, flag};
 
-/// OSDs that a line names.
+/// The number of OSDs that a line lists.
 const NAMED_OSDS: usize = 4;
 
 impl MapState {
@@ -18,7 +18,7 @@ impl MapState {
         self.check_lost_caches(views, health);
     }
 
-    /// Pools that come close to their targets (`PGMap::get_health_checks`).
+    /// Pools that approach their targets (`PGMap::get_health_checks`).
     fn check_cache_targets(&self, health: &mut Health) {
         let (mut pools, mut detail) = (0, Vec::new());
         for (id, pool) in &self.committed.pools {
@@ -55,7 +55,7 @@ impl MapState {
         }
     }
 
-    /// Caches that can't tell what is in use (`OSDMap::check_health`).
+    /// Caches without hit sets, which can't tell which objects are in use (`OSDMap::check_health`).
     fn check_hit_sets(&self, health: &mut Health) {
         if !self.tuning.warn_on_cache_pools_without_hit_sets {
             return;
@@ -76,7 +76,7 @@ impl MapState {
         health.add_each("CACHE_POOL_NO_HIT_SET", Severity::Warn, "cache pools are missing hit_sets", detail);
     }
 
-    /// What a power cut would lose: writes that only MemStores have.
+    /// Writes that only MemStores have, which a power failure would lose.
     fn check_volatile_caches(&self, health: &mut Health) {
         let mut detail = Vec::new();
         for (id, pool) in &self.committed.pools {
@@ -109,7 +109,7 @@ impl MapState {
         health.add_each("CACHE_POOL_VOLATILE", Severity::Warn, what, detail);
     }
 
-    /// PGs of caches all of whose copies are lost. Nothing is served in their place, until the operator accepts the loss.
+    /// PGs of caches that lost all copies. They serve nothing until the operator accepts the loss.
     fn check_lost_caches(&self, views: &[PgView], health: &mut Health) {
         let (mut detail, mut objects, mut lost_bytes, mut is_all_safe, mut is_all_known) =
             (Vec::new(), 0, 0, true, true);

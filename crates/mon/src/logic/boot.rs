@@ -1,4 +1,4 @@
-//! OSDs that come up: their entry, their place in CRUSH, and whether they are in.
+//! Booting OSDs: their entry, their place in CRUSH, and whether they are in.
 
 use super::{LogLevel, MapState, Now};
 use nacre_types::crush::weight_from_f32;
@@ -7,25 +7,25 @@ use nacre_types::msg::OsdBoot;
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
 use std::collections::BTreeMap;
 
-/// Why an OSD may not come up.
+/// The reason why a boot is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootRefusal {
     /// `noup` is set.
     #[error("noup is set")]
     NoUp,
-    /// The id is not a sensible one.
+    /// The id is out of range.
     #[error("id is not below {max} (mon_max_osd)")]
     BadId {
         /// `mon_max_osd`.
         max: u32,
     },
-    /// Another disk runs under this id.
+    /// Another disk runs with this id.
     #[error("another osd with this id is up, with another uuid")]
     Duplicate,
-    /// A later process of the OSD has booted: this request was long under way, or its process must learn of that first.
+    /// A later process of the OSD has booted. Either this request was delayed, or its process must see that boot first.
     #[error("it has not seen the map of epoch {up_from}, in which the osd came up")]
     Outdated {
-        /// When the OSD came up.
+        /// The epoch in which the OSD came up.
         up_from: Epoch,
     },
     /// The OSD has seen a later history than this store holds (R7).
@@ -36,7 +36,7 @@ pub enum BootRefusal {
     StoreRolledBack {
         /// The OSD's newest epoch.
         seen: u32,
-        /// The generation that it belongs to.
+        /// The generation of that epoch.
         generation: u64,
     },
 }
@@ -65,7 +65,7 @@ impl MapState {
         let next = self.next_epoch();
         let mut info = known.cloned().unwrap_or_else(|| new_osd(boot));
         if info.up {
-            // It restarted before anybody noticed.
+            // It restarted before the failure was detected.
             info.down_at = next;
         }
         if info.up_from > Epoch(0) {
@@ -113,8 +113,8 @@ impl MapState {
             return Err(BootRefusal::NoUp);
         }
         match self.working.osds.get(&boot.osd) {
-            // A process sees the map that shows the one before it up before it asks, since that one has ended by then.
-            // Peers rely on the order: what they granted to a process counts for nothing once another has booted (R4).
+            // A new process first sees the map in which its predecessor is up, and the predecessor has ended by then. Peers
+            // rely on this order: their grants to a process are void once another process has booted (R4).
             Some(info) if info.boot_nonce != boot.boot_nonce && boot.epoch < info.up_from => {
                 Err(BootRefusal::Outdated { up_from: info.up_from })
             }
@@ -140,7 +140,7 @@ impl MapState {
         }
     }
 
-    /// Puts the OSD where its host is, and gives it its class, unless it is there already.
+    /// Moves the OSD to its CRUSH location, unless it is there already, and sets its class if it has none.
     fn place(&mut self, now: Now, boot: &OsdBoot) {
         let mut location = boot.location.clone();
         if location.is_empty() {
@@ -174,7 +174,7 @@ impl MapState {
     }
 }
 
-/// Where an OSD goes that names no place: under its host, short name, under the root `default`.
+/// The default location of an OSD without a configured one: under its host's short name, under the root `default`.
 fn default_location(metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let hostname = metadata.get("hostname").map_or("localhost", String::as_str);
     let host = hostname.split('.').next().unwrap_or(hostname);

@@ -1,10 +1,10 @@
-//! What the working map differs in, by name, until it becomes an incremental.
+//! The names of what has changed in the working map since the last incremental.
 
 use nacre_types::ids::{OsdId, PgId, PoolId};
 use nacre_types::osdmap::{Incremental, OsdMap, PgChange};
 use std::collections::BTreeSet;
 
-/// Names of everything that changed since the last proposal.
+/// The names of all items that changed since the last proposal.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) osds: BTreeSet<OsdId>,
@@ -32,7 +32,7 @@ impl Changes {
             || self.generation
     }
 
-    /// What turns `from` into `to`, where only what is named here differs.
+    /// The difference from `from` to `to`, which differ only in what is named here.
     pub(crate) fn incremental(self, from: &OsdMap, to: &OsdMap) -> Incremental {
         let mut inc = Incremental {
             fsid: to.fsid,

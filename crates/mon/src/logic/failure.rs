@@ -1,15 +1,15 @@
-//! Failure detection: who is marked down, and who out.
+//! Failure detection: which OSDs are marked down and out.
 //!
-//! An OSD goes down when enough peers in different subtrees have heard nothing of it for the grace time, when its
-//! address refuses connections, when it asks for it, or when it has been silent towards the map authority itself for
-//! `mon_osd_report_timeout`. Nothing else does: a lost lease marks nobody down (rule R7).
+//! An OSD is marked down when enough peers in different subtrees have received nothing from it for the grace time, when its
+//! address refuses connections, when it requests it, or when the map authority itself has received nothing from it for
+//! `mon_osd_report_timeout`. Nothing else marks an OSD down; in particular a lost lease does not (rule R7).
 //!
-//! Where the cluster has fewer subtrees of the wanted level than there must be reporters (all OSDs on one host, say),
-//! OSDs count one by one. The grace time is not stretched for OSDs that were slow before
+//! If the cluster has fewer subtrees of the configured level than required reporters (all OSDs on one host, for example),
+//! OSDs count individually. The grace time is not extended for OSDs that were slow before
 //! (`mon_osd_adjust_heartbeat_grace`).
 //!
-//! All of this measures silence towards a map authority that listens. What it could not hear while it was suspended
-//! counts for nothing: see [`MapState::leave_out_pause`].
+//! Silence is measured only while the map authority runs. Time in which it was suspended does not count: see
+//! [`MapState::leave_out_pause`].
 
 use super::{LogLevel, MapState, Now};
 use nacre_types::crush::CrushMap;
@@ -18,30 +18,30 @@ use nacre_types::msg::{OsdAlive, OsdFailure, OsdMarkMeDown};
 use nacre_types::osdmap::flag;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A longer time between two ticks than this, in milliseconds, means that this map authority did not run in between: the
-/// caller sends one every second.
+/// If the time between two ticks exceeds this, in milliseconds, this map authority did not run in between: the caller sends
+/// one every second.
 const PAUSE_MS: u64 = 5_000;
-/// A report counts for so many times the grace time, or its reporter's interval between reports if that is longer, after
-/// it was made or repeated. Reporters repeat what still holds; where they do not, the message that took it back was lost.
+/// A report is valid for this many times the grace time, or its reporter's report interval if that is longer, after it was
+/// made or repeated. Reporters repeat a report while it holds; a report that is not repeated was withdrawn by a lost message.
 const REPORT_LIFE: u64 = 3;
 
-/// What an OSD said of another one.
+/// One OSD's report of another one's failure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailureReport {
-    /// Since when the other one has been silent, milliseconds of the monotonic clock.
+    /// Since when the other one has been silent, in milliseconds of the monotonic clock.
     since_ms: u64,
-    /// Until when the report counts unless it is repeated, likewise.
+    /// When the report expires unless it is repeated, likewise.
     expires_ms: u64,
 }
 
-/// Reports that have not been taken back: by silent OSD, then by reporter.
+/// Reports that have not been withdrawn: by silent OSD, then by reporter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FailureReports {
     pub(super) by_target: BTreeMap<OsdId, BTreeMap<OsdId, FailureReport>>,
 }
 
 impl FailureReports {
-    /// Forgets what was said of `osd`, and what it said of others.
+    /// Removes the reports about `osd` and those made by it.
     pub(super) fn forget(&mut self, osd: OsdId) {
         self.by_target.remove(&osd);
         self.by_target.values_mut().for_each(|reports| {
@@ -54,7 +54,7 @@ impl FailureReports {
         self.retain(target, |by, _| *by != reporter);
     }
 
-    /// Forgets reports on `target` that were not repeated in time.
+    /// Removes reports about `target` that were not repeated in time.
     fn expire(&mut self, now: Now, target: OsdId) {
         self.retain(target, |_, report| now.mono_ms < report.expires_ms);
     }
@@ -99,7 +99,7 @@ impl MapState {
         self.check_failure(now, target);
     }
 
-    /// For how long a report of `reporter` counts.
+    /// How long a report of `reporter` is valid.
     fn report_life_ms(&self, reporter: OsdId) -> u64 {
         let configured = self.config_of(&EntityName::osd(reporter));
         let interval_s =
@@ -108,8 +108,8 @@ impl MapState {
         self.tuning.heartbeat_grace_ms.max(interval_ms).saturating_mul(REPORT_LIFE)
     }
 
-    /// Takes the time since the last tick out of all intervals if this map authority did not run in it (SIGSTOP, a
-    /// suspended machine; the clock goes on): OSDs were not silent, nobody listened.
+    /// Subtracts the time since the last tick from all intervals if this map authority did not run in it (SIGSTOP, a
+    /// suspended machine; the clock continues): the OSDs were not silent.
     pub(super) fn leave_out_pause(&mut self, now: Now) {
         let last_ms = self.last_tick_ms.replace(now.mono_ms).unwrap_or(now.mono_ms);
         let pause_ms = now.mono_ms.saturating_sub(last_ms);
@@ -118,7 +118,7 @@ impl MapState {
         }
         let text = format!("this monitor did not run for {} seconds", pause_ms / 1_000);
         self.log.append(now, "mon", LogLevel::Warn, text);
-        // What arrived since it runs again is of now and stays.
+        // What arrived after the pause is recent and stays unchanged.
         let later = |at: &mut u64| *at = at.saturating_add(pause_ms).min(now.mono_ms);
         self.last_beacon.values_mut().for_each(later);
         self.down_since.values_mut().for_each(later);
@@ -136,7 +136,7 @@ impl MapState {
     fn check_failure(&mut self, now: Now, target: OsdId) {
         self.failures.expire(now, target);
         let Some(reports) = self.failures.by_target.get(&target) else { return };
-        // The silence counts from the last reporter that lost sight of the OSD, as in Ceph.
+        // The silence starts with the last reporter that lost contact, as in Ceph.
         let since = reports.values().map(|report| report.since_ms).max().unwrap_or(now.mono_ms);
         let silent_ms = now.mono_ms.saturating_sub(since);
         if silent_ms < self.tuning.heartbeat_grace_ms {
@@ -160,7 +160,7 @@ impl MapState {
         self.mark_down(now, target);
     }
 
-    /// The CRUSH type by which reporters of `target` are told apart; `None` for OSDs one by one.
+    /// The CRUSH type that distinguishes reporters of `target`; `None` if OSDs count individually.
     fn reporting_level(&self, target: OsdId) -> Option<String> {
         let level = self.tuning.reporter_subtree_level.as_str();
         let up = self.working.osds.iter().filter(|(id, info)| info.up && **id != target);
@@ -198,7 +198,7 @@ impl MapState {
 
     pub(super) fn mark_me_down(&mut self, now: Now, osd: OsdId, request: &OsdMarkMeDown) {
         let known = self.working.osds.get(&osd);
-        // An orderly stop is a fact, not a suspicion: `nodown` does not hold it up.
+        // An orderly shutdown is certain, so `nodown` does not prevent it.
         if known.is_some_and(|info| info.up && info.boot_nonce == request.boot_nonce) {
             self.log.append(now, "mon", LogLevel::Info, format!("{osd} marked itself down and dead"));
             self.mark_down(now, osd);
@@ -229,7 +229,7 @@ impl MapState {
         let total = self.working.osds.len();
         let up = self.working.osds.values().filter(|info| info.up).count();
         let ratio = (up as f64 - 1.0) / total.max(1) as f64;
-        // The last OSDs of a small cluster may go down too: a dead process is dead whatever the ratio says.
+        // The last OSDs of a small cluster may be marked down whatever the ratio is.
         let small = up <= 3;
         if ratio < self.tuning.min_up_ratio && !small {
             let text = format!(
@@ -276,7 +276,7 @@ impl MapState {
         !self.whole_subtree_is_down(osd)
     }
 
-    /// Whether everything in the OSD's subtree of type `mon_osd_down_out_subtree_limit` is down.
+    /// Whether all OSDs in the OSD's subtree of type `mon_osd_down_out_subtree_limit` are down.
     fn whole_subtree_is_down(&self, osd: OsdId) -> bool {
         let crush = &self.working.crush;
         let Some(limit) = crush.type_id(&self.tuning.down_out_subtree_limit) else { return false };
@@ -291,13 +291,13 @@ impl MapState {
         false
     }
 
-    /// `root=default,host=a`, as Ceph's log and health print an OSD's place.
+    /// An OSD's location as Ceph's log and health print it: `root=default,host=a`.
     pub(crate) fn location_text(&self, osd: OsdId) -> String {
         location_text(&self.working.crush, osd)
     }
 }
 
-/// `root=default,host=a`: an item's ancestors, the topmost first.
+/// An item's ancestors, topmost first: `root=default,host=a`.
 pub(crate) fn location_text(crush: &CrushMap, osd: OsdId) -> String {
     let mut parts = Vec::new();
     let mut item = osd.0 as i32;
@@ -310,7 +310,7 @@ pub(crate) fn location_text(crush: &CrushMap, osd: OsdId) -> String {
     parts.join(",")
 }
 
-/// The name of the OSD's ancestor of type `level`, or the OSD itself where it has none.
+/// The name of the OSD's ancestor of type `level`, or of the OSD itself if it has none.
 fn subtree_of(crush: &CrushMap, osd: OsdId, level: Option<&str>) -> String {
     let location = crush.full_location(osd.0 as i32);
     level.and_then(|level| location.get(level).cloned()).unwrap_or_else(|| osd.to_string())

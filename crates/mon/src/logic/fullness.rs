@@ -1,7 +1,7 @@
-//! Full OSDs and full pools: flags in the map that stop writes before anything breaks.
+//! Full OSDs and full pools: flags in the map that stop writes before OSDs run out of space.
 //!
-//! Reports are not stored. A map authority that has just started knows of no full OSD and of no object, so it takes no
-//! pool's flags back before everybody whose report could prove them right has reported.
+//! Reports are not stored. A map authority that has just started does not know which OSDs are full and how many objects exist.
+//! So it clears a pool's flags only after every OSD whose report could confirm them has reported.
 
 use super::{LogLevel, MapState, Now};
 use nacre_types::ids::{OsdId, PgId, PoolId};
@@ -15,18 +15,18 @@ use std::sync::Arc;
 /// How full an OSD is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fullness {
-    /// Has room.
+    /// Has room for writes and backfill.
     Fine,
     /// Above `nearfull_ratio`.
     Near,
-    /// Above `backfillfull_ratio`: takes no backfill.
+    /// Above `backfillfull_ratio`: accepts no backfill.
     Backfill,
-    /// Above `full_ratio`, or its store says so: takes no writes.
+    /// Above `full_ratio`, or reported full by its store: accepts no writes.
     Full,
 }
 
 impl MapState {
-    /// How full an OSD is, by its last report and its own word.
+    /// How full an OSD is, according to its last report and its store's full state.
     pub fn fullness(&self, osd: OsdId) -> Fullness {
         let map = &self.working;
         if map.osds.get(&osd).is_some_and(|info| info.full) {
@@ -47,7 +47,7 @@ impl MapState {
         }
     }
 
-    /// Objects of a pool, as last reported.
+    /// The objects of a pool, as last reported.
     pub fn pool_sums(&self, pool: PoolId) -> ObjectSums {
         let mut sums = ObjectSums::default();
         let pgs = self.stats.pgs.iter().filter(|(pg, _)| pg.pool == pool);
@@ -76,7 +76,7 @@ impl MapState {
             (level(Fullness::Full), level(Fullness::Backfill), level(Fullness::Near));
         let mut changed = Vec::new();
         for (id, pool) in &self.working.pools {
-            // Looked up only where an OSD is near full, which is rare.
+            // Computed only if an OSD is near full, which is rare.
             let devices = LazyCell::new(|| self.devices_of_rule(u32::from(pool.crush_rule)));
             let hit = |osds: &BTreeSet<i32>| osds.iter().any(|o| devices.contains(o));
             let over_quota = (pool.quota_max_bytes > 0 || pool.quota_max_objects > 0) && {
@@ -121,8 +121,7 @@ impl MapState {
         }
     }
 
-    /// Whether there are OSDs among `devices` that are up and in, and all of these have reported since this map authority
-    /// started.
+    /// Whether there are OSDs among `devices` that are up and in, and all of these have reported since this map authority started.
     fn all_osds_reported(&self, devices: &BTreeSet<i32>) -> bool {
         let counts =
             |osd: OsdId, info: &OsdInfo| info.up && info.is_in() && devices.contains(&(osd.0 as i32));
@@ -130,9 +129,9 @@ impl MapState {
         counting.peek().is_some() && counting.all(|(osd, _)| self.stats.osds.contains_key(osd))
     }
 
-    /// Whether a pool whose reported PGs come to `sums` is below its quota. All PGs whose primary is up must have been reported
-    /// since this map authority started. Who might have reported the others may never come back: they count as last reported, or
-    /// where that is not known with the average of the pool, since objects are spread over PGs by their hash.
+    /// Whether a pool whose reported PGs sum up to `sums` is below its quota. All PGs whose primary is up must have been
+    /// reported since this map authority started. The primaries of the others may never come back: those PGs count as last
+    /// reported, or otherwise with the average of the pool, since objects are spread over PGs by their hash.
     fn is_below_quota(&self, id: PoolId, pool: &Pool, sums: ObjectSums) -> bool {
         let (mut reported, mut unknown) = (0_u128, 0_u128);
         for seed in 0..pool.pg_num {

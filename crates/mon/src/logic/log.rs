@@ -1,4 +1,4 @@
-//! The cluster log: what operators read back with `log last`.
+//! The cluster log, which operators read with `log last`.
 
 use super::Now;
 use nacre_types::msg::LogLine;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Longest line; the rest is cut.
 const MAX_TEXT: usize = 4_096;
 
-/// How much a line matters.
+/// The level of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogLevel {
     /// For developers.
@@ -24,7 +24,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// From `error`, `warn`, `sec`, `info` or `debug`; anything else is `info`.
+    /// Parses `error`, `warn`, `sec`, `info` or `debug`; anything else is `info`.
     pub fn parse(text: &str) -> LogLevel {
         match text {
             "error" => LogLevel::Error,
@@ -58,13 +58,13 @@ impl LogLevel {
     }
 }
 
-/// What a line belongs to.
+/// The channel of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogChannel {
-    /// What happens in the cluster.
+    /// Events in the cluster.
     #[default]
     Cluster,
-    /// Who changed what.
+    /// Commands that changed something, with their senders.
     Audit,
 }
 
@@ -77,7 +77,7 @@ impl LogChannel {
         }
     }
 
-    /// Whether lines of this channel are wanted by whom asks for `text`: a name, or `*`.
+    /// Whether `text` selects this channel: by name, or `*`.
     pub fn matches(self, text: &str) -> bool {
         text == "*" || text == self.as_str()
     }
@@ -86,17 +86,17 @@ impl LogChannel {
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// When, nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub stamp_ns: u64,
-    /// Who: `mon.a`, `osd.3`, `client.admin`.
+    /// The sender: `mon.a`, `osd.3`, `client.admin`.
     pub name: String,
-    /// Counts the lines of this log.
+    /// The number of the line in this log.
     pub seq: u64,
-    /// How much it matters.
+    /// Its level.
     pub level: LogLevel,
     /// The text.
     pub text: String,
-    /// What it belongs to. Last: lines that an earlier release stored end here, which reads as `Cluster`.
+    /// Its channel. It is the last field: lines that an earlier release stored end before it, which reads as `Cluster`.
     pub channel: LogChannel,
 }
 
@@ -106,7 +106,7 @@ impl LogEntry {
         postcard::from_bytes(&[bytes, &[0]].concat())
     }
 
-    /// As it is sent to those who follow the log.
+    /// The line in the form that is sent to subscribers of the log.
     pub fn to_line(&self) -> LogLine {
         LogLine {
             stamp_ns: self.stamp_ns,
@@ -122,20 +122,20 @@ impl LogEntry {
 /// The newest lines.
 #[derive(Clone, Debug)]
 pub struct ClusterLog {
-    /// Lines kept.
+    /// The number of lines kept.
     kept: usize,
     entries: VecDeque<LogEntry>,
     next_seq: u64,
     /// Lines with a lower number are stored.
     stored_below: u64,
-    /// Texts that repeat while a condition lasts, and when they were last said.
+    /// Texts that repeat while a condition lasts, and when each was last logged.
     throttled: BTreeMap<String, u64>,
 }
 
 impl ClusterLog {
-    /// Goes on after `entries`, which are stored, and keeps the newest of them.
+    /// Continues after `entries`, which are stored, and keeps the newest of them.
     pub(crate) fn restore(mut entries: Vec<LogEntry>, kept: usize) -> ClusterLog {
-        // The first line is number 1: a follower that has seen none asks for those after 0.
+        // The first line has number 1: a subscriber that has none requests those after 0.
         let next_seq = entries.last().map_or(1, |e| e.seq + 1);
         entries.drain(..entries.len().saturating_sub(kept));
         ClusterLog {
@@ -180,7 +180,7 @@ impl ClusterLog {
         }
     }
 
-    /// For conditions that hold for long.
+    /// Appends a line about a condition that lasts, at most once a minute.
     pub(super) fn append_once_a_minute(&mut self, now: Now, name: &str, level: LogLevel, text: String) {
         self.throttled.retain(|_, at| now.mono_ms.saturating_sub(*at) < 60_000);
         if !self.throttled.contains_key(&text) {
@@ -189,7 +189,7 @@ impl ClusterLog {
         }
     }
 
-    /// Keeps this many lines from now on.
+    /// Sets the number of lines kept.
     pub(crate) fn keep(&mut self, lines: usize) {
         self.kept = lines;
     }
@@ -208,7 +208,7 @@ impl ClusterLog {
         self.entries.iter().filter(move |e| e.seq > seq && e.seq < stored_below)
     }
 
-    /// Lines that are not stored yet, at most `count`; they count as stored from now on.
+    /// Lines that are not stored yet, at most `count`. They count as stored from then on.
     pub(crate) fn take_unstored(&mut self, count: usize) -> Vec<LogEntry> {
         let first = self.stored_below;
         let taken: Vec<LogEntry> =
@@ -217,7 +217,7 @@ impl ClusterLog {
         taken
     }
 
-    /// The number below which stored lines are not needed any more.
+    /// The number below which stored lines are no longer needed.
     pub fn trim_below(&self) -> u64 {
         self.next_seq.saturating_sub(self.kept as u64)
     }

@@ -8,16 +8,16 @@ use nacre_types::placement::PgMapper;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The most members of an in-sync set: a pool's largest size, twice, for a complete move.
+/// The most members of an in-sync set: twice a pool's largest size, for a move of all copies.
 const MAX_MEMBERS: usize = 32;
 
-/// Why a membership proposal does not take effect.
+/// The reason why a membership proposal is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CasRefusal {
-    /// The record is not the expected one any more.
+    /// The current record is not the expected one.
     #[error("the membership has changed")]
     Lost,
-    /// There is no such PG.
+    /// The PG does not exist.
     #[error("the pg does not exist")]
     NoSuchPg,
     /// The proposer is not the OSD of the connection, or not up with that incarnation.
@@ -32,19 +32,19 @@ pub enum CasRefusal {
     /// The next interval must be the current one plus one, or the first of its kind in the map's generation.
     #[error("the interval is not the next one")]
     WrongInterval,
-    /// Empty, too large, with an OSD twice, or without its primary.
+    /// The set is empty or too large, contains an OSD twice, or lacks its primary.
     #[error("malformed in-sync set")]
     Malformed,
-    /// A member that is to be added is not up with that incarnation (R2).
+    /// A member to be added is not up with that incarnation (R2).
     #[error("a new member is not up with that incarnation")]
     MemberNotUp,
     /// The in-sync set would shrink below min_size (R5).
     #[error("the in-sync set may not shrink below min_size")]
     BelowMinSize,
-    /// Nobody who is in sync now would stay.
+    /// No member that is in sync now would stay.
     #[error("no member of the in-sync set stays")]
     NoneStays,
-    /// Only the proposer itself may be promoted, over a set that it does not enlarge.
+    /// A proposer that is not the primary may promote only itself and may not add members.
     #[error("a replica may only promote itself, and add nobody")]
     ForeignPromotion,
 }
@@ -68,7 +68,7 @@ pub fn check_cas(map: &OsdMap, osd: OsdId, cas: &PgCas) -> Result<(), CasRefusal
             check_change(map, current, cas, pool.min_size as usize)
         }
         Some(_) => Err(CasRefusal::WrongInterval),
-        // A PG of which an earlier generation knows no more than that it was to be created may not have been.
+        // If the record of an earlier generation is that of the creation, the creation may not have been executed.
         None if next.interval == Interval::creation(generation)
             && current.is_none_or(|c| c.interval.is_creation()) =>
         {
@@ -79,9 +79,9 @@ pub fn check_cas(map: &OsdMap, osd: OsdId, cas: &PgCas) -> Result<(), CasRefusal
     }
 }
 
-/// After a MapStore restore (R7) the record may be older than what the PG's members remember. The first of the members
-/// of the highest record among all OSDs puts that back, in the new generation's first interval for it; it alone knows,
-/// so it is believed.
+/// After a MapStore restore (R7) the record may be older than those of the PG's members. The first member of the highest record
+/// among all OSDs proposes that record again, in the new generation's first interval for it. The map authority can't verify the
+/// record and accepts it.
 fn check_restored(cas: &PgCas) -> Result<(), CasRefusal> {
     let next = &cas.proposed;
     if !next.is_in_sync(cas.proposer) {
@@ -131,7 +131,7 @@ fn check_change(
     if promotes && (next.primary != cas.proposer.osd || next.in_sync.iter().any(|m| added(&m))) {
         return Err(CasRefusal::ForeignPromotion);
     }
-    // A member that the operator gave up for lost does not count: dropping it is his decision.
+    // A member that the operator declared lost does not count: dropping it is the operator's decision.
     let given_up = |m: &&Member| is_lost(map, m.osd);
     let kept_back = current.in_sync.iter().filter(|m| !given_up(m)).count();
     if next.in_sync.len() < kept_back && next.in_sync.len() < min_size {
@@ -140,7 +140,7 @@ fn check_change(
     Ok(())
 }
 
-/// Whether a member's copy can't come back: the OSD has lost its contents since, or is given up, or removed.
+/// Whether a member's copy can't come back: the OSD has lost its contents since, was declared lost, or was removed.
 pub(crate) fn lost_its_copy(map: &OsdMap, member: Member) -> bool {
     let now = map.osds.get(&member.osd).and_then(|info| info.incarnation);
     now.is_some_and(|now| now != member.incarnation) || is_lost(map, member.osd)

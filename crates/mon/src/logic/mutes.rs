@@ -1,4 +1,4 @@
-//! Muted health checks (`health mute`): they do not count, until their time is over, they clear or they get worse.
+//! Muted health checks (`health mute`). A mute ends when its time is over, when the check clears or when it gets worse.
 
 use super::{LogLevel, MapState, Now};
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 /// A muted check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mute {
-    /// When it ends, nanoseconds since 1970; `None` for never.
+    /// When the mute ends, in nanoseconds since 1970; `None` for never.
     pub until_ns: Option<u64>,
     /// Whether it stays when the check clears or gets worse.
     pub sticky: bool,
-    /// What the check said when it was muted.
+    /// The check's summary when it was muted.
     pub summary: String,
-    /// How many things it concerned then.
+    /// The check's count when it was muted.
     pub count: u64,
 }
 
@@ -39,7 +39,7 @@ impl MapState {
         }
     }
 
-    /// Ends mutes whose time is over, whose check has cleared, or whose check has got worse.
+    /// Removes mutes whose time is over, whose check has cleared, or whose check has got worse.
     pub fn update_mutes(&mut self, now: Now) {
         if self.mutes.is_empty() {
             return;

@@ -1,12 +1,12 @@
-//! What operators change in the map, once their commands have been checked.
+//! Changes of the map that operators request, after their commands were checked.
 
 use super::{MapState, Now};
 use nacre_types::ids::{Epoch, OsdId, PoolId};
 use nacre_types::osdmap::{OsdInfo, OsdMap};
 
-/// Epochs that a new generation leaves out: more than can have been published since the copy was made.
+/// Epochs that a new generation skips: more than can have been published since the copy was made.
 const RESTORED_EPOCH_GAP: u32 = 1_000_000;
-/// Pool ids that a new generation leaves out, likewise (rule R2: they are never reused).
+/// Pool ids that a new generation skips, likewise (rule R2: they are never reused).
 const RESTORED_POOL_GAP: i64 = 10_000;
 
 /// Generations below this are counted, and spaced by [`RESTORED_EPOCH_GAP`]; those above it are seconds since 1970.
@@ -15,24 +15,23 @@ const COUNTED_GENERATIONS: u64 = 2_000;
 const FIRST_TIMED_GENERATION: u64 = 1_700_000_000;
 /// Epochs between two generations, for each second from one to the other.
 const EPOCHS_PER_SECOND: u64 = 2;
-/// The time alone leads to no epoch beyond this one (in 2053), so that there are some left to go on with.
+/// The time alone leads to no epoch beyond this one (in 2053), so that some epochs are left.
 const MAX_TIMED_EPOCH: u64 = 3_900_000_000;
 
-/// The first map of generation `generation`, after the MapStore was restored from an older copy that held `map` (rule
-/// R7). Epochs and pool ids go on above any that the lost history can have used, so that nobody takes the restored map
-/// for an old one, and no new pool for one whose copies OSDs still hold. OSDs count as down until they boot again, and
-/// none counts as lost: it may have come back in the lost history and hold what was acknowledged then. Its operator can
-/// declare it lost again.
+/// Returns the first map of generation `generation`, after the MapStore was restored from an older copy that held `map` (rule
+/// R7). Epochs and pool ids start above any that the lost history can have used. So no daemon takes the restored map for an old
+/// one, and no new pool gets the id of a pool whose copies OSDs still hold. OSDs are down until they boot again. None is lost:
+/// an OSD may have come back in the lost history and hold updates acknowledged then. The operator can declare it lost again.
 ///
-/// If one copy is restored twice, the second restore must lead beyond the history that followed the first one, of which
-/// the copy knows nothing. The generation, the time of the restore, sees to that: pool ids differ by 10000 for each
-/// second between the two. Epochs are 32 bits wide and have no room for that: they differ by 2 for each second. Where the
-/// first history published more than that on average, its newest epochs are used again by the second one. A peer that
-/// still has such a map subscribes to the epochs after it, and gets none until there are such, then changes of a map that
-/// it does not have: who restores a copy twice within minutes has to restart OSDs and clients.
+/// If one copy is restored twice, the second restore must start beyond the history that followed the first one, which the copy
+/// does not contain. The generation, the time of the restore, ensures this: pool ids differ by 10000 for each second between
+/// the two. Epochs are 32 bits wide and have no room for that: they differ by 2 for each second. If the first history published
+/// more epochs than that on average, the second one uses its newest epochs again. A peer that still has such a map subscribes
+/// to the epochs after it. It receives none until they exist, and then changes of a map that it does not have. So an operator
+/// who restores a copy twice within minutes has to restart OSDs and clients.
 ///
-/// `osds` are OSDs that the cluster has by what its operator knows: older PGs wait for them too before they act. OSDs
-/// remember one another, so that leaving out some is safe unless those that remember them have lost their disks.
+/// `osds` are OSDs that belong to the cluster according to its operator: older PGs wait for them too before they act. OSDs
+/// remember one another, so leaving some out is safe unless the OSDs that remember them have lost their disks.
 pub fn new_generation(map: &OsdMap, generation: u64, now: Now, osds: &[OsdId]) -> OsdMap {
     let mut restored = map.clone();
     restored.generation = generation;
@@ -55,7 +54,7 @@ pub fn new_generation(map: &OsdMap, generation: u64, now: Now, osds: &[OsdId]) -
     restored
 }
 
-/// The least epoch that a generation begins with, by its number alone.
+/// The lowest first epoch of a generation, derived from its number alone.
 fn epoch_by_number(generation: u64) -> u32 {
     let counted = generation.min(COUNTED_GENERATIONS) * u64::from(RESTORED_EPOCH_GAP);
     let timed = generation.saturating_sub(FIRST_TIMED_GENERATION).saturating_mul(EPOCHS_PER_SECOND);
@@ -63,8 +62,8 @@ fn epoch_by_number(generation: u64) -> u32 {
 }
 
 impl MapState {
-    /// Sets the CRUSH weight of a device (16.16 fixed point). Returns whether the hierarchy has it. What has changed in the
-    /// hierarchy and is not committed yet stays.
+    /// Sets the CRUSH weight of a device (16.16 fixed point). Returns whether the hierarchy contains it. Uncommitted changes of
+    /// the hierarchy are kept.
     pub fn set_crush_weight(&mut self, osd: OsdId, weight: u32) -> bool {
         let mut crush = (*self.working.crush).clone();
         let found = crush.reweight_item(&osd.to_string(), weight).is_ok();
@@ -74,8 +73,8 @@ impl MapState {
         found
     }
 
-    /// Sets an OSD's reweight (`osd out`, `osd in`, `osd reweight`). Returns whether there is such an OSD. One that is down
-    /// has its full time until it is marked out from when it comes in, and none while it is out.
+    /// Sets an OSD's reweight (`osd out`, `osd in`, `osd reweight`). Returns whether the OSD exists. For an OSD that is down,
+    /// the time until it is marked out starts when it comes in; while it is out, no time is measured.
     pub fn set_weight(&mut self, now: Now, osd: OsdId, weight: u32) -> bool {
         let Some(info) = self.working.osds.get_mut(&osd) else { return false };
         let was_in = info.is_in();
@@ -114,7 +113,7 @@ mod tests {
         assert!(restored.epoch > state.map().epoch && restored.pool_max > state.map().pool_max);
         assert!(restored.osds.values().all(|info| !info.up));
         assert_eq!((restored.osds.len(), restored.max_osd), (4, 8), "osd.7 is waited for although it is new");
-        // The same old copy once more, after the restored history has gone on.
+        // The same old copy is restored again, after the restored history has continued.
         let again = new_generation(state.map(), 5, at(6), &[]);
         assert!(again.epoch.0 > restored.epoch.0 + RESTORED_EPOCH_GAP && again.pool_max > restored.pool_max);
     }
@@ -126,7 +125,7 @@ mod tests {
         let at_time = |generation| new_generation(state.map(), generation, at(5), &[]);
         assert_eq!(at_time(first + 1).pool_max.0, at_time(first).pool_max.0 + RESTORED_POOL_GAP);
         assert_eq!(at_time(first + 3_600).epoch.0, at_time(first).epoch.0 + 7_200);
-        // Restores follow each other for as long as there are epochs.
+        // Restores can follow each other for as long as there are epochs.
         let latest = at_time(u64::MAX);
         assert_eq!(u64::from(latest.epoch.0), MAX_TIMED_EPOCH);
         let next = new_generation(&latest, u64::MAX, at(6), &[]);

@@ -1,4 +1,4 @@
-//! Pools that come and go. What may be asked for is checked by the commands; here ids and epochs are kept right.
+//! Creation, change and removal of pools. Commands check the requests; this module maintains ids and epochs.
 
 use super::MapState;
 use nacre_types::ids::PoolId;
@@ -6,7 +6,7 @@ use nacre_types::pool::Pool;
 use std::sync::Arc;
 
 impl MapState {
-    /// Adds a pool under an id that was never used before; its epochs are set here.
+    /// Adds a pool under an id that was never used before, and sets its epochs.
     pub fn add_pool(&mut self, mut pool: Pool) -> PoolId {
         let id = PoolId(self.working.pool_max.0 + 1);
         let next = self.next_epoch();
@@ -21,7 +21,7 @@ impl MapState {
     /// Changes a pool.
     ///
     /// # Panics
-    /// If there is no such pool.
+    /// If the pool does not exist.
     pub fn change_pool(&mut self, id: PoolId, change: impl FnOnce(&mut Pool)) {
         let next = self.next_epoch();
         let pool = self.working.pools.get_mut(&id).map(Arc::make_mut);

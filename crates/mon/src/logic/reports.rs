@@ -1,4 +1,4 @@
-//! Statistics of OSDs and PGs, as last reported. Not stored: OSDs report all of it from time to time.
+//! Statistics of OSDs and PGs, as last reported. Not stored: OSDs repeat all of them from time to time.
 
 use super::{MapState, Now};
 use nacre_types::ids::{Epoch, OsdId, PgId, PoolId};
@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 const SAMPLES: usize = 64;
 /// Time over which rates are averaged, in milliseconds.
 const SMOOTH_MS: u64 = 10_000;
-/// Health lines that one OSD may have.
+/// Health lines that are kept for one OSD.
 const MAX_OSD_HEALTH: usize = 64;
-/// For how long it counts what an OSD that is starting said, in milliseconds.
+/// How long a report of a starting OSD is valid, in milliseconds.
 const STARTING_MS: u64 = 10_000;
 
 /// I/O rates of a pool.
@@ -40,29 +40,29 @@ pub struct StatsState {
     pub osds: BTreeMap<OsdId, OsdStats>,
     /// By PG, from its primary.
     pub pgs: BTreeMap<PgId, PgStats>,
-    /// What OSDs that are starting said last, and when.
+    /// The last reports of starting OSDs, and when they arrived.
     starting: BTreeMap<OsdId, (u64, Vec<(String, String)>)>,
-    /// Which OSD sent a PG's report.
+    /// The OSD that sent a PG's report.
     reporters: BTreeMap<PgId, OsdId>,
-    /// PGs of caches that write through and have reported since then that nothing was dirty, with the epoch of that report: all
-    /// that they acknowledged is in the base.
+    /// PGs of caches that write through and have since reported that nothing was dirty, with the epoch of that report:
+    /// everything that they acknowledged is in the base.
     pub(super) written_through: BTreeMap<PgId, Epoch>,
     /// I/O since this map authority started, by pool.
     totals: BTreeMap<PoolId, IoCounters>,
     samples: VecDeque<(u64, BTreeMap<PoolId, IoCounters>)>,
-    /// Counts reports, as `pg dump`'s version.
+    /// The number of reports; `pg dump` shows it as its version.
     pub version: u64,
-    /// When the last report came, nanoseconds since 1970.
+    /// When the last report arrived, in nanoseconds since 1970.
     pub stamp_ns: u64,
 }
 
 impl StatsState {
-    /// Whether the PG's primary is gone, so that its report says nothing of now.
+    /// Whether the OSD that reported the PG is down, so that its report is out of date.
     pub fn is_stale(&self, map: &OsdMap, pg: PgId) -> bool {
         self.reporters.get(&pg).is_some_and(|osd| !map.is_up(*osd))
     }
 
-    /// What OSDs that are starting say: OSD, code, text.
+    /// The reports of starting OSDs: OSD, code, text.
     pub fn starting(&self, now: Now) -> impl Iterator<Item = (OsdId, &str, &str)> {
         let current = move |at: u64| now.mono_ms.saturating_sub(at) < STARTING_MS;
         let told = self.starting.iter().filter(move |(_, (at, _))| current(*at));
@@ -120,7 +120,7 @@ impl StatsState {
         }
         let before = old.map(|o| o.io).unwrap_or_default();
         let total = self.totals.entry(stats.pg.pool).or_default();
-        // Counters of another process start anew: what it says then is all new.
+        // The counters of a new process start at 0, so their whole value is new.
         let grown = |now: u64, before: u64| if now >= before { now - before } else { now };
         total.reads += grown(stats.io.reads, before.reads);
         total.read_bytes += grown(stats.io.read_bytes, before.read_bytes);
@@ -132,7 +132,7 @@ impl StatsState {
         self.pgs.insert(stats.pg, stats);
     }
 
-    /// Forgets what belongs to pools and OSDs that are gone.
+    /// Removes the reports of pools, PGs and OSDs that no longer exist.
     pub(super) fn prune(&mut self, map: &OsdMap) {
         let exists = |pg: &PgId| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num);
         self.pgs.retain(|pg, _| exists(pg));
@@ -161,11 +161,11 @@ impl MapState {
         self.stats.osds.insert(osd, report.osd);
         let incarnation = self.working.osds.get(&osd).and_then(|info| info.incarnation);
         for mut stats in report.pgs {
-            // Only the primary speaks for a PG.
+            // Only the primary's report of a PG counts.
             let Some(membership) = self.working.membership(stats.pg).filter(|m| m.primary == osd) else {
                 continue;
             };
-            // One that lost its contents does not know what there was.
+            // A primary that lost its contents does not know the PG's former contents.
             let own = membership.in_sync.iter().find(|member| member.osd == osd);
             if !membership.interval.is_creation()
                 && own.is_some_and(|own| incarnation.is_some_and(|now| now != own.incarnation))

@@ -17,7 +17,7 @@ pub(crate) fn member(osd: u32) -> Member {
     Member { osd: OsdId(osd), incarnation: boot_of(osd, 0).incarnation }
 }
 
-/// Makes everything that gathered durable and returns the answers that waited for it.
+/// Makes all collected changes durable and returns the answers that waited for them.
 pub(crate) fn commit(state: &mut MapState, now: Now) -> Vec<Effect> {
     let mut effects = Vec::new();
     while let Some(proposal) = state.propose(now) {
@@ -71,7 +71,7 @@ fn swap(state: &mut MapState, by: u32, cas: PgCas) -> PgCasReply {
     }
 }
 
-/// Time passes until `to`, with a tick every four seconds and at its end.
+/// Advances the time to `to`, with a tick every four seconds and at the end.
 fn pass(state: &mut MapState, from: u64, to: u64) {
     (from..to).step_by(4_000).skip(1).chain([to]).for_each(|t| {
         state.handle(at(t), Event::Tick);
@@ -134,12 +134,12 @@ fn a_boot_of_a_process_before_the_one_that_is_up_is_not_believed() {
     let after = OsdBoot { epoch: state.map().epoch, ..boot_of(1, 3) };
     state.handle(at(2), Event::Boot(after));
     commit(&mut state, at(2));
-    // The connection of the dead process still holds its request.
+    // A delayed request of the dead process arrives.
     state.handle(at(3), Event::Boot(before));
     assert!(!state.has_changes());
     state.mark_down(at(4), OsdId(1));
     commit(&mut state, at(4));
-    // The process that was marked down comes back by itself, whatever it has seen.
+    // The process that was marked down boots again, whatever it has seen.
     state.handle(at(5), Event::Boot(OsdBoot { epoch: Epoch(0), ..boot_of(1, 3) }));
     assert!(state.has_changes());
 }
@@ -191,7 +191,7 @@ fn reports_wait_for_the_grace_time_and_can_be_taken_back() {
 #[test]
 fn a_report_that_is_not_repeated_expires() {
     let mut state = cluster(6);
-    // What takes it back never arrives.
+    // The message that withdraws the report never arrives.
     report(&mut state, at(50_000), 0, failure(5, 15_000, false));
     pass(&mut state, 50_000, 109_999);
     report(&mut state, at(109_999), 2, failure(5, 30_000, false));
@@ -204,7 +204,7 @@ fn a_report_that_is_not_repeated_expires() {
     report(&mut state, at(110_000), 2, failure(5, 30_000, false));
     assert!(state.map().is_up(OsdId(5)));
 
-    // An OSD that reports less often is believed for longer.
+    // Reports of an OSD that reports less often are valid for longer.
     let mut state = cluster(6);
     state.put_option(&crate::Who::parse("osd").unwrap(), "osd_mon_report_interval", "60");
     report(&mut state, at(50_000), 0, failure(5, 15_000, false));
@@ -224,7 +224,7 @@ fn a_map_authority_that_was_suspended_blames_nobody_for_the_silence() {
     state.handle(at(awake), Event::Tick);
     assert_eq!(state.working.osds.values().filter(|info| info.up).count(), 5);
     assert!(state.working.osds[&OsdId(4)].is_in());
-    // What passed before counts: 10 s of the grace time of 20 s, 19 s of the 600 s until it is out.
+    // Time before the pause counts: 10 s of the grace time of 20 s, 19 s of the 600 s until it is marked out.
     pass(&mut state, awake, awake + 9_999);
     assert!(state.working.is_up(OsdId(5)));
     pass(&mut state, awake + 9_999, awake + 10_000);
@@ -335,7 +335,7 @@ fn the_in_sync_set_never_shrinks_below_min_size_by_itself() {
     propose(&mut state, up[0], 0, membership(1, up[0], &up));
     assert!(propose(&mut state, up[0], 0, membership(2, up[0], &up[..2])).accepted);
     assert!(!propose(&mut state, up[0], 0, membership(3, up[0], &up[..1])).accepted);
-    // Once the operator gives the missing one up, it may go.
+    // Once the operator declares the missing member lost, it may be dropped.
     let info = state.working.osds.get_mut(&OsdId(up[1])).unwrap();
     (info.up, info.lost_at) = (false, Epoch(99));
     state.changes.osds.insert(OsdId(up[1]));
@@ -412,7 +412,7 @@ fn proposals_of_a_moment_share_an_epoch_and_answers_wait_for_it() {
     let proposal = state.propose(at(1)).unwrap();
     assert_eq!(proposal.incremental.as_ref().unwrap().pgs.len(), 4);
     assert_eq!(state.map().epoch, epoch);
-    // One that comes while the proposal is in flight waits for the next one.
+    // A change that arrives while the proposal is in flight waits for the next one.
     let up4 = up(&state, 4);
     let pg = PgId::new(POOL, 4);
     let cas =
@@ -430,7 +430,7 @@ fn an_entry_of_the_blocklist_goes_when_its_time_is_over_by_both_clocks() {
     const HOUR_NS: u64 = 3_600_000_000_000;
     let who = || "client.4123".to_owned();
     let fenced = |state: &mut MapState, mono_ms: u64, wall_ns: u64| {
-        // Ticks come all the time: the clock of a map authority that was suspended is another matter.
+        // Ticks continue, so that the map authority does not count as suspended.
         let now = Now { mono_ms, wall_ns };
         state.handle(now, Event::Tick);
         commit(state, now);
@@ -447,7 +447,7 @@ fn an_entry_of_the_blocklist_goes_when_its_time_is_over_by_both_clocks() {
 
     state.add_to_blocklist(start, who(), until_ns);
     commit(&mut state, start);
-    // A map authority that starts has a monotonic clock of its own.
+    // A map authority that starts has a new monotonic clock.
     let restarted = Now { mono_ms: 5, wall_ns: start.wall_ns + HOUR_NS / 2 };
     let mut state = MapState::new(state.map().clone(), Tuning::default(), restarted);
     assert!(fenced(&mut state, 1_799_999, until_ns + HOUR_NS));

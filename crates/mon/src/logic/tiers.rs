@@ -1,7 +1,7 @@
 //! Cache tiers: what the reports of a cache's PGs prove, and which OSDs keep a cache in memory.
 //!
-//! Reports are not stored and come late: a sum of all that came says nothing of PGs that did not report, or did so
-//! before a change. Commands that would hide or mix data ask for a report of each PG, made with a map that has the change.
+//! Reports are not stored and arrive late: a sum of the received ones does not cover PGs that have not reported, or reported
+//! before a change. Commands that would hide or mix data require a report of each PG, made with a map that contains the change.
 
 use super::{MapState, Now};
 use nacre_types::ids::{Epoch, OsdId, PgId, PoolId};
@@ -10,19 +10,19 @@ use nacre_types::stats::PgStats;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a pool is not known to be as it has to be.
+/// Why a pool is not known to satisfy a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Doubt {
     /// PGs have not reported with a map of the epoch or later, or still count their objects.
     Unreported {
-        /// How many.
+        /// The number of PGs.
         pgs: usize,
         /// One of them.
         first: PgId,
     },
     /// PGs have objects that they must not have.
     Objects {
-        /// How many objects.
+        /// The number of objects.
         objects: u64,
         /// A PG that has some.
         first: PgId,
@@ -32,36 +32,36 @@ pub(crate) enum Doubt {
 /// Objects of a PG of a cache that the base lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirtySums {
-    /// How many.
+    /// The number of objects.
     pub objects: u64,
     /// Bytes of their data.
     pub bytes: u64,
 }
 
-/// What PGs of caches had dirty when they last reported, known beyond a restart of the map authority: what is told of PGs that lost
-/// all copies.
+/// The dirty objects of PGs of caches at their last reports. They survive a restart of the map authority, and are shown for
+/// PGs that lost all copies.
 #[derive(Clone, Debug, Default)]
 pub struct LastDirty {
     pgs: BTreeMap<PgId, DirtySums>,
-    /// Pools of which not all is stored.
+    /// Pools with unstored changes.
     changed: BTreeSet<PoolId>,
     stored_ms: u64,
 }
 
 impl LastDirty {
-    /// Between two times that it is stored, in milliseconds.
+    /// The time between two times of storing, in milliseconds.
     const STORE_MS: u64 = 10_000;
 
-    /// Takes in what was stored of a pool.
+    /// Adds the stored record of a pool.
     ///
     /// # Errors
-    /// If the record can't be read.
+    /// If the record can't be decoded.
     pub fn add(&mut self, record: &[u8]) -> Result<(), postcard::Error> {
         self.pgs.extend(postcard::from_bytes::<Vec<(PgId, DirtySums)>>(record)?);
         Ok(())
     }
 
-    /// What a PG had dirty; `None` where that is not known.
+    /// The dirty objects of a PG; `None` if they are unknown.
     pub fn of(&self, pg: PgId) -> Option<DirtySums> {
         self.pgs.get(&pg).copied()
     }
@@ -73,7 +73,7 @@ impl LastDirty {
         }
     }
 
-    /// The PG begins again.
+    /// Removes a PG that is created again.
     pub(crate) fn forget(&mut self, pg: PgId) {
         if self.pgs.remove(&pg).is_some() {
             self.changed.insert(pg.pool);
@@ -91,7 +91,7 @@ impl LastDirty {
         });
     }
 
-    /// The records to store by now, `None` for those that go.
+    /// The records that are due to be stored, `None` for those to be removed.
     fn take_due(&mut self, now_ms: u64) -> Vec<(PoolId, Option<Vec<u8>>)> {
         if self.changed.is_empty() || now_ms < self.stored_ms + Self::STORE_MS {
             return Vec::new();
@@ -110,7 +110,7 @@ impl LastDirty {
 
 impl MapState {
     /// Whether all PGs of `pool` have reported completely since `epoch`, and `count` gives 0 for each. Objects that are known
-    /// to be there count for more than reports that are missing.
+    /// to exist take precedence over missing reports.
     pub(crate) fn all_report_none(
         &self,
         pool: PoolId,
@@ -137,7 +137,7 @@ impl MapState {
         }
     }
 
-    /// Whether nothing is dirty in a cache, nor can become so in its mode: its overlay may go.
+    /// Whether nothing in a cache is dirty, and nothing can become dirty in its mode: its overlay may be removed.
     pub fn is_flushed(&self, cache: PoolId) -> bool {
         let tiering = &self.working.pools[&cache].tiering;
         let since = tiering.mode_epoch.max(tiering.overlay_epoch);
@@ -145,7 +145,7 @@ impl MapState {
             && self.all_report_none(cache, since, |stats| stats.sums.dirty).is_ok()
     }
 
-    /// Notes what a PG of a cache has dirty.
+    /// Records the dirty objects of a PG of a cache.
     pub(super) fn note_dirty(&mut self, stats: &PgStats) {
         let Some(pool) = self.working.pools.get(&stats.pg.pool) else { return };
         if pool.tiering.tier_of.is_none() || !stats.sums_complete {
@@ -158,7 +158,7 @@ impl MapState {
         }
     }
 
-    /// Makes durable what PGs of caches have dirty, now and then.
+    /// Makes the dirty objects of PGs of caches durable from time to time.
     pub(super) fn store_dirty(&mut self, now: Now) {
         let is_cache =
             |pool: PoolId| self.working.pools.get(&pool).is_some_and(|pool| pool.tiering.tier_of.is_some());
@@ -168,8 +168,8 @@ impl MapState {
         }
     }
 
-    /// Whether all that a PG of a cache has acknowledged is in the base, even where objects are dirty: they are being flushed, and
-    /// their changes are not acknowledged yet.
+    /// Whether everything that a PG of a cache has acknowledged is in the base. Objects may be dirty: they are being
+    /// flushed, and their changes are not acknowledged yet.
     pub(crate) fn is_written_through(&self, pg: PgId) -> bool {
         let Some(pool) = self.committed.pools.get(&pg.pool) else { return false };
         pool.has_flag(flag::CACHE_WRITE_THROUGH)
@@ -186,7 +186,7 @@ impl MapState {
         self.is_written_through(pg) || !pool.tiering.cache_mode.keeps_writes() && was_clean
     }
 
-    /// Objects and bytes of a cache that only the cache has, and that clients were told of.
+    /// Objects and bytes that only the cache has and that were acknowledged to clients.
     pub(crate) fn acknowledged_dirty(&self, pool: PoolId) -> (u64, u64) {
         let pgs = self.stats.pgs.iter().filter(|(pg, _)| pg.pool == pool && !self.is_written_through(**pg));
         pgs.fold((0, 0), |(objects, bytes), (_, stats)| {
@@ -194,7 +194,7 @@ impl MapState {
         })
     }
 
-    /// OSDs with MemStores among those that a CRUSH rule can choose: what they keep is gone after a power cut.
+    /// OSDs with MemStores among those that a CRUSH rule can choose. A power failure loses their contents.
     pub(crate) fn volatile_osds(&self, rule: u8) -> Vec<OsdId> {
         let devices = self.devices_of_rule(u32::from(rule)).into_iter();
         let osds = devices.filter_map(|device| u32::try_from(device).ok().map(OsdId));
@@ -202,7 +202,7 @@ impl MapState {
         osds.filter(|osd| kind(osd).is_some_and(|kind| kind == "memstore")).collect()
     }
 
-    /// The OSDs with MemStores of a cache whose mode keeps acknowledged writes; none for other pools.
+    /// The OSDs with MemStores of a cache whose mode keeps acknowledged writes; empty for other pools.
     pub(crate) fn volatile_cache(&self, pool: &Pool) -> Vec<OsdId> {
         let writes_through = pool.has_flag(flag::CACHE_WRITE_THROUGH);
         if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.keeps_writes() || writes_through {

@@ -1,9 +1,9 @@
-//! The options that the map logic obeys, with Ceph's names and defaults.
+//! The options of the map logic, with Ceph's names and defaults.
 
 use nacre_common::options::{HitSetType, Options, TierMode};
 use nacre_types::pool::{CacheMode, HitSetKind};
 
-/// What `osd tier add-cache` sets on a cache: the options `osd_tier_default_cache_…`.
+/// The settings that `osd tier add-cache` applies to a cache: the options `osd_tier_default_cache_…`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TierDefaults {
     /// `osd_tier_default_cache_mode`.
@@ -46,7 +46,7 @@ pub struct Tuning {
     pub min_down_reporters: usize,
     /// `mon_osd_reporter_subtree_level`: CRUSH type of those subtrees.
     pub reporter_subtree_level: String,
-    /// `osd_heartbeat_grace`, in milliseconds: how long an OSD must have been silent.
+    /// `osd_heartbeat_grace`, in milliseconds: how long an OSD must have been silent before it is marked down.
     pub heartbeat_grace_ms: u64,
     /// `mon_osd_report_timeout`, in milliseconds: silence towards the map authority itself.
     pub report_timeout_ms: u64,
@@ -64,7 +64,7 @@ pub struct Tuning {
     pub auto_mark_auto_out_in: bool,
     /// `mon_osd_auto_mark_new_in`: a new one is marked in when it boots first.
     pub auto_mark_new_in: bool,
-    /// `osd_crush_update_on_start`: a booting OSD is put at its `crush_location`.
+    /// `osd_crush_update_on_start`: a booting OSD is placed at its `crush_location`.
     pub crush_update_on_start: bool,
     /// `osd_crush_initial_weight`: CRUSH weight of new OSDs; below 0: their size in TiB.
     pub crush_initial_weight: f64,
@@ -72,7 +72,7 @@ pub struct Tuning {
     pub max_osd: u32,
     /// `osd_pool_default_size`.
     pub pool_default_size: u32,
-    /// `osd_pool_default_min_size`; 0: size less its half.
+    /// `osd_pool_default_min_size`; 0: size minus half of it.
     pub pool_default_min_size: u32,
     /// `osd_pool_default_pg_num`.
     pub pool_default_pg_num: u32,
@@ -100,7 +100,7 @@ pub struct Tuning {
     pub pool_default_min_evict_age_s: u32,
     /// `osd_pool_default_hit_set_bloom_fpp`.
     pub hit_set_bloom_fpp: f64,
-    /// What `osd tier add-cache` sets.
+    /// The settings of `osd tier add-cache`.
     pub tier_defaults: TierDefaults,
     /// `mon_cache_target_full_warn_ratio`.
     pub cache_target_full_warn_ratio: f64,

@@ -1,4 +1,4 @@
-//! `nacre-sim`: simulates whole clusters, seed after seed, and prints one line that replays a failure.
+//! `nacre-sim`: simulates whole clusters for a range of seeds, and prints one line that replays a failure.
 
 use nacre_sim::bounds::Bound;
 use nacre_sim::mutation::Mutation;
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         }
     };
     if !arguments.trace {
-        // A panic is reported as the failure that it is, with its replay line.
+        // A panic is reported as a failure with its replay line.
         std::panic::set_hook(Box::new(|_| {}));
     }
     if arguments.measures {
@@ -130,25 +130,25 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
     Ok(Some(parsed))
 }
 
-/// How options spell an empty list.
+/// The spelling of an empty list in options.
 const NONE: &str = "none";
-/// Seeds in which each kind of fault strikes, each profile is drawn, and each bound is reached.
+/// The number of seeds in which each kind of fault has an effect, each profile is drawn, and each bound is reached.
 const WHOLE: u64 = 1000;
-/// The same of long tests.
+/// The same for long tests.
 const WHOLE_LONG: u64 = 200;
 
 impl Arguments {
-    /// Whether each kind of fault must strike in so many seeds.
+    /// Whether each kind of fault must have an effect in this many seeds.
     fn is_whole(&self) -> bool {
         let whole = if self.long { WHOLE_LONG } else { WHOLE };
         let is_bent = self.faults.is_some() || self.mutation.is_some() || self.profile.is_some();
         self.seeds >= whole && !is_bent
     }
 
-    /// What a sweep of so many seeds must come to, and did not.
+    /// What a sweep of this many seeds must reach and did not.
     fn missing(&self, totals: &Totals) -> Option<String> {
         let struck = |fault: &&Fault| totals.struck.get(fault).copied().unwrap_or_default() > 0;
-        // Few seeds have a cache that may be lost.
+        // A cache loss is possible in few seeds.
         let mut faults = Fault::ALL.iter().filter(|fault| **fault != Fault::CacheLoss);
         let fault = faults.find(|fault| !struck(fault));
         let drawn =
@@ -212,7 +212,7 @@ fn many(arguments: &Arguments) -> ExitCode {
             shown = Instant::now();
             let (start, end) = if terminal { ("\r", "") } else { ("", "\n") };
             eprint!("{start}{} of {} seeds{end}", totals.seeds, arguments.seeds);
-            // Progress is for eyes only: a closed stderr must not stop the sweep.
+            // Progress is only informative: a closed stderr must not stop the sweep.
             stderr().flush().ok();
         }
     });
@@ -243,7 +243,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What the seeds were, and what they came to.
+/// Prints the counts of a sweep.
 fn print_counts(totals: &Totals) {
     let share = |(profile, (seeds, took)): (&Profile, &(u64, Duration))| {
         let percent = 100 * seeds / totals.seeds.max(1);

@@ -1,8 +1,8 @@
-//! An object whose omap holds a great many entries, written in batches and listed in pages.
+//! An object with a very large omap, written in batches and listed in pages.
 //!
-//! Each batch has a history of its own, as if it were an object ([`part`]) with one token: setting the batch writes it, removing the
-//! range clears it, and each page of a listing is a read of every batch that it covers. A batch is set and removed as a whole, so
-//! that a page shows either all of what it covers of a batch, with one token, or nothing.
+//! Each batch has its own history, like an object ([`part`]) with one token: setting the batch writes it, removing the range
+//! clears it, and each page of a listing is a read of every batch that it covers. A batch is set and removed as a whole, so a
+//! page shows either everything that it covers of a batch, with one token, or nothing.
 
 use super::{Asked, Client, ClientOut, Token};
 use crate::bounds::Bound;
@@ -25,7 +25,7 @@ pub fn object(pool: PoolId) -> ObjectId {
     ObjectId::new(pool, "", "", "m")
 }
 
-/// What a batch is called in the history.
+/// The object that represents a batch in the history.
 pub fn part(pool: PoolId, batch: u32) -> ObjectId {
     ObjectId::new(pool, "", "", &format!("m/{batch}"))
 }
@@ -35,7 +35,7 @@ pub fn is_part(object: &ObjectId) -> bool {
     object.name().starts_with("m/")
 }
 
-/// An entry's place: the batch and its number there.
+/// The position of an entry: the batch and the entry's number in it.
 type Place = (u32, u32);
 
 fn key((batch, number): Place) -> Bytes {
@@ -56,31 +56,31 @@ fn token(value: &[u8], (_, number): Place) -> Option<u64> {
     (*own == u64::from(number).to_le_bytes()).then_some(u64::from_le_bytes(*token))
 }
 
-/// A listing under way.
+/// A running listing.
 #[derive(Clone, Debug)]
 pub(super) struct BatchListing {
     object: ObjectId,
-    /// Batches that there may be.
+    /// The maximum number of batches.
     batches: u32,
-    /// Who asked for the page that is awaited, and when.
+    /// The client that requested the current page, and when.
     asker: Asker,
     call: Nanos,
     /// The first place after the pages so far.
     from: Place,
     start_after: Bytes,
-    /// Asked at the end of the run, which waits for it.
+    /// Requested at the end of the run, which waits for it.
     pub(super) patient: bool,
 }
 
-/// What a page shows of one batch.
+/// The part of one batch that a page shows.
 #[derive(Debug, PartialEq, Eq)]
 struct Sight {
     batch: u32,
     token: Option<u64>,
 }
 
-/// What a page shows that begins at a place, and where the next one begins; `None` where there is none. All that it covers of a
-/// batch must be there with one token, or nothing of it.
+/// The parts of batches that a page shows which starts at a position, and the start of the next page; `None` if there is
+/// none. For each batch, everything that the page covers must be present with one token, or nothing.
 fn sights(
     from: Place,
     batches: u32,
@@ -141,7 +141,7 @@ impl Client {
         self.step(now, history, out, |_, _| {});
     }
 
-    /// Lists all batches, where no such listing is under way.
+    /// Starts a listing of all batches, unless one is running.
     pub fn list_batches(
         &mut self,
         now: Nanos,
@@ -177,7 +177,7 @@ impl Client {
         self.submit(now, (object, vec![op]), Token::Batches);
     }
 
-    /// A page of the listing came, or why there is none.
+    /// Handles a page of the listing, or the error instead of one.
     pub(super) fn on_batches(
         &mut self,
         now: Nanos,
@@ -186,7 +186,7 @@ impl Client {
         out: &mut Vec<ClientOut>,
     ) -> Result<(), Broken> {
         let Some(mut listing) = self.batches.take() else { return Ok(()) };
-        // It ends with its pool, with the session, and where it is refused.
+        // The listing ends with its pool, with the session, or when it is refused.
         let Some(answer) = result.ok().filter(|answer| answer.reply.result >= 0) else { return Ok(()) };
         let malformed = |detail: String| Broken { rule: "malformed reply", detail };
         let output = answer.reply.ops.first().map(|part| part.output.clone()).unwrap_or_default();
@@ -214,7 +214,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// Entries of some batches, all with tokens.
+    /// Entries of some batches, each batch with its token.
     fn entries(batches: &[(u32, u64)]) -> Vec<(Bytes, Bytes)> {
         let all = batches.iter().flat_map(|(batch, token)| {
             (0..ENTRIES).map(move |n| (key((*batch, n)), value(*token, (*batch, n))))

@@ -1,4 +1,4 @@
-//! Requests of a process that speaks to the cluster by this client ([`crate::gateway::cluster_engine`]).
+//! Requests of a process that uses the cluster through this client ([`crate::gateway::cluster_engine`]).
 
 use super::{Client, ClientOut, Token, millis};
 use crate::history::History;
@@ -7,7 +7,7 @@ use nacre_engine::engine::ObjectRequest;
 use nacre_objecter::Submission;
 
 impl Client {
-    /// Sends a request of its process, which is given up after the time allowed. The answer is told by this number.
+    /// Sends a request of its process, which is given up after its timeout. The answer is reported with this number.
     pub fn ask_for_process(
         &mut self,
         now: Nanos,

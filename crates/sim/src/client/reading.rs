@@ -1,4 +1,4 @@
-//! The session of an OSD by which it reads the sources of copies, and asks the other pool of a cache tier.
+//! The session by which an OSD reads the sources of copies and sends requests to the other pool of a cache tier.
 
 use super::requests::TOKEN_BYTES;
 use super::{Client, ClientOut, Outside, Token, millis, submission};
@@ -11,13 +11,13 @@ use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::{Op, OsdOp, copy_from_flag, request_flag};
 
-/// The largest object that is copied, in bytes, and the data of one piece: little, so that copies have several.
+/// The largest object that is copied, in bytes, and the data of one piece: small, so that copies have several pieces.
 const LIMITS: (u64, u64) = (1 << 20, 16);
-/// The same as production has it.
+/// The same with production's values.
 const REAL_LIMITS: (u64, u64) = (128 << 20, 8 << 20);
 
 impl Client {
-    /// Reads the source of a copy-from op, for the request of this number.
+    /// Reads the source of a copy-from op for the request with this number.
     pub fn read_source(
         &mut self,
         now: Nanos,

@@ -1,4 +1,4 @@
-//! What clients' actions are as requests, and what the answers mean.
+//! The requests of clients' actions, and the interpretation of their answers.
 
 use crate::history::{Action, Outcome, Token, Value};
 use crate::pattern;
@@ -14,20 +14,20 @@ use nacre_types::payload::Payload;
 
 /// The attribute that holds an object's mark.
 pub const MARK: &str = "mark";
-/// The omap key that mirrors it.
+/// The omap key that mirrors the mark.
 pub const MARK_KEY: &[u8] = b"mark";
-/// The omap key that a class counts up.
+/// The omap key that an object class increments.
 pub const COUNT_KEY: &[u8] = b"count";
 
-/// Bytes of a token's data, where it is not more.
+/// Bytes of a token's data by default.
 pub const TOKEN_BYTES: usize = size_of::<Token>();
 
-/// A token alone.
+/// The bytes of a token alone.
 fn token_bytes(token: Token) -> Bytes {
     Bytes::copy_from_slice(&token.to_le_bytes())
 }
 
-/// The mark's stored form: nothing where there is none.
+/// The stored form of a mark: empty if there is none.
 fn mark_bytes(mark: Token) -> Bytes {
     if mark == 0 { Bytes::new() } else { token_bytes(mark) }
 }
@@ -36,7 +36,7 @@ fn compare_mark(op: CmpOp, mark: Token) -> Op {
     Op::CmpXattr { name: MARK.into(), op, value: CmpValue::Bytes(mark_bytes(mark)) }
 }
 
-/// Allowed to fail.
+/// An op that is allowed to fail.
 fn fail_ok(op: Op) -> OsdOp {
     OsdOp { op, flags: op_flag::FAILOK }
 }
@@ -49,7 +49,7 @@ fn count_up() -> Bytes {
     input.finish()
 }
 
-/// The request that does `action`, where a token has so many bytes of data.
+/// The ops of `action`, with `size` bytes of data for each token.
 pub fn ops(action: &Action, size: usize) -> Vec<OsdOp> {
     let data = |token: Token| Payload::from(pattern::of_token(token, size));
     let append = |token: Token| Op::Append { data: data(token) };
@@ -67,7 +67,7 @@ pub fn ops(action: &Action, size: usize) -> Vec<OsdOp> {
         }
         Action::Truncate(len) => vec![Op::Truncate { size: size as u64 * u64::from(*len) }],
         Action::Remove => vec![Op::Remove],
-        // Batches have requests of their own.
+        // Batches have their own requests.
         Action::Clear => Vec::new(),
         Action::Ensure => return vec![fail_ok(Op::Create { exclusive: true })],
         Action::Swap { expect, set } => vec![
@@ -105,19 +105,19 @@ pub fn ops(action: &Action, size: usize) -> Vec<OsdOp> {
     ops.into_iter().map(OsdOp::from).collect()
 }
 
-/// The flags that its request needs.
+/// The flags that the request of `action` needs.
 pub fn flags(action: &Action) -> u32 {
     if matches!(action, Action::AppendTelling { .. }) { request_flag::RETURNVEC } else { 0 }
 }
 
-/// What an answer means, and its version where that means something. A token has `size` bytes of data.
+/// The meaning of an answer, and its version if that is meaningful. A token has `size` bytes of data.
 pub fn outcome(action: &Action, reply: &OsdReply, size: usize) -> Result<(Outcome, Option<u64>), String> {
     let version = Some(reply.user_version);
     if reply.result >= 0 {
         return Ok(match action {
             Action::Read => (Outcome::Saw(Some(value(&reply.ops, size)?)), version),
             Action::AppendTelling { .. } => (Outcome::Told(told(&reply.ops)?), version),
-            // A removal's is the version before; where the others changed nothing, it is that of another write.
+            // The version of a removal is that before it; if the other actions changed nothing, the version is that of another write.
             Action::Ensure | Action::Truncate(_) | Action::Remove | Action::Clear => (Outcome::Done, None),
             _ => (Outcome::Done, version),
         });
@@ -127,28 +127,28 @@ pub fn outcome(action: &Action, reply: &OsdReply, size: usize) -> Result<(Outcom
     }
     match Errno(-reply.result) {
         Errno::ENOENT if *action == Action::Read => Ok((Outcome::Saw(None), None)),
-        // The source is gone, or changed.
+        // The source was removed or changed.
         Errno::ENOENT | Errno::ERANGE | Errno::EOVERFLOW if matches!(action, Action::Copy(_)) => {
             Ok((Outcome::Refused, None))
         }
         Errno::ENOENT if *action == Action::Clear => Ok((Outcome::Done, None)),
         Errno::ENOENT => Ok((Outcome::Absent, None)),
-        // Large objects may reach the greatest size.
+        // Large objects may reach the maximum size.
         Errno::EFBIG if size > TOKEN_BYTES => Ok((Outcome::Refused, None)),
         Errno::EEXIST if matches!(action, Action::Create(_)) => Ok((Outcome::Exists, None)),
         Errno::ECANCELED => Ok((Outcome::Mismatch, None)),
         Errno::ERANGE | Errno::EOVERFLOW if matches!(action, Action::Replace { .. }) => {
             Ok((Outcome::Refused, None))
         }
-        // Whether it may is judged where the OSD refuses.
+        // Other checks judge whether the OSD may refuse.
         Errno::ENOSPC | Errno::EIO => Ok((Outcome::Refused, None)),
-        // The session has expired: whether an earlier attempt was executed is not known any more.
+        // The session has expired: whether an earlier attempt was executed is unknown.
         Errno::ESTALE | Errno::EBLOCKLISTED => Ok((Outcome::Unknown, None)),
         other => Err(format!("unexpected result {other:?} of {action:?}")),
     }
 }
 
-/// Whether the first op's comparison held.
+/// Whether the comparison of the first op succeeded.
 fn told(results: &[OpResult]) -> Result<bool, String> {
     match results {
         [compared, _] if compared.code >= 0 => Ok(true),
@@ -159,7 +159,7 @@ fn told(results: &[OpResult]) -> Result<bool, String> {
     }
 }
 
-/// What a read returned.
+/// The value that a read returned.
 fn value(results: &[OpResult], size: usize) -> Result<Value, String> {
     let [data, attrs, omap] = results else { return Err(format!("{} results of a read", results.len())) };
     let token = |bytes: &[u8]| match bytes {
@@ -209,7 +209,7 @@ mod tests {
 
     const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 
-    /// Executes a request as an OSD does: the answer, and what changes.
+    /// Executes a request as an OSD does. Returns the answer and the change.
     fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<Change>) {
         let pool = Pool::replicated("p", 3, 2, 0, 1, Epoch(1));
         let setting = Setting {

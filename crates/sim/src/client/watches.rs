@@ -1,4 +1,4 @@
-//! The half of a client that watches and notifies.
+//! The part of a client that watches and notifies.
 
 use super::{Client, ClientOut, Token, millis};
 use crate::history::{Action, Broken, History};
@@ -19,7 +19,7 @@ pub(super) struct Notifying {
 }
 
 impl Client {
-    /// Carries out what the machine of the watches wants.
+    /// Executes the effects of the watch state machine.
     pub(super) fn carry_out(
         &mut self,
         now: Nanos,
@@ -42,7 +42,7 @@ impl Client {
         Ok(())
     }
 
-    /// A watch ends, by its client's will or because it is lost.
+    /// Ends a watch that its client removes or that is lost.
     fn end_watch(&mut self, now: Nanos, history: &mut History, cookie: u64) {
         history.watching.ended((self.objecter.client(), cookie));
         self.cookies.retain(|own| *own != cookie);
@@ -106,7 +106,7 @@ impl Client {
         history.watching.notified(&object, (asked, now), &reply)
     }
 
-    /// Watches, notifies, or ends a watch of an object, as it falls out.
+    /// Watches or notifies an object, or ends a watch of it, at random.
     pub fn attend(&mut self, now: Nanos, history: &mut History, object: ObjectId, out: &mut Vec<ClientOut>) {
         let ensured = history.knows(&object);
         if !ensured {
@@ -140,7 +140,7 @@ impl Client {
         self.step(now, history, out, |_, _| {});
     }
 
-    /// Lets the machine of the watches take a step.
+    /// Runs a step of the watch state machine.
     pub(super) fn apply(
         &mut self,
         now: Nanos,
@@ -155,7 +155,7 @@ impl Client {
         self.step(now, history, out, |_, _| {});
     }
 
-    /// An OSD tells of a notify. Most are answered.
+    /// Handles a notify. Most are answered.
     pub(super) fn on_notify(
         &mut self,
         now: Nanos,
@@ -177,7 +177,7 @@ impl Client {
         self.step(now, history, out, |_, _| {});
     }
 
-    /// An OSD tells that a watch has lapsed.
+    /// Handles the lapse of a watch.
     pub(super) fn on_watch_lost(
         &mut self,
         now: Nanos,

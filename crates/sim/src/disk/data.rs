@@ -1,6 +1,6 @@
-//! An object's data, in blocks: zeros and generated data ([`crate::pattern`]) take no memory but their description.
+//! An object's data in blocks. Zeros and generated data ([`crate::pattern`]) take memory only for their description.
 //!
-//! A block's form follows from its contents alone, so that equal data has equal blocks.
+//! The form of a block depends only on its contents, so that equal data has equal blocks.
 
 use crate::pattern;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Bytes of a block.
 const BLOCK: usize = 64 << 10;
-/// A shorter block is kept as it is.
+/// Shorter blocks are stored as bytes.
 const MIN_RUN: usize = 1 << 10;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub struct Data {
 }
 
 impl Block {
-    /// Of bytes, which are copied where they are kept.
+    /// A block with these bytes, which are copied if they are kept.
     fn of(bytes: &[u8]) -> Block {
         Block::described(bytes).unwrap_or_else(|| Block::Bytes(Bytes::copy_from_slice(bytes)))
     }
@@ -60,17 +60,17 @@ impl Block {
 }
 
 impl Data {
-    /// Bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A part, up to the end at most.
+    /// Reads a range, up to the end at most.
     pub fn read(&self, offset: u64, len: u64) -> Bytes {
         let end = offset.saturating_add(len).min(self.len as u64) as usize;
         let start = (offset as usize).min(end);
@@ -88,12 +88,12 @@ impl Data {
         data.into()
     }
 
-    /// All of it.
+    /// Reads everything.
     pub fn to_vec(&self) -> Vec<u8> {
         self.read(0, u64::MAX).into()
     }
 
-    /// Puts bytes in place, after zeros where it ended before.
+    /// Writes bytes at an offset, after zeros if the data was shorter.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let (mut at, end) = (offset as usize, offset as usize + bytes.len());
         if bytes.is_empty() {
@@ -117,7 +117,7 @@ impl Data {
         }
     }
 
-    /// Makes a range zeros.
+    /// Zeros a range.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let (mut at, end) = (offset as usize, (offset + len) as usize);
         if len > 0 {
@@ -130,12 +130,12 @@ impl Data {
         }
     }
 
-    /// Cuts it, or adds zeros.
+    /// Truncates the data, or extends it with zeros.
     pub fn resize(&mut self, len: usize) {
         if len == self.len {
             return;
         }
-        // What ends in the middle of a block before or afterwards has another form.
+        // A block in whose middle the data ends, before or afterwards, changes its form.
         let cut = self.len.min(len);
         let (index, tail) = (cut / BLOCK, cut % BLOCK);
         let mut last = Vec::new();
@@ -156,7 +156,7 @@ impl Data {
         }
     }
 
-    /// Bytes of a block, of which the last may be short.
+    /// The length of a block in bytes; the last one may be short.
     fn block_len(&self, index: usize) -> usize {
         BLOCK.min(self.len - index * BLOCK)
     }

@@ -1,17 +1,17 @@
-//! An object's omap, in leaves that images share until they change: a million entries are cheap to clone and to compare.
+//! An object's omap in leaves that images share until they change, so that a million entries are cheap to clone and to compare.
 
 use bytes::{Bytes, BytesMut};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Entries of a leaf at most.
+/// The most entries of a leaf.
 const LEAF: usize = 512;
-/// A leaf of so many entries has them in one buffer.
+/// A leaf with at least this many entries keeps them in one buffer.
 const PACKED: usize = 32;
-/// So many entries at a time are put in one by one.
+/// Up to this many entries are inserted one by one.
 const FEW: usize = 8;
-/// Entries that a debug output shows.
+/// The number of entries in debug output.
 const SHOWN: usize = 40;
 
 type Entry = (Bytes, Bytes);
@@ -19,7 +19,7 @@ type Entry = (Bytes, Bytes);
 /// See the module's documentation.
 #[derive(Clone, Default)]
 pub struct Omap {
-    /// In the order of their keys; none is empty.
+    /// In the order of their keys; no leaf is empty.
     leaves: Vec<Arc<Leaf>>,
     len: usize,
 }
@@ -78,7 +78,7 @@ impl Leaf {
     }
 }
 
-/// Both in one order; of equal keys the new entry stays.
+/// Merges two sorted lists; of equal keys the new entry is kept.
 fn merge(old: &[Entry], new: &[Entry]) -> Vec<Entry> {
     let mut merged = Vec::with_capacity(old.len() + new.len());
     let mut old = old.iter().peekable();
@@ -92,7 +92,7 @@ fn merge(old: &[Entry], new: &[Entry]) -> Vec<Entry> {
 }
 
 impl Omap {
-    /// Entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -102,7 +102,7 @@ impl Omap {
         self.leaves.iter().map(|leaf| leaf.bytes).sum()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -129,14 +129,14 @@ impl Omap {
         self.from(self.position(key))
     }
 
-    /// Sets entries; of those with one key the last stays.
+    /// Sets entries; of several with one key the last is kept.
     pub fn set(&mut self, entries: &[Entry]) {
         if entries.len() <= FEW {
             return entries.iter().for_each(|entry| self.set_one(entry));
         }
         let mut sorted = entries.to_vec();
         sorted.sort_by(|a, b| a.0.cmp(&b.0));
-        // Of equal keys the last one stays: it comes first in the reversed order.
+        // Of equal keys the last one is kept: it is first in the reversed order.
         sorted.reverse();
         sorted.dedup_by(|later, first| later.0 == first.0);
         sorted.reverse();
@@ -163,7 +163,7 @@ impl Omap {
         }
     }
 
-    /// Removes the keys from `first` on that are below `last`.
+    /// Removes the keys in `first..last`.
     pub fn remove_range(&mut self, first: &[u8], last: &[u8]) {
         loop {
             let (index, at) = self.position(first);
@@ -181,7 +181,7 @@ impl Omap {
         *self = Omap::default();
     }
 
-    /// A sum of what is in it, which does not depend on how that came about.
+    /// A digest of the contents, independent of the order of changes.
     pub fn digest(&self) -> u64 {
         self.leaves.iter().fold(self.len as u64, |sum, leaf| sum.wrapping_add(leaf.sum))
     }
@@ -199,7 +199,7 @@ impl Omap {
         }
     }
 
-    /// Removes a leaf's entries from one place to another.
+    /// Removes a leaf's entries `from..to`.
     fn cut(&mut self, index: usize, from: usize, to: usize) {
         let leaf = Arc::make_mut(&mut self.leaves[index]);
         for entry in leaf.entries.drain(from..to) {
@@ -212,7 +212,7 @@ impl Omap {
         }
     }
 
-    /// Replaces a leaf, if there is one, by as many as these entries need.
+    /// Replaces a leaf, if it exists, with as many leaves as these entries need.
     fn replace(&mut self, index: usize, entries: &[Entry]) {
         let count = entries.len().div_ceil(LEAF).max(1);
         let leaves =
@@ -220,12 +220,12 @@ impl Omap {
         self.leaves.splice(index..self.leaves.len().min(index + 1), leaves);
     }
 
-    /// The leaf in which a key is or would be put.
+    /// The leaf that contains a key or would contain it.
     fn leaf_of(&self, key: &[u8]) -> usize {
         self.leaves.partition_point(|leaf| leaf.entries[0].0[..] <= *key).saturating_sub(1)
     }
 
-    /// Where the first entry is whose key is `key` or higher: its leaf and its place there.
+    /// The position of the first entry whose key is `key` or higher: its leaf and its index there.
     fn position(&self, key: &[u8]) -> (usize, usize) {
         let index = self.leaf_of(key);
         let Some(leaf) = self.leaves.get(index) else { return (index, 0) };

@@ -1,8 +1,8 @@
 //! The engine of processes that are clients of the simulated cluster.
 //!
-//! A [`Session`] notes what its process asks for ([`Port`]); the world takes that up after each step of the executor and gives it to
-//! the process's [`crate::client::Client`], which sends it by the objecter of production. Answers reach the process as deliveries
-//! of the executor: a process that is paused gets them late, one that has ended never.
+//! A [`Session`] records the requests of its process ([`Port`]). After each step of the executor, the world takes them and
+//! passes them to the process's [`crate::client::Client`], which sends them by the objecter of production. Answers reach the
+//! process as deliveries of the executor: a paused process receives them late, a process that has ended never.
 //!
 //! No lock is held while a completion is called.
 
@@ -30,21 +30,21 @@ use std::time::Duration;
 /// Called once with the outcome of a request.
 pub type OnAnswer = Box<dyn FnOnce(Result<Answer>) + Send>;
 
-/// What a process asked for and the world has not taken up yet.
+/// A request of a process that the world has not taken yet.
 pub struct Wanted {
-    /// The client by which the process speaks to the cluster.
+    /// The client by which the process uses the cluster.
     pub client: u32,
     /// The process.
     pub process: ProcessId,
-    /// What it asks for.
+    /// The request.
     pub want: Want,
 }
 
-/// Something that a process asks for, and what gets the outcome.
+/// The kinds of requests of a process, with their completions.
 pub enum Want {
     /// An operation on an object.
     Request(ObjectRequest, OnAnswer),
-    /// A session on the blocklist (`osd blocklist add`).
+    /// Put a session on the blocklist (`osd blocklist add`).
     Fence(u64, Completer<CommandReply>),
     /// The newest map.
     NewestMap(Completer<()>),
@@ -57,14 +57,14 @@ struct State {
     maps: BTreeMap<u32, Arc<OsdMap>>,
 }
 
-/// Where processes and the world meet. Cheap to clone.
+/// The interface between processes and the world. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Port {
     state: Arc<Mutex<State>>,
 }
 
 impl Port {
-    /// The engine of a process that speaks as `session` by a client.
+    /// The engine of a process that uses a client with the id `session`.
     pub fn session(
         &self,
         scheduler: &Scheduler,
@@ -74,24 +74,24 @@ impl Port {
         Session { port: self.clone(), scheduler: scheduler.clone(), client, process, session }
     }
 
-    /// The next request that a process made.
+    /// Takes the next request of a process.
     pub fn take(&self) -> Option<Wanted> {
         self.state.lock().wanted.pop_front()
     }
 
-    /// A client has this map now.
+    /// Sets a client's current map.
     pub fn set_map(&self, client: u32, map: &Arc<OsdMap>) {
         self.state.lock().maps.insert(client, map.clone());
     }
 }
 
-/// What a request's answer is to who asked by the engine.
+/// Converts an answer into the form of the engine's interface.
 fn op_reply(answer: Answer) -> OpReply {
     let reply = answer.reply;
     OpReply { result: reply.result, version: reply.user_version, ops: reply.ops }
 }
 
-/// A page of a listing, and where the next one begins: past a PG's last object, at the PG that follows in hash order.
+/// Converts a page of a listing. The next page starts after a PG's last object at the PG that follows in hash order.
 fn list_page(answer: Answer) -> Result<ListPage> {
     let (target, reply) = (answer.target, op_reply(answer));
     let listed: ListReply = encoding::decode(&reply.success()?.output(0)?)?;
@@ -110,7 +110,7 @@ pub struct Session {
 
 impl Session {
     fn want(&self, want: Want) {
-        // What destructors of a process that ended send goes nowhere.
+        // Messages that destructors of an ended process send are dropped.
         if self.scheduler.is_alive(self.process) {
             let wanted = Wanted { client: self.client, process: self.process, want };
             self.port.state.lock().wanted.push_back(wanted);

@@ -1,12 +1,12 @@
-//! A deterministic executor: one thread, a virtual clock, and a seeded choice among what can happen next.
+//! A deterministic executor: one thread, a virtual clock, and a seeded choice of the next action.
 //!
-//! At each step one thing happens: a task that is ready is polled, or the next event (a timer, a delivery) happens. Which
-//! one is drawn from the seed, among all tasks that are ready and an event that is due; where there is neither, time moves
-//! to the next event. A poll takes a random time, timers fire a random time late, and each process has a monotonic clock
-//! with a drift and an origin of its own, so that nothing can rely on an order that real machines do not give.
+//! Each step polls a ready task, or executes the next event (a timer, a delivery). The choice among all ready tasks and an
+//! event that is due is drawn from the seed; if there is neither, time advances to the next event. A poll takes a random
+//! time, timers fire late by a random time, and each process has its own monotonic clock with a drift and an origin. So code
+//! can't rely on an order that real machines do not guarantee.
 //!
 //! Invariants: no lock is held while a task is polled or dropped or a call runs, so that those may use the executor; a
-//! process that has crashed is never polled again and nothing is delivered to it.
+//! process that has crashed is never polled again, and nothing is delivered to it.
 
 mod process;
 mod sleep;
@@ -27,16 +27,16 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// What the executor chooses from.
+/// The ranges of random choices.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The longest time that one poll of a task takes.
+    /// The longest duration of one poll of a task.
     pub longest_poll: Nanos,
-    /// The longest time by which timers are late.
+    /// The longest lateness of timers.
     pub timer_lateness: Nanos,
-    /// How far monotonic clocks may drift, in parts per million.
+    /// The largest drift of monotonic clocks, in parts per million.
     pub drift_ppm: u64,
-    /// Keep a line for each step.
+    /// Whether to keep a line for each step.
     pub trace: bool,
 }
 
@@ -50,9 +50,9 @@ impl Default for Settings {
 /// Why a future did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// Nothing is ready and nothing is to come.
+    /// No task is ready and no event is scheduled.
     Idle,
-    /// The time allowed has passed.
+    /// The time limit has passed.
     OutOfTime,
     /// Its process crashed.
     Crashed,
@@ -64,9 +64,9 @@ type OnSilence = Arc<dyn Fn(ProcessId, Option<Nanos>) + Send + Sync>;
 enum Event {
     /// A timer fires.
     Timer(u64),
-    /// Something happens whoever is alive.
+    /// A call that is independent of processes.
     Call(Call),
-    /// Something reaches a process.
+    /// A delivery to a process.
     Delivery(ProcessId, Call),
     /// A pause of a process ends.
     Resume,
@@ -90,14 +90,14 @@ struct State {
     timers: BTreeMap<u64, Timer>,
     processes: BTreeMap<ProcessId, Process>,
     on_silence: Vec<OnSilence>,
-    /// What happens at which step; the second number keeps the order.
+    /// Calls by step; the second number preserves their order.
     at_steps: BTreeMap<(u64, u64), Call>,
     /// Tasks and timers are numbered together.
     numbered: u64,
     steps: u64,
     hash: DefaultHasher,
     trace: Vec<String>,
-    /// The executor is dropped.
+    /// The executor was dropped.
     ended: bool,
 }
 
@@ -105,12 +105,12 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// What a step does once the lock is released.
+/// The part of a step that runs after the lock is released.
 enum Action {
     Poll(u64, BoxedTask, Waker),
     Wake(Waker),
     Run(Call),
-    /// A delivery to a process that is gone.
+    /// A delivery to a process that has ended.
     Discard(Call),
     Nothing,
     Idle,
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// Takes a ready task to poll it.
+    /// Takes a ready task in order to poll it.
     fn take(&mut self, index: usize) -> Action {
         let id = self.ready.swap_remove(index);
         let spent = self.random.range(0, self.settings.longest_poll + 1);
@@ -248,7 +248,7 @@ impl Executor {
         Executor { scheduler: Scheduler { shared: Arc::new(Shared { state: Mutex::new(state) }) } }
     }
 
-    /// What the world around the tasks uses of the executor.
+    /// The interface for the world around the tasks.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
@@ -269,12 +269,12 @@ impl Executor {
         Env::new(ProcessEnvironment::new(self.scheduler.clone(), process))
     }
 
-    /// Ends a process at once: its tasks are dropped, nothing reaches it any more.
+    /// Ends a process at once: its tasks are dropped, and it receives nothing any more.
     pub fn crash(&self, process: ProcessId) {
         self.scheduler.crash(process);
     }
 
-    /// Crashes a process after so many more polls of its tasks.
+    /// Crashes a process after `polls` more polls of its tasks.
     pub fn crash_after(&self, process: ProcessId, polls: u64) {
         let mut state = self.scheduler.shared.state.lock();
         if let Some(process) = state.alive(process) {
@@ -287,7 +287,7 @@ impl Executor {
         self.scheduler.shared.state.lock().processes.get(&process).map_or(0, |process| process.polls)
     }
 
-    /// Lets something happen `steps` steps from now, between two others: with each number in turn it happens everywhere.
+    /// Runs a call `steps` steps from now, between two others. A test that tries each number in turn runs it at every point.
     pub fn after_steps(&self, steps: u64, call: impl FnOnce() + Send + 'static) {
         let mut guard = self.scheduler.shared.state.lock();
         let state = &mut *guard;
@@ -295,7 +295,7 @@ impl Executor {
         state.at_steps.insert(at, Box::new(call));
     }
 
-    /// Stops a process for `wait`, as SIGSTOP does: its clocks go on, its tasks do not.
+    /// Stops a process for `wait`, like SIGSTOP: its clocks continue, its tasks do not.
     pub fn pause(&self, process: ProcessId, wait: Nanos) {
         let (listeners, until) = {
             let mut guard = self.scheduler.shared.state.lock();
@@ -310,7 +310,7 @@ impl Executor {
         listeners.iter().for_each(|listener| listener(process, Some(until)));
     }
 
-    /// Moves the time of day of a process by `by_ns` nanoseconds.
+    /// Moves the wall clock of a process by `by_ns` nanoseconds.
     pub fn jump_wall(&self, process: ProcessId, by_ns: i64) {
         if let Some(process) = self.scheduler.shared.state.lock().alive(process) {
             process.wall_offset_ns += by_ns;
@@ -327,29 +327,29 @@ impl Executor {
         self.scheduler.shared.state.lock().steps
     }
 
-    /// A hash of everything that happened, in order.
+    /// A hash of all events in order.
     pub fn hash(&self) -> u64 {
         self.scheduler.shared.state.lock().hash.finish()
     }
 
-    /// The lines of what happened, where [`Settings::trace`] keeps them.
+    /// The lines of the trace, if [`Settings::trace`] is set.
     pub fn trace(&self) -> Vec<String> {
         self.scheduler.shared.state.lock().trace.clone()
     }
 
-    /// When the next step happens: now where a task is ready.
+    /// When the next step happens: now if a task is ready.
     pub fn next_at(&self) -> Option<Nanos> {
         self.scheduler.next_at()
     }
 
-    /// Lets time go on to `now`, where it is not later already: the executor follows another clock. Nothing may be due before.
+    /// Advances the time to `now`, unless it is later already: the executor follows another clock. Nothing may be due before.
     pub fn follow(&self, now: Nanos) {
         let mut state = self.scheduler.shared.state.lock();
         let left = now.saturating_sub(state.schedule.now());
         state.schedule.advance(left);
     }
 
-    /// Takes one step; `false` where nothing is ready and nothing is to come.
+    /// Executes one step; returns `false` if no task is ready and no event is scheduled.
     pub fn step(&self) -> bool {
         let action = self.scheduler.shared.state.lock().choose();
         match action {
@@ -363,7 +363,7 @@ impl Executor {
         true
     }
 
-    /// Takes the steps of the next `wait` of true time.
+    /// Executes the steps of the next `wait` of true time.
     pub fn run_for(&self, wait: Nanos) {
         let end = self.now() + wait;
         while self.scheduler.next_at().is_some_and(|at| at <= end) && self.step() {}
@@ -401,7 +401,7 @@ impl Executor {
             let mut guard = self.scheduler.shared.state.lock();
             let state = &mut *guard;
             let process = state.tasks.get(&id).map(|task| task.process);
-            // A task that crashed its own process is not in the table any more.
+            // A task that crashed its own process is no longer in the table.
             let finished = match state.tasks.get_mut(&id).filter(|_| pending) {
                 Some(task) => {
                     task.future = Some(future);
@@ -447,7 +447,7 @@ impl Drop for Executor {
     }
 }
 
-/// What the world around the tasks uses of the executor. Cheap to clone.
+/// The interface of the executor for the world around the tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct Scheduler {
     shared: Arc<Shared>,
@@ -459,12 +459,12 @@ impl Scheduler {
         self.shared.state.lock().schedule.now()
     }
 
-    /// The time of day of the servers, whose clocks are right, in nanoseconds since 1970.
+    /// The wall clock of the servers, which is correct, in nanoseconds since 1970.
     pub fn wall_ns(&self) -> u64 {
         process::wall_ns(self.now())
     }
 
-    /// When the next step happens: now where a task is ready.
+    /// When the next step happens: now if a task is ready.
     fn next_at(&self) -> Option<Nanos> {
         let state = self.shared.state.lock();
         let now = state.schedule.now();
@@ -475,12 +475,12 @@ impl Scheduler {
         if state.ready.iter().any(runs) { Some(now) } else { state.schedule.next_at() }
     }
 
-    /// Lets something happen `wait` from now, whoever is alive then.
+    /// Runs a call `wait` from now, whichever processes are alive then.
     pub fn call_after(&self, wait: Nanos, call: impl FnOnce() + Send + 'static) {
         self.schedule(wait, Event::Call(Box::new(call)));
     }
 
-    /// Lets something reach a process `wait` from now: later where the process is paused then, never where it is gone.
+    /// Delivers a call to a process `wait` from now: later if the process is paused then, never if it has ended.
     pub fn deliver_after(&self, process: ProcessId, wait: Nanos, call: impl FnOnce() + Send + 'static) {
         self.schedule(wait, Event::Delivery(process, Box::new(call)));
     }
@@ -497,13 +497,13 @@ impl Scheduler {
         self.shared.state.lock().alive(process).is_some()
     }
 
-    /// Calls `listener` whenever a process falls silent: until a time where it is paused, for ever (`None`) where it
-    /// crashes, and then before its tasks are dropped.
+    /// Calls `listener` whenever a process falls silent: with the end of a pause, or with `None` when the process crashes,
+    /// before its tasks are dropped.
     pub fn on_silence(&self, listener: impl Fn(ProcessId, Option<Nanos>) + Send + Sync + 'static) {
         self.shared.state.lock().on_silence.push(Arc::new(listener));
     }
 
-    /// Adds to the hash of what happened, and to the trace.
+    /// Adds an event to the hash and to the trace.
     pub fn note(&self, kind: &str, number: u64) {
         self.shared.state.lock().note(kind, number);
     }
@@ -513,7 +513,7 @@ impl Scheduler {
         Env::new(ProcessEnvironment::new(self.clone(), process))
     }
 
-    /// Ends a process at once: its tasks are dropped, nothing reaches it any more.
+    /// Ends a process at once: its tasks are dropped, and it receives nothing any more.
     pub fn crash(&self, process: ProcessId) {
         let listeners = {
             let mut guard = self.shared.state.lock();
@@ -538,7 +538,7 @@ impl Scheduler {
         drop(dropped);
     }
 
-    /// Runs a task of a process; one of a process that is gone is dropped.
+    /// Starts a task of a process; if the process has ended, the task is dropped.
     pub fn spawn(&self, process: ProcessId, future: BoxedTask) {
         let mut guard = self.shared.state.lock();
         let state = &mut *guard;

@@ -1,37 +1,37 @@
-//! The trouble that clients of a cluster see, and how often it really struck.
+//! The faults that clients of a cluster see, and how often each occurred.
 
 use crate::random::{Random, Stream};
 use crate::schedule::{MILLI, Nanos, SECOND};
 
-/// What goes wrong, and how often: rates are per mille.
+/// The kinds of faults and their frequencies; rates are per mille.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     /// The mean time of one way between a process and the cluster.
     pub latency: Nanos,
-    /// Requests that take up to [`Faults::slow`] longer, so that others overtake them.
+    /// Requests that are delayed by up to [`Faults::slow`], so that others overtake them.
     pub slow_rate: u32,
-    /// The longest that such a request takes more.
+    /// The longest such delay.
     pub slow: Nanos,
-    /// When clients give up a request (`rados_osd_op_timeout`); 0 for never. What was given up may have taken effect.
+    /// When clients give up a request (`rados_osd_op_timeout`); 0 for never. A request that was given up may have taken effect.
     pub op_timeout: Nanos,
     /// Requests that are lost; the client gives them up. Only with an [`Faults::op_timeout`].
     pub lost_request_rate: u32,
-    /// Requests that take effect and whose reply is lost; the client gives them up. Only with an [`Faults::op_timeout`].
+    /// Requests that take effect but whose reply is lost; the client gives them up. Only with an [`Faults::op_timeout`].
     pub lost_reply_rate: u32,
     /// Requests that take effect after the client gave them up. Only with an [`Faults::op_timeout`].
     pub late_rate: u32,
-    /// Requests of a crashed process that are under way and still arrive; the others are lost with it.
+    /// Requests in flight of a crashed process that still arrive; the others are lost with it.
     pub ghost_rate: u32,
-    /// The longest after which those arrive, and after which a request that was given up takes effect.
+    /// The longest time until those arrive, and until a request that was given up takes effect.
     pub ghost: Nanos,
-    /// Notifications that come twice.
+    /// Notifications that are delivered twice.
     pub repeated_notify_rate: u32,
-    /// The longest until a PG and a session learn of a new cluster map by themselves.
+    /// The longest time until a PG or a session learns of a new cluster map by itself.
     pub map_spread: Nanos,
 }
 
 impl Faults {
-    /// Nothing but latency; requests of crashed processes are lost with them.
+    /// Only latency; requests of crashed processes are lost with them.
     pub fn none() -> Faults {
         Faults {
             latency: MILLI,
@@ -48,7 +48,7 @@ impl Faults {
         }
     }
 
-    /// Some of everything.
+    /// All kinds of faults.
     pub fn all() -> Faults {
         Faults {
             latency: MILLI,
@@ -66,7 +66,7 @@ impl Faults {
     }
 }
 
-/// How often each kind of trouble struck.
+/// How often each kind of fault occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Requests executed.
@@ -79,7 +79,7 @@ pub struct Figures {
     pub lost_requests: u64,
     /// Replies that were lost.
     pub lost_replies: u64,
-    /// Requests that were carried out after they were given up.
+    /// Requests that were executed after they were given up.
     pub late: u64,
     /// Requests that arrived after the crash of their process.
     pub ghosts: u64,
@@ -89,24 +89,24 @@ pub struct Figures {
     pub refused: u64,
     /// Requests that waited for a PG whose OSD was gone.
     pub waited: u64,
-    /// Notifications that came twice.
+    /// Notifications that were delivered twice.
     pub repeated_notifies: u64,
     /// Watches that lapsed.
     pub lapsed: u64,
 }
 
-/// What becomes of one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fate {
-    /// When it arrives; `None` where it never does.
+    /// When it arrives; `None` if it never does.
     pub(super) out: Option<Nanos>,
-    /// How long the reply takes; `None` where it is lost.
+    /// The delay of the reply; `None` if it is lost.
     pub(super) back: Option<Nanos>,
-    /// It arrives after it was given up and so need not keep its place among requests of its PG.
+    /// It arrives after it was given up, so it need not keep its order among the requests of its PG.
     pub(super) late: bool,
 }
 
-/// Draws trouble; each kind from a stream of its own.
+/// Draws faults; each kind from its own stream.
 pub(super) struct Draws {
     faults: Faults,
     network: Random,
@@ -139,12 +139,12 @@ impl Draws {
         self.faults = faults;
     }
 
-    /// The time of one way.
+    /// The latency of one way.
     pub(super) fn latency(&mut self) -> Nanos {
         self.network.wait(self.faults.latency)
     }
 
-    /// What becomes of a request.
+    /// Draws the outcome of a request.
     pub(super) fn fate(&mut self, figures: &mut Figures) -> Fate {
         let faults = self.faults;
         let (mut out, back) = (self.latency(), self.latency());
@@ -172,18 +172,18 @@ impl Draws {
         fate
     }
 
-    /// After which time a request of a crashed process arrives, if it does.
+    /// The delay after which a request of a crashed process arrives, if it does.
     pub(super) fn ghost(&mut self) -> Option<Nanos> {
         let after = self.ghosts.range(0, self.faults.ghost + 1);
         self.ghosts.chance(self.faults.ghost_rate).then_some(after)
     }
 
-    /// Whether a notification comes twice.
+    /// Whether a notification is delivered twice.
     pub(super) fn repeats(&mut self) -> bool {
         self.notifies.chance(self.faults.repeated_notify_rate)
     }
 
-    /// After which time somebody learns of a new map.
+    /// The delay until a receiver learns of a new map.
     pub(super) fn spread(&mut self) -> Nanos {
         self.maps.range(0, self.faults.map_spread + 1)
     }

@@ -1,18 +1,18 @@
-//! An engine over objects in memory: a cluster as its clients see it.
+//! An engine over objects in memory: a cluster from the clients' point of view.
 //!
-//! A [`MemCluster`] has pools of PGs with objects (an [`Image`]); [`MemCluster::connect`] opens a session for
-//! a process. Requests travel: they leave their process, arrive at their PG, are executed there as a whole, and their
-//! replies travel back. What may happen on the way is [`Faults`]' business:
+//! A [`MemCluster`] has pools of PGs with objects (an [`Image`]); [`MemCluster::connect`] opens a session for a process. A
+//! request leaves its process and arrives at its PG, which executes it as a whole; the reply travels back. [`Faults`] defines
+//! what may happen on the way:
 //!
 //! - Requests of one session to one PG arrive in order; those to different PGs overtake one another.
-//! - A request that is given up, and one of a process that crashed, may be executed later, until the PG knows a cluster
-//!   map that blocklists the session. A PG learns of a map by itself after a while, and at once from a request of a session
-//!   that has it: whoever has blocklisted a session and then has the newest map reads nothing that the session changes
-//!   afterwards.
-//! - A PG whose OSD is gone answers nothing until another one has taken over; what it acknowledged stays.
-//! - A watch persists with its object. It lapses when nothing was heard of its session for its timeout.
+//! - A request that was given up, and one of a process that crashed, may be executed later, until the PG has a cluster map
+//!   that blocklists the session. A PG learns of a map by itself after a while, and at once from a request of a session that
+//!   has it. So after a client has blocklisted a session and then has the newest map, it reads nothing that the session
+//!   changes afterwards.
+//! - A PG whose OSD is down answers nothing until another one has taken over; acknowledged updates are kept.
+//! - A watch persists with its object. It lapses when its session was silent for the watch's timeout.
 //!
-//! What holds as in a real cluster: a success means durable; a request is executed once at most.
+//! As in a real cluster, a success means durable, and a request is executed at most once.
 //!
 //! No lock is held while a completion or a handler is called.
 
@@ -43,9 +43,9 @@ use watch::{RunningNotify, SessionWatch};
 
 /// OSDs, each of which is the primary of an equal share of the PGs.
 pub const OSDS: u32 = 3;
-/// PGs of a pool where its creation does not say.
+/// Default number of PGs of a pool.
 const DEFAULT_PG_NUM: u32 = 8;
-/// Sessions are numbered from here.
+/// The number of the first session.
 const FIRST_SESSION: u64 = 4100;
 
 /// A cluster in memory. Cheap to clone.
@@ -54,7 +54,7 @@ pub struct MemCluster {
     inner: Arc<Inner>,
 }
 
-/// An operation that was carried out, as an observer sees it: whole, at one moment, before anybody hears of it.
+/// An executed operation as an observer sees it: complete, at one moment, before any client learns of it.
 pub struct Observation<'a> {
     /// The session that sent it.
     pub session: u64,
@@ -62,7 +62,7 @@ pub struct Observation<'a> {
     pub object: &'a ObjectId,
     /// Its parts.
     pub ops: &'a [OsdOp],
-    /// The object before it; `None` where there was none.
+    /// The object before the operation; `None` if it did not exist.
     pub before: Option<&'a Object>,
 }
 
@@ -80,23 +80,23 @@ struct Pool {
     settings: pool::Pool,
 }
 
-/// A PG as its primary has it.
+/// The primary's state of a PG.
 #[derive(Default)]
 struct Pg {
-    /// The newest map that it knows.
+    /// The newest map that it has.
     epoch: u32,
-    /// Maps that it will know, and when.
+    /// Maps that it will receive, and when.
     to_learn: Vec<(u32, Nanos)>,
-    /// The map by which watches of blocklisted sessions were ended.
+    /// The map with which watches of blocklisted sessions were last ended.
     swept: u32,
     /// The version of the last change.
     version: u64,
-    /// Its OSD is gone until then.
+    /// Until when its OSD is down.
     stopped_until: Nanos,
 }
 
 impl Pg {
-    /// A request of a session that knows map `epoch` arrives: the newest map that the PG knows then.
+    /// Handles the epoch of a request's session. Returns the newest map that the PG has then.
     fn learn(&mut self, epoch: u32, now: Nanos) -> u32 {
         let known = self.to_learn.iter().filter(|(_, at)| *at <= now).map(|(epoch, _)| *epoch).max();
         self.epoch = self.epoch.max(epoch).max(known.unwrap_or(0));
@@ -109,13 +109,13 @@ impl Pg {
 /// One client of the cluster.
 struct SessionState {
     process: ProcessId,
-    /// The newest map that it knows.
+    /// The newest map that it has.
     epoch: u32,
     blocklisted: bool,
     shut_down: bool,
     next_tid: u64,
     in_flight: BTreeMap<u64, InFlight>,
-    /// When the last request to each PG arrives: later ones arrive after it.
+    /// When the last request to each PG arrives; later ones arrive after it.
     last_arrival: BTreeMap<PgId, Nanos>,
     /// The newest request that arrived.
     newest_arrived: u64,
@@ -148,13 +148,13 @@ struct World {
     config_keys: BTreeMap<String, String>,
     options: BTreeMap<String, String>,
     sessions: BTreeMap<u64, SessionState>,
-    /// Processes that are cut off from the cluster, or paused, and until when.
+    /// Processes that are disconnected from the cluster, or paused, and until when.
     cut: BTreeMap<ProcessId, Nanos>,
     next_notify: u64,
     notifies: BTreeMap<u64, RunningNotify>,
 }
 
-/// What is left to do once the world's lock is released.
+/// Calls to be made after the world's lock is released.
 type Afterwards = Vec<Box<dyn FnOnce() + Send>>;
 
 fn carry_out(afterwards: Afterwards) {
@@ -166,7 +166,7 @@ fn info_of(object: &Object) -> ObjectInfo {
     info.and_then(Result::ok).expect("invariant: every change writes the object's info")
 }
 
-/// The names by which a blocklist knows a session.
+/// The names that identify a session in a blocklist.
 fn names(session: u64) -> [String; 2] {
     [format!("client.{session}"), address(session).to_string()]
 }
@@ -187,7 +187,7 @@ impl World {
         found.map_or_else(Vec::new, |object| info_of(object).watchers)
     }
 
-    /// Removes a watch from its object; whether it was there.
+    /// Removes a watch from its object. Returns whether it existed.
     fn remove_watch(&mut self, object: &ObjectId, (client, cookie): (ClientId, u64)) -> bool {
         let kept =
             self.pg_of(object).and_then(|pg| self.image.collections.get_mut(&pg)?.objects.get_mut(object));
@@ -206,7 +206,7 @@ impl World {
         self.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, _)| *id)
     }
 
-    /// Whether the map of this epoch shuts a session out.
+    /// Whether the map of this epoch has a session on the blocklist.
     fn is_blocklisted(&self, session: u64, epoch: u32, wall_ns: u64) -> bool {
         if self.blocklist.is_empty() {
             return false;
@@ -231,14 +231,14 @@ impl World {
         pool
     }
 
-    /// When a process reaches the cluster: now, or when it is cut off no more.
+    /// When a process can reach the cluster: now, or when its disconnection ends.
     fn reachable_at(&self, process: ProcessId, now: Nanos) -> Nanos {
         self.cut.get(&process).copied().unwrap_or(0).max(now)
     }
 }
 
 impl MemCluster {
-    /// A cluster without pools, whose trouble is drawn from `seed`.
+    /// A cluster without pools, whose faults are drawn from `seed`.
     pub fn new(executor: &Executor, seed: u64, faults: Faults) -> MemCluster {
         let world = World {
             draws: Draws::new(seed, faults),
@@ -276,7 +276,7 @@ impl MemCluster {
         self.connect_with(process, |request| request)
     }
 
-    /// Opens a session whose requests are changed before they leave: a rule that the process breaks on purpose.
+    /// Opens a session whose requests are changed before they are sent: the process breaks a rule on purpose.
     pub fn connect_with(
         &self,
         process: ProcessId,
@@ -300,7 +300,7 @@ impl MemCluster {
         Cluster::of(Arc::new(Session::new(self.inner.clone(), number, process, Box::new(change))))
     }
 
-    /// Makes a pool at once.
+    /// Creates a pool at once.
     pub fn make_pool(&self, name: &str, pg_num: u32) -> PoolId {
         self.inner.world.lock().make_pool(name, pg_num)
     }
@@ -310,22 +310,22 @@ impl MemCluster {
         self.inner.world.lock().options.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.inner.world.lock().draws.set_faults(faults);
     }
 
-    /// Lets `observer` see each operation that changes an object, so that a test can check it where it happens.
+    /// Calls `observer` with each operation that changes an object, so that a test can check it at once.
     pub fn observe(&self, observer: impl FnMut(&Observation<'_>) + Send + 'static) {
         *self.inner.observer.lock() = Some(Box::new(observer));
     }
 
-    /// How often each kind of trouble struck.
+    /// How often each kind of fault occurred.
     pub fn figures(&self) -> Figures {
         self.inner.world.lock().figures
     }
 
-    /// An object as it is now; `None` where it is absent.
+    /// An object's current state; `None` if it does not exist.
     pub fn object(&self, object: &ObjectId) -> Option<Arc<Object>> {
         let world = self.inner.world.lock();
         let collection = world.image.collections.get(&world.pg_of(object)?)?;
@@ -339,15 +339,15 @@ impl MemCluster {
         collections.flat_map(|(_, collection)| collection.objects.keys()).cloned().collect()
     }
 
-    /// Requests that are not answered yet, of all sessions whose processes are alive.
+    /// Requests without an answer, of all sessions whose processes are alive.
     pub fn in_flight(&self) -> usize {
         let world = self.inner.world.lock();
         let alive = world.sessions.values().filter(|s| self.inner.scheduler.is_alive(s.process));
         alive.map(|session| session.in_flight.len()).sum()
     }
 
-    /// Takes an OSD away for `wait`: until another one has taken over, its PGs answer nothing. Watchers hear again of
-    /// notifies that they have not answered.
+    /// Stops an OSD for `wait`: until another one has taken over, its PGs answer nothing. Watchers receive notifies again
+    /// that they have not answered.
     pub fn fail_osd(&self, osd: u32, wait: Nanos) {
         let inner = &self.inner;
         let until = inner.scheduler.now() + wait;
@@ -374,7 +374,7 @@ impl MemCluster {
         }
     }
 
-    /// Cuts a process off from the cluster for `wait`: what it sends and what is sent to it is held back.
+    /// Disconnects a process from the cluster for `wait`: messages in both directions are held back.
     pub fn cut(&self, process: ProcessId, wait: Nanos) {
         let until = self.inner.scheduler.now() + wait;
         self.inner.scheduler.note("cut", u64::from(process.0));
@@ -383,7 +383,7 @@ impl MemCluster {
 }
 
 impl Inner {
-    /// A process is cut off or paused until then: it gives no signs of life, and nothing passes.
+    /// Handles a process that is disconnected or paused until then: it sends no keepalives, and no messages pass.
     fn process_fell_silent(self: &Arc<Self>, process: ProcessId, until: Nanos) {
         let mut guard = self.world.lock();
         let world = &mut *guard;
@@ -397,7 +397,7 @@ impl Inner {
         }
     }
 
-    /// A process is gone: its watches lapse after their timeouts, what it has sent may arrive yet.
+    /// Handles the crash of a process: its watches lapse after their timeouts, and its requests in flight may still arrive.
     fn process_crashed(self: &Arc<Self>, process: ProcessId) {
         let mut dropped = Vec::new();
         {
@@ -414,7 +414,7 @@ impl Inner {
         drop(dropped);
     }
 
-    /// A session learns of a map: where that shuts it out, all that it waits for fails.
+    /// Gives a session a map: if that blocklists the session, all its waiting requests fail.
     fn learn(&self, session: u64, epoch: u32) {
         let wall_ns = self.scheduler.wall_ns();
         let mut afterwards = Afterwards::new();
@@ -437,7 +437,7 @@ impl Inner {
         carry_out(afterwards);
     }
 
-    /// A new map is published: PGs and sessions learn of it after a while.
+    /// Publishes a new map: PGs and sessions learn of it after a while.
     fn publish(self: &Arc<Self>, world: &mut World) {
         world.epoch += 1;
         let (epoch, now) = (world.epoch, self.scheduler.now());

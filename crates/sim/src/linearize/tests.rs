@@ -1,4 +1,4 @@
-//! The checker must accept what is right and, above all, refuse what is wrong.
+//! The checker must accept correct histories and, above all, refuse wrong ones.
 
 use super::*;
 use crate::history::Action::{self, Append, Ensure, Read, Remove, Swap, Truncate, WriteAt, WriteFull};
@@ -90,7 +90,7 @@ fn an_object_that_returns_after_its_removal_is_refused() {
 fn a_duplicate_append_is_refused() {
     let entries = [done(Append(1), 0, 1), op(1, Read, 20, 25, saw(&[1, 1]))];
     assert_eq!(rule(&entries), Err("write applied twice"));
-    // Applied again after somebody else's write, visible only through the order.
+    // Applied again after another client's write; visible only through the order.
     let entries =
         [done(WriteFull(1), 0, 1), done(WriteFull(2), 10, 2), op(1, Read, 20, 25, saw(&[1])).at_version(3)];
     assert_eq!(rule(&entries), Err("not linearizable"));
@@ -153,7 +153,7 @@ fn one_version_of_two_writes_is_refused() {
     assert_eq!(rule(&entries), Err("not linearizable"));
 }
 
-/// A random history made by really executing requests one after the other.
+/// A random history made by executing requests one after another.
 fn executed(random: &mut Random, len: u64) -> Vec<Entry> {
     let (mut state, mut version, mut entries) = (None, 0, Vec::new());
     for n in 0..len {
@@ -171,14 +171,14 @@ fn executed(random: &mut Random, len: u64) -> Vec<Entry> {
         let (call, reply) = (at - random.range(0, 250).min(at), at + 1 + random.range(0, 250));
         let (next, outcome) = action.apply(&state);
         let changes = match action {
-            // An object that is there stays as it is.
+            // An existing object stays unchanged.
             Ensure => state.is_none(),
             Truncate(_) => state.is_some(),
             _ => outcome == Outcome::Done,
         };
         state = next;
         version += u64::from(changes);
-        // As clients record it: these carry no version of their own.
+        // These have no version of their own, as clients record them.
         let is_bare = matches!(action, Ensure | Truncate(_) | Remove);
         let carries = outcome == Outcome::Done && !is_bare || matches!(outcome, Outcome::Saw(Some(_)));
         let mut entry = Entry::new(n as u32 % 4, n, action, (call, Some(reply)), outcome);
@@ -219,7 +219,7 @@ fn executed_histories_with_one_lie_are_refused() {
 
 #[test]
 fn many_requests_without_an_answer_leave_a_history_decidable() {
-    // Of thirty that may have taken effect one did, and a later read shows it.
+    // Of thirty requests that may have taken effect, one did, and a later read shows it.
     let mut entries = vec![done(WriteFull(1), 0, 1)];
     entries.extend((0..30).map(|n| lost(1, Append(100 + n), 10 + n)));
     entries.push(op(0, Truncate(0), 100, 120, Outcome::Done));

@@ -1,4 +1,4 @@
-//! Caches that lose all copies of a PG, with changes that their bases have not got.
+//! Caches that lose all copies of a PG, with changes that their bases do not have.
 
 use super::FaultEvent;
 use crate::random::Random;
@@ -16,11 +16,11 @@ use nacre_types::{PgId, PoolId};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// The new key of commands that make one, which these are not.
+/// The new key for commands that create an entity; the command here does not.
 const NO_KEY: &str = "AQAAAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAA==";
 
 impl World {
-    /// An OSD loses its disk, and a cache with that the last copies of PGs. All else has other copies.
+    /// Wipes the disk of an OSD with the last copies of PGs of a cache. Its other PGs have other copies.
     pub(super) fn lose_cache(&mut self, random: &mut Random) -> bool {
         let first = self.any_osd(random);
         let osds = self.osds.len() as u32;
@@ -42,7 +42,7 @@ impl World {
         true
     }
 
-    /// The operator accepts what was lost: the base pool's clients see what it has. What they were told before was right.
+    /// The operator accepts the losses: the base pool's clients see its contents. Earlier answers to them were correct.
     pub(super) fn accept_losses(&mut self) {
         for pg in self.lost_pgs() {
             let Some(base) = self.base_of(pg) else { continue };
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// The operator makes a PG again that lost all its copies, until he succeeds.
+    /// The operator creates a PG that lost all its copies again, and repeats that until it succeeds.
     pub(super) fn make_again(&mut self, pg: PgId) {
         if !self.lost_pgs().contains(&pg) {
             return;
@@ -63,7 +63,7 @@ impl World {
             "yes_i_really_mean_it": true,
         });
         let request = CommandRequest {
-            // No connection has this number: the answer is not waited for.
+            // No connection has this number: the answer is ignored.
             origin: Origin(0),
             entity: EntityName::client("admin"),
             peer: Ipv4Addr::LOCALHOST.into(),
@@ -76,7 +76,7 @@ impl World {
         self.later(SECOND, FaultEvent::MakeAgain(pg));
     }
 
-    /// The pool behind the cache that a PG is of, if it is of one.
+    /// The base pool of the cache that a PG belongs to, if any.
     fn base_of(&self, pg: PgId) -> Option<PoolId> {
         self.monitor.view().map.pools.get(&pg.pool)?.tiering.tier_of
     }

@@ -1,5 +1,5 @@
-//! Trouble of single processes and what they rest on: stops in the middle of a turn, ends in order, disks that hang or are
-//! replaced, times of day that jump; and maps that do not arrive.
+//! Faults of single processes and of what they depend on: stops in the middle of a turn, orderly shutdowns, disks that hang
+//! or are replaced, wall clocks that jump; and maps that do not arrive.
 
 use super::FaultEvent;
 use crate::network::Node;
@@ -10,17 +10,17 @@ use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use std::collections::BTreeSet;
 
-/// How long an OSD that stops in order waits for a map that shows it down (`osd_mon_shutdown_timeout`).
+/// How long an OSD that shuts down waits for a map that shows it down (`osd_mon_shutdown_timeout`).
 const STOP_TIMEOUT: Nanos = 5 * SECOND;
-/// How often it looks.
+/// How often it checks the map.
 const STOP_LOOK: Nanos = 10 * MILLI;
 
 /// A process that is to be stopped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StopOrder {
-    /// After so many messages.
+    /// The number of messages after which it is stopped.
     after: u64,
-    /// For so long.
+    /// The duration of the stop.
     lasts: Nanos,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct StopOrder {
 #[derive(Debug)]
 pub(super) struct Stopped {
     until: Nanos,
-    /// What the turn in which it was stopped has still to send.
+    /// The messages of the interrupted turn that are not sent yet.
     unsent: Vec<(Node, Packet)>,
 }
 
 impl World {
-    /// The OSD's process will be stopped once it has sent some more messages.
+    /// Orders that the OSD's process is stopped after it has sent some more messages.
     pub(super) fn order_stop(&mut self, osd: u32, random: &mut Random) {
         let long = if random.chance(300) { 15 } else { 4 };
         let order = StopOrder { after: random.range(0, 8), lasts: random.range(50 * MILLI, long * SECOND) };
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Sends what an OSD wants sent; a stopped one's messages wait until it goes on.
+    /// Sends a message of an OSD; the messages of a stopped one wait until it continues.
     pub(crate) fn send_unless_stopped(&mut self, osd: u32, to: Node, packet: Packet) {
         if self.nemesis.stop_orders.is_empty() && self.nemesis.stopped_osds.is_empty() {
             return self.send(Node::Osd(osd), to, packet);
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// A stopped process goes on.
+    /// A stopped process continues.
     pub(super) fn go_on(&mut self, osd: u32) {
         let Some(stopped) = self.nemesis.stopped_osds.remove(&osd) else { return };
         self.say(format_args!("osd.{osd} goes on"));
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// A process ends: whether it was stopped does not matter any more.
+    /// A process ends, so its stop has no effect any more.
     pub(super) fn forget_stop(&mut self, osd: u32) {
         self.nemesis.stop_orders.remove(&osd);
         self.nemesis.stopped_osds.remove(&osd);
@@ -93,7 +93,7 @@ impl World {
         self.nemesis.stopped_osds.get(&osd).map(|stopped| stopped.until)
     }
 
-    /// Until when something that happens has to wait for a stopped process, or for an actor that stalls.
+    /// Until when an event has to wait for a stopped process, or for an actor that stalls.
     pub(crate) fn waits_for_stopped(&self, happening: &Happening) -> Option<Nanos> {
         if self.nemesis.stopped_osds.is_empty() && self.nemesis.stalled.is_empty() {
             return None;
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// An OSD begins to stop in order.
+    /// An OSD starts an orderly shutdown.
     pub(super) fn begin_to_stop(&mut self, osd: u32, random: &mut Random) -> bool {
         let wait = random.range(200 * MILLI, 5 * SECOND);
         if !self.osds[osd as usize].is_running() || self.is_osd_stopped(osd) {
@@ -130,7 +130,7 @@ impl World {
         true
     }
 
-    /// An OSD that stops in order ends once the map shows it down.
+    /// An OSD that shuts down ends once the map shows it down.
     pub(super) fn go_down(&mut self, osd: u32, life: u32, deadline: Nanos, wait: Nanos) {
         let now = self.schedule.now();
         let ending = &self.osds[osd as usize];
@@ -152,7 +152,7 @@ impl World {
         self.schedule.after(wait, Happening::OsdStart(osd));
     }
 
-    /// A disk hangs; where that lasts its OSD's watchdog ends it.
+    /// A disk hangs; if that lasts, its OSD's watchdog ends the OSD.
     pub(super) fn hang_disk(&mut self, osd: u32, random: &mut Random) -> bool {
         let lasts = random.range(2 * SECOND, 20 * SECOND);
         let ends = random.chance(400).then(|| random.range(SECOND, lasts));
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Somebody's time of day jumps.
+    /// A wall clock jumps.
     pub(super) fn jump(&mut self, random: &mut Random) {
         let hour = 3_600 * SECOND;
         let ahead = random.range(0, 48 * hour) as i64 - 24 * hour as i64;
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// Maps do not reach some for a while: they are late, or lost.
+    /// Maps of some nodes are late or lost for a while.
     pub(super) fn keep_maps_from(&mut self, random: &mut Random) {
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
         let nodes = osds.chain((0..self.clients.len() as u32).map(Node::Client));
@@ -202,7 +202,7 @@ impl World {
         self.later(random.range(SECOND, 8 * SECOND), FaultEvent::MapsAgain(hit));
     }
 
-    /// Maps reach these again; a connection that has lost the last one breaks.
+    /// Maps reach these nodes again; a connection that lost the last one breaks.
     pub(super) fn send_maps_again(&mut self, nodes: &BTreeSet<Node>) {
         let missed = self.monitor.miss_maps(nodes);
         *self.nemesis.struck.entry(Fault::MapGap).or_default() += missed;

@@ -1,4 +1,4 @@
-//! Trouble of single threads: a shard, or the control of an OSD, loses time at a call in the middle of a turn.
+//! Faults of single threads: a shard, or the control of an OSD, stalls at a call in the middle of a turn.
 
 use super::FaultEvent;
 use crate::bounds::Bound;
@@ -8,10 +8,10 @@ use crate::scenario::Fault;
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 
-/// Turns that may pass until an actor comes to the call at which it is to stall.
+/// The number of turns in which an actor may reach the call at which it is to stall.
 const TURNS: u32 = 40;
 
-/// How long a stall lasts: mostly as long as a lock or a page takes, now and then as long as a lease.
+/// The duration of a stall: usually that of a lock or a page fault, sometimes that of a lease.
 fn duration(random: &mut Random, long: u32) -> Nanos {
     if random.chance(10 * long) {
         return random.range(2 * SECOND, 20 * SECOND);
@@ -24,7 +24,7 @@ fn duration(random: &mut Random, long: u32) -> Nanos {
 }
 
 impl World {
-    /// An actor of the OSD will stall in one of its next turns.
+    /// Orders that an actor of the OSD stalls in one of its next turns.
     pub(super) fn order_stall(&mut self, osd: u32, random: &mut Random) {
         let actor = random.index(ACTORS);
         let call = *random.pick(Call::ALL).expect("invariant: the list is not empty");
@@ -59,7 +59,7 @@ impl World {
         self.schedule.at(until, Happening::FaultEvent(FaultEvent::GoOn(osd, life, actor)));
     }
 
-    /// An actor that stalls goes on, unless its whole process is stopped.
+    /// An actor that stalls continues, unless its whole process is stopped.
     pub(super) fn end_stall(&mut self, osd: u32, life: u32, actor: usize) {
         let now = self.schedule.now();
         let is_due = self.nemesis.stalled.get(&(osd, actor)).is_some_and(|until| *until <= now);
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// All actors go on, and none stalls any more.
+    /// All actors continue, and orders are removed.
     pub(super) fn end_stalls(&mut self) {
         for osd in &mut self.osds {
             osd.order_stall(None);
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// A process ends: none of its actors stalls any more.
+    /// A process ends, so none of its actors stalls any more.
     pub(super) fn forget_stalls(&mut self, osd: u32) {
         self.osds[osd as usize].order_stall(None);
         self.nemesis.stalled.retain(|(of, _), _| *of != osd);
@@ -102,7 +102,7 @@ impl World {
         self.nemesis.stalled.keys().any(|(of, _)| *of == osd)
     }
 
-    /// Until when something that happens has to wait for an actor that stalls. What arrives by sockets waits elsewhere: in the inbox
+    /// Until when an event has to wait for an actor that stalls. Data that arrives by sockets waits elsewhere: in the inbox
     /// of its shard, or in the socket.
     pub(super) fn waits_for_stalled(&self, happening: &Happening) -> Option<Nanos> {
         match happening {

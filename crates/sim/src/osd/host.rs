@@ -1,5 +1,4 @@
-//! What lies beyond a simulated OSD process: its clock as it is read now, connections to other machines, and the simulation
-//! that watches it.
+//! The environment of a simulated OSD process: its current clock, connections to other machines, and the simulation that observes it.
 
 use super::pings::Pings;
 use super::stalls::{Call, pass, pass_time_of_day, true_time};
@@ -31,7 +30,7 @@ use uuid::Uuid;
 
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-/// Waits between attempts to reach the map authority, as the OSD has them.
+/// Waits between connection attempts to the map authority, as in the OSD.
 const MON_WAITS: Waits = Waits { least: 0, first: 100 * MILLI, longest: 2 * SECOND };
 
 /// See the module's documentation.
@@ -39,16 +38,16 @@ pub(super) struct Host {
     copies: Copies,
     store: Arc<Store>,
     local_ns: AtomicU64,
-    /// The same moment in true time.
+    /// The same time in true time.
     true_ns: AtomicU64,
     wall_ahead: AtomicI64,
-    /// The process.
+    /// The nonce of the process.
     nonce: u64,
     uuids: AtomicU64,
     out: Mutex<Vec<Out>>,
     /// Lossy connections that were accepted: of clients, and of peers for their heartbeats.
     conns: Mutex<BTreeMap<u64, ConnRef>>,
-    /// Sessions with peers, and which of them shards use.
+    /// Sessions with peers, and the sessions that shards use.
     sessions: Arc<Mutex<Sessions>>,
     peers: Mutex<Peers>,
     pings: Mutex<Pings>,
@@ -56,7 +55,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The process `nonce` on `store`, whose clock shows `local_ns`.
+    /// The environment of the process `nonce` on `store`, whose clock shows `local_ns`.
     pub(super) fn new(
         copies: Copies,
         store: Arc<Store>,
@@ -86,14 +85,14 @@ impl Host {
         self.sessions.lock()
     }
 
-    /// The clock goes on; the time of day is so far ahead.
+    /// Sets the clock and the wall clock's lead.
     pub(super) fn set_time(&self, now: Nanos, local_ns: Nanos, wall_ahead: i64) {
         self.true_ns.store(now, Ordering::Relaxed);
         self.local_ns.store(local_ns, Ordering::Relaxed);
         self.wall_ahead.store(wall_ahead, Ordering::Relaxed);
     }
 
-    /// What the clock shows now.
+    /// The current time of the clock.
     pub(super) fn local_ns(&self) -> Nanos {
         self.local_ns.load(Ordering::Relaxed)
     }
@@ -103,12 +102,12 @@ impl Host {
         self.true_ns.load(Ordering::Relaxed)
     }
 
-    /// What is to be done or known.
+    /// Reports an event or requests an action.
     pub(super) fn tell(&self, out: Out) {
         self.out.lock().push(out);
     }
 
-    /// What the process wants done or known since this was asked last.
+    /// Takes the events and requested actions since the last call.
     pub(super) fn take(&self, out: &mut Vec<Out>) {
         out.append(&mut self.out.lock());
         out.extend(self.sessions().take().map(Out::Session));
@@ -119,12 +118,12 @@ impl Host {
         self.out.lock().push(Out::Reached(bound));
     }
 
-    /// A rule does not hold.
+    /// Reports a broken rule.
     pub(super) fn broken(&self, rule: &'static str, detail: String) {
         self.out.lock().push(Out::Broken(rule, detail));
     }
 
-    /// Takes a lossy connection of `osd`, or of a client, which was accepted.
+    /// Accepts a lossy connection of `osd`, or of a client.
     pub(super) fn accept(&self, id: u64, session: Option<ClientId>, osd: Option<OsdId>) {
         let peer = Peer {
             entity: osd.map_or_else(|| EntityName::client("admin"), EntityName::osd),
@@ -137,7 +136,7 @@ impl Host {
         let context = Box::new(Session::new(&peer, ADDR));
         let conn = SessionConnection::of(&self.sessions, id, ADDR, Some(context));
         let mut conns = self.conns.lock();
-        // Those that shards have ended.
+        // Connections that shards have ended.
         conns.retain(|_, conn| !conn.is_over());
         conns.insert(id, ConnRef::new(Arc::new(conn)));
     }
@@ -147,22 +146,22 @@ impl Host {
         self.conns.lock().get(&id).cloned()
     }
 
-    /// Connects to the map authority where there is no connection and it is time.
+    /// Connects to the map authority if there is no connection and the wait is over.
     pub(super) fn keep_mon(&self) {
         self.mon.lock().keep(self.local_ns(), &mut self.sessions());
     }
 
-    /// When [`Host::keep_mon`] has something to do.
+    /// When [`Host::keep_mon`] has to run.
     pub(super) fn next_mon_wake(&self) -> Option<Nanos> {
         self.mon.lock().next_wake()
     }
 
-    /// A connection came up. Returns whether it is the one to the map authority.
+    /// Handles an established connection. Returns whether it is the one to the map authority.
     pub(super) fn mon_connected(&self, id: u64) -> bool {
         self.mon.lock().on_connected(id)
     }
 
-    /// A connection is over. Returns whether it is the one to the map authority.
+    /// Handles a lost connection. Returns whether it is the one to the map authority.
     pub(super) fn mon_lost(&self, id: u64) -> bool {
         self.mon.lock().on_reset(self.local_ns(), id)
     }
@@ -172,13 +171,13 @@ impl Host {
         self.mon.lock().is_current(id)
     }
 
-    /// A connection that was accepted is over. Returns whether of its session holds what is asked.
+    /// Removes an accepted connection that is over. Returns whether `holds` is true for its session.
     pub(super) fn lose_accepted(&self, id: u64, holds: impl FnOnce(&Session) -> bool) -> bool {
         let conn = self.conns.lock().remove(&id);
         conn.is_some_and(|conn| conn.context::<Session>().is_some_and(holds))
     }
 
-    /// The connections that were made for heartbeats.
+    /// The connections made for heartbeats.
     pub(super) fn pings(&self) -> MutexGuard<'_, Pings> {
         self.pings.lock()
     }
@@ -216,7 +215,7 @@ impl World for Host {
             self.broken("a message that can't be decoded", error.to_string());
         }
         pass(Call::Send);
-        // What can't be sent is lost, as in life: its owner says it again in time or on the next connection.
+        // A message that can't be sent is lost, as in production: its owner repeats it in time or on the next connection.
         let _ = self.mon.lock().send_encoded(&mut self.sessions(), message);
     }
 
@@ -242,7 +241,7 @@ impl World for Host {
     fn ping(&self, osd: OsdId, message: &HbEnvelope) {
         let conn = self.pings().get(self.local_ns(), osd, &self.sessions);
         if let Ok(Some(conn)) = conn {
-            // One that can't be sent is lost.
+            // A message that can't be sent is lost.
             let _ = conn.send(message);
         }
     }

@@ -1,5 +1,5 @@
-//! Heartbeats of a simulated OSD. As in production control makes a lossy connection to each peer process that it pings, which carries
-//! nothing else; the peer answers on the thread of the shard on which it accepted the connection.
+//! Heartbeats of a simulated OSD. As in production, control makes a lossy connection only for heartbeats to each peer process
+//! that it pings; the peer answers on the thread of the shard that accepted the connection.
 
 use super::{CONTROL, Process};
 use crate::schedule::Nanos;
@@ -22,12 +22,12 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct Pings {
     peers: Peers,
-    /// To which process of which OSD each leads, by the connections' numbers.
+    /// The OSD and process that each connection leads to, by the connections' numbers.
     targets: BTreeMap<u64, (OsdId, u64)>,
 }
 
 impl Pings {
-    /// The connection to the process of `osd` that the map shows, made where there is none.
+    /// The connection to the process of `osd` that is in the map; made if there is none.
     pub(super) fn get(
         &mut self,
         now: Nanos,
@@ -44,7 +44,7 @@ impl Pings {
         })
     }
 
-    /// Follows the map: connections to processes that it no longer shows are ended.
+    /// Removes connections to processes that are no longer in the map.
     pub(super) fn on_map(&mut self, map: &OsdMap, me: OsdId) {
         self.peers.on_map(map, me);
         let shows =
@@ -52,14 +52,14 @@ impl Pings {
         self.targets.retain(|_, (osd, boot_nonce)| shows(*osd, *boot_nonce));
     }
 
-    /// A connection is over. Returns to which process of which OSD it led.
+    /// Removes a connection that is over. Returns the OSD and process that it led to.
     pub(super) fn lose(&mut self, id: u64) -> Option<(OsdId, u64)> {
         self.targets.remove(&id)
     }
 }
 
 impl Process {
-    /// A heartbeat came: a ping by a connection that was accepted, or an answer by one that control made.
+    /// Handles a heartbeat: a ping on an accepted connection, or an answer on one that control made.
     pub(super) fn on_heartbeat(&mut self, from: OsdId, delivery: &Delivery) -> Result<(), DecodeError> {
         let envelope: HbEnvelope = delivery.decode()?;
         if delivery.lane == CONTROL {
@@ -73,14 +73,14 @@ impl Process {
         let shared = Arc::clone(&self.shared);
         self.turn(delivery.lane, move || {
             if let Some(answer) = shared.on_ping(from, envelope) {
-                // One that can't be sent is lost.
+                // An answer that can't be sent is lost.
                 let _ = conn.send(&answer);
             }
         });
         Ok(())
     }
 
-    /// A connection for heartbeats is over: one that control made, or one that was accepted.
+    /// Handles the end of a heartbeat connection that control made or that was accepted.
     pub(super) fn lose_pings(&mut self, osd: OsdId, id: u64, is_lost: bool, cause: ResetCause) {
         if is_lost {
             let target = self.host.pings().lose(id).filter(|_| cause == ResetCause::Refused);

@@ -1,9 +1,9 @@
-//! Calls that take time: the thread of an actor loses some in the middle of a turn, while everything else goes on.
+//! Calls that take time: the thread of an actor stalls in the middle of a turn, while everything else continues.
 //!
-//! A shard and the control of an OSD reach the world by a few calls: they read the clock, read the store, write to it, and send. A turn
-//! of an actor for which there is an [`StallOrder`] runs on a thread of its own. At the call that the order names the thread waits until
-//! the simulation, which has gone on meanwhile, lets it go on: what it reads of the clock and of what actors share is as it is then.
-//! Only one of the threads runs at any moment, so that a run is a function of its seed.
+//! A shard and the control of an OSD access the world by a few calls: they read the clock, read the store, write to it, and
+//! send. A turn of an actor with a [`StallOrder`] runs on its own thread. At the call that the order names, the thread waits
+//! until the simulation, which continues meanwhile, lets it continue: it then reads the clock and shared state as they are at
+//! that time. Only one of the threads runs at any time, so that a run is a function of its seed.
 
 use crate::schedule::Nanos;
 use std::cell::{Cell, RefCell};
@@ -11,9 +11,9 @@ use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-/// The control of an OSD among its actors; those before it are its shards.
+/// The index of an OSD's control among its actors; lower indices are its shards.
 pub const CONTROL: usize = super::SHARDS;
-/// Actors of an OSD.
+/// The number of actors of an OSD.
 pub const ACTORS: usize = CONTROL + 1;
 
 /// A kind of call.
@@ -45,40 +45,40 @@ impl fmt::Display for Call {
     }
 }
 
-/// An actor is to lose time.
+/// An order that an actor stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StallOrder {
     /// The actor.
     pub actor: usize,
-    /// At which of its calls.
+    /// The kind of call at which it stalls.
     pub call: Call,
-    /// So many of these calls of the turn take no time.
+    /// The number of such calls in the turn that are skipped.
     pub skip: u32,
-    /// The order is void after so many turns that did not come to the call.
+    /// The order expires after this number of turns without the call.
     pub turns: u32,
-    /// How much it loses.
+    /// The duration of the stall.
     pub lasts: Nanos,
-    /// The time of day jumps meanwhile: so far it is ahead of the others' then.
+    /// If the wall clock jumps during the stall: its lead over the others' afterwards.
     pub jump: Option<i64>,
 }
 
 impl StallOrder {
-    /// What is left of the order after a turn that did not come to the call.
+    /// The order after a turn without the call; `None` if it has expired.
     pub(super) fn after_a_turn(self) -> Option<StallOrder> {
         let turns = self.turns.saturating_sub(1);
         (turns > 0).then_some(StallOrder { turns, ..self })
     }
 }
 
-/// What the thread of a turn tells.
+/// A report of a turn's thread.
 enum Told {
-    /// It waits.
+    /// It stalls.
     Stalls,
-    /// The turn is over; so many rules were broken on purpose.
+    /// The turn is over, with the number of rules that were broken on purpose.
     Over(u64),
 }
 
-/// Where a turn is to wait, on its thread.
+/// The call at which the turn on this thread will stall.
 struct Ahead {
     actor: usize,
     call: Call,
@@ -87,23 +87,23 @@ struct Ahead {
     go_on: Receiver<()>,
 }
 
-/// Why a thread unwinds: the process that it belongs to has died.
+/// The cause for unwinding a thread: its process has died.
 struct Died;
 
 thread_local! {
     static AHEAD: RefCell<Option<Ahead>> = const { RefCell::new(None) };
     /// When the turn on this thread began: on the machine's clock, and in true time.
     static BEGAN: Cell<Option<(Nanos, Nanos)>> = const { Cell::new(None) };
-    /// Rules broken on purpose by turns that ran on threads of their own.
+    /// Rules broken on purpose by turns that ran on their own threads.
     static BREACHES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// An actor makes a call. No lock may be held that others need to go on.
+/// Called when an actor makes a call. The caller must hold no lock that others need to continue.
 pub fn pass(call: Call) {
     pass_if(call, |_| true);
 }
 
-/// A shard reads the time of day. Control does so while it looks at shards, which would have to wait for it.
+/// Called when a shard reads the wall clock. Exempts control, which reads it while it inspects shards that would have to wait.
 pub(super) fn pass_time_of_day() {
     pass_if(Call::Clock, |actor| actor != CONTROL);
 }
@@ -124,8 +124,7 @@ fn pass_if(call: Call, may: impl FnOnce(usize) -> bool) {
     }
 }
 
-/// The true time at which the clock of the machine showed `local`, for a time that the actor on this thread has read in its turn; `now`
-/// where it did so after it stalled.
+/// The true time of the clock reading `local`, which the actor on this thread has read in its turn; `now` if it has read it after a stall.
 pub(super) fn true_time(local: Nanos, now: Nanos) -> Nanos {
     match BEGAN.get() {
         Some((then, began)) if local <= then => began,
@@ -133,14 +132,14 @@ pub(super) fn true_time(local: Nanos, now: Nanos) -> Nanos {
     }
 }
 
-/// How many rules were broken on purpose by turns that ran on threads of their own, since this was asked last.
+/// The number of rules broken on purpose by turns that ran on their own threads, since the last call.
 pub fn take_breaches() -> u64 {
     BREACHES.take()
 }
 
-/// A turn that waits at a call.
+/// A turn that stalls at a call.
 pub(super) struct Stalled {
-    /// By which it stalls.
+    /// The order that caused the stall.
     pub(super) order: StallOrder,
     thread: JoinHandle<()>,
     told: Receiver<Told>,
@@ -148,7 +147,7 @@ pub(super) struct Stalled {
 }
 
 impl Stalled {
-    /// Runs a turn, which begins at that time by the machine's clock and in truth; `None` if it ends without coming to the call.
+    /// Runs a turn that began at these times on the machine's clock and in true time; `None` if it ends without the call.
     pub(super) fn run(
         order: StallOrder,
         began: (Nanos, Nanos),
@@ -163,16 +162,16 @@ impl Stalled {
             BEGAN.set(Some(began));
             turn();
             AHEAD.set(None);
-            // Nobody listens any more where the process has died.
+            // There is no receiver if the process has died.
             let _ = tell.send(Told::Over(nacre_pg::take_breaches()));
         });
         let thread = thread.expect("invariant: a thread more can be had");
         Stalled { order, thread, told, go_on }.proceed()
     }
 
-    /// Lets the thread go on to the end of its turn.
+    /// Lets the thread continue to the end of its turn.
     pub(super) fn go_on(self) {
-        // Should the thread be gone, it tells nothing, and that is looked into.
+        // If the thread has ended, `proceed` notices that.
         let _ = self.go_on.send(());
         assert!(self.proceed().is_none(), "invariant: a turn stalls once");
     }
@@ -183,7 +182,7 @@ impl Stalled {
             Ok(Told::Over(breaches)) => BREACHES.set(BREACHES.get() + breaches),
             Err(_) => {}
         }
-        // What panics in a turn is a failure of the run.
+        // A panic in a turn is a failure of the run.
         self.thread.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause));
         None
     }
@@ -206,7 +205,7 @@ mod tests {
         StallOrder { actor: 0, call, skip, turns: 2, lasts: 1, jump: None }
     }
 
-    /// Reads the clock, then sends twice; counts how far it has come.
+    /// Reads the clock, then sends twice; counts its steps.
     fn turn(steps: &Arc<AtomicU64>) -> impl FnOnce() + Send + 'static {
         let steps = Arc::clone(steps);
         move || {

@@ -1,7 +1,7 @@
-//! Clients of striped objects: processes that write, append, truncate, read and remove a few of them at once.
+//! Clients of striped objects: processes that concurrently write, append, truncate, read and remove a few of them.
 //!
-//! A process has one handle, as a program has, and a few tasks that use it. What was asked and answered goes to the [`history`],
-//! which judges each read. Data lies around the boundaries of stripe units, so that most operations concern several pieces.
+//! A process has one handle, like a real program, and a few tasks that use it. Operations and outcomes are recorded in the
+//! [`history`], which checks each read. Data lies around the boundaries of stripe units, so that most operations concern several pieces.
 
 mod history;
 #[cfg(test)]
@@ -25,23 +25,23 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pool that holds the pieces, and their namespace.
+/// The pool of the pieces.
 const POOL: &str = "pool1";
 const NAMESPACE: &str = "striped";
 /// Stripe units of the largest object.
 const UNITS: u64 = 5;
 /// Bytes of a stripe unit.
 const UNIT: u64 = MIN_STRIPE_UNIT as u64;
-/// Cells before and behind a boundary of units that operations concern.
+/// Cells before and after a boundary of units that operations concern.
 const MARGIN: u64 = 4;
 /// How long a process waits for its first map.
 const LOOK: Duration = Duration::from_millis(50);
-/// Reads this long are of whole objects.
+/// The length of reads of whole objects.
 const WHOLE: u64 = 1 << 30;
-/// How often the last looks repeat what a late map has refused.
+/// The number of attempts of the last reads, which fail while a map is out of date.
 const LAST_ATTEMPTS: u32 = 100;
 
-/// What processes share: it outlives them.
+/// State that processes share and that outlives them.
 struct Shared {
     history: Mutex<History>,
     objects: u64,
@@ -50,7 +50,7 @@ struct Shared {
     op_timeout: Option<Nanos>,
 }
 
-/// A guard of the striper's requests that is left out on purpose.
+/// A guard of the striper's requests that is omitted on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// An append does not compare the size before it takes its place.
@@ -79,7 +79,7 @@ impl StriperProgram {
         StriperProgram { shared: Arc::new(shared), breach: None }
     }
 
-    /// The same with a guard left out.
+    /// The same with a guard omitted.
     pub fn breaking(scenario: &Scenario, breach: Breach) -> StriperProgram {
         StriperProgram { breach: Some(breach), ..StriperProgram::new(scenario) }
     }
@@ -96,14 +96,14 @@ impl Program for StriperProgram {
             let tasks: Vec<_> =
                 (0..shared.tasks).map(|_| client.start.env.spawn(client.clone().work())).collect();
             for task in tasks {
-                // It ends with its process only.
+                // It only ends with its process.
                 let _ = task.await;
             }
         })
     }
 
     fn change(&self, mut request: ObjectRequest) -> ObjectRequest {
-        // Guards are told by the number of the part that does not hold: one that always holds takes their place.
+        // Failed guards are identified by their part's number, so a guard that always holds replaces them.
         for part in &mut request.ops {
             let Op::CmpXattr { name, op, value } = &mut part.op else { continue };
             let is_left_out = match self.breach {
@@ -119,7 +119,7 @@ impl Program for StriperProgram {
     }
 
     fn op_timeout(&self) -> Option<Nanos> {
-        // What is looked at last is there.
+        // The last reads have no timeout.
         self.shared.op_timeout.filter(|_| !self.shared.history.lock().finishing)
     }
 
@@ -179,14 +179,14 @@ async fn open_pool(start: &Start) -> Option<IoCtx> {
     Some(IoCtx::new(engine.clone(), pool, POOL).with_namespace(NAMESPACE))
 }
 
-/// One process.
+/// A process.
 struct Client {
     shared: Arc<Shared>,
     striper: Striper,
     start: Arc<Start>,
 }
 
-/// What an operation that was answered so did.
+/// The outcome of an operation with this result.
 fn outcome(kind: &Kind, result: &Result<()>) -> Option<Outcome> {
     let Err(error) = result else { return Some(Outcome::Done) };
     let cuts_only = matches!(kind, Kind::Remove | Kind::Truncate(_));
@@ -199,7 +199,7 @@ fn outcome(kind: &Kind, result: &Result<()>) -> Option<Outcome> {
     }
 }
 
-/// Whether an error says that the session is over.
+/// Whether an error means that the session is over.
 fn is_over(error: &Error) -> bool {
     matches!(error, Error::Blocklisted | Error::TimedOut(_) | Error::ShutDown)
         || [Errno::ESTALE, Errno::EBLOCKLISTED].contains(&error.errno())
@@ -214,7 +214,7 @@ impl Client {
         self.start.env.random_u64().unwrap_or_default() % below.max(1)
     }
 
-    /// One operation after another.
+    /// Executes operations one after another.
     async fn work(self: Arc<Client>) {
         while !self.shared.history.lock().finishing {
             self.start.env.sleep(self.start.env.jitter(self.shared.think * 2)).await;
@@ -233,12 +233,12 @@ impl Client {
         (boundary + self.draw(2 * MARGIN)).saturating_sub(MARGIN)
     }
 
-    /// Most data is short; some is longer than a unit.
+    /// A length. Most are short; some exceed a unit.
     fn len(&self) -> u64 {
         if self.draw(16) == 0 { UNIT / CELL + self.draw(2 * MARGIN) } else { 1 + self.draw(2 * MARGIN) }
     }
 
-    /// Objects with even numbers are appended to more often, others overwritten.
+    /// An operation. Objects with even numbers are appended to more often, others are overwritten.
     fn kind(&self, object: u64) -> Kind {
         let draw = self.draw(100);
         match (object % 2, draw) {
@@ -286,7 +286,7 @@ impl Client {
         let _: Result<bool> = self.read_range(object, (from, len)).await;
     }
 
-    /// Reads and judges; tells whether the object is there.
+    /// Reads and checks; returns whether the object exists.
     async fn read_range(&self, object: u64, (from, len): (u64, u64)) -> Result<bool> {
         let begun = self.scheduler().now();
         let result = self.striper.read(&name(object), from * CELL, len * CELL).await;
@@ -307,7 +307,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Reads and removes each object. Where no process died and nothing failed, no piece is left.
+    /// Reads and removes each object. If no process died and no operation failed, no piece is left.
     async fn look_at_all(&self) -> Result<()> {
         for object in 0..self.shared.objects {
             let mut exists = self.read_range(object, (0, WHOLE / CELL)).await;
@@ -320,7 +320,7 @@ impl Client {
             }
             let removed = self.striper.remove(&name(object)).await;
             match (exists?, removed) {
-                // What a removal has left is removed too, and nobody sees it.
+                // The remains of an incomplete removal are removed too, and no reader sees them.
                 (_, Ok(())) => {}
                 (false, Err(error)) if error.is_not_found() => {}
                 (_, Err(error)) => return Err(error),
@@ -340,7 +340,7 @@ fn name(object: u64) -> String {
     format!("striped{object}")
 }
 
-/// The data of an operation: each cell says which operation wrote it, and as which of its cells.
+/// The data of an operation: each cell contains the operation's number and the cell's index in it.
 fn data(number: Number, len: u64) -> Bytes {
     (0..len).flat_map(|index| number.cell(index).to_le_bytes()).collect::<Vec<u8>>().into()
 }

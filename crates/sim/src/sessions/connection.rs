@@ -1,4 +1,4 @@
-//! A session or connection as shards and control have it.
+//! A session or connection as used by shards and control.
 
 use super::Sessions;
 use crate::network::Node;
@@ -25,7 +25,7 @@ pub(crate) struct SessionConnection {
 }
 
 impl SessionConnection {
-    /// Begins a session or connection with a peer, on the thread of the actor `lane`.
+    /// Opens a session or connection with a peer, on the thread of the actor `lane`.
     pub(crate) fn begin(
         sessions: &Arc<Mutex<Sessions>>,
         now: Nanos,
@@ -37,7 +37,7 @@ impl SessionConnection {
         SessionConnection::of(sessions, id, addr, None)
     }
 
-    /// The end with this number, with what its owner attaches to it.
+    /// The end with this number and its owner's context.
     pub(crate) fn of(
         sessions: &Arc<Mutex<Sessions>>,
         id: u64,

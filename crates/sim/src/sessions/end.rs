@@ -1,4 +1,4 @@
-//! One end of a session or connection, and the socket that it has.
+//! One end of a session or connection, and its socket.
 
 use super::SessionKey;
 use crate::network::Node;
@@ -26,24 +26,24 @@ pub(super) enum Side {
 
 pub(super) struct Socket {
     pub(super) number: u64,
-    /// Frames pass; before, the peer's answer is waited for.
+    /// Whether frames may pass; before, the peer's answer is pending.
     pub(super) up: bool,
-    /// Given up then, while it is not up.
+    /// When it is given up, unless it is up by then.
     pub(super) deadline: Nanos,
     pub(super) reader: Reader,
     pub(super) keepalive: Keepalive,
     pub(super) bytes: BytesMut,
-    /// A frame whose body is not all there or waits for the throttle.
+    /// A frame whose body is incomplete or waits for the throttle.
     pub(super) pending: Option<(Header, Arrival, Option<Permit>)>,
     pub(super) heard: bool,
     pub(super) used: bool,
     pub(super) throttled: bool,
-    /// The peer's end is gone: nothing comes after what is in `bytes`.
+    /// The peer has closed its end: nothing follows the contents of `bytes`.
     pub(super) ended: bool,
 }
 
 impl Socket {
-    /// The next header and what follows from it; `None` where its bytes are not there yet.
+    /// The next header and what follows from it; `None` if it is incomplete.
     pub(super) fn read_header(
         &mut self,
         queue: &mut Queue,
@@ -64,17 +64,17 @@ impl Socket {
 pub(super) struct End {
     pub(super) peer: Node,
     pub(super) policy: Policy,
-    /// The actor on whose thread it lives.
+    /// The actor whose thread owns it.
     pub(super) lane: usize,
     /// The process that connected, and its number there.
     pub(super) key: (u64, u64),
-    /// As which client this side connects.
+    /// The client as which this side connects.
     pub(super) client: Option<ClientId>,
     pub(super) side: Side,
     pub(super) queue: Queue,
     pub(super) received: Received,
     pub(super) socket: Option<Socket>,
-    /// No process listened where its last socket was to lead.
+    /// No process listened at the destination of its last socket.
     pub(super) refused: bool,
     pub(super) over: Arc<AtomicBool>,
 }
@@ -94,12 +94,12 @@ impl End {
         matches!(self.side, Side::Outgoing(_))
     }
 
-    /// Of the messages that this side sends.
+    /// The key of the messages that this side sends.
     pub(super) fn sent_key(&self) -> SessionKey {
         (self.key.0, self.key.1, self.is_outgoing())
     }
 
-    /// Of the messages that it receives.
+    /// The key of the messages that this side receives.
     pub(super) fn received_key(&self) -> SessionKey {
         (self.key.0, self.key.1, !self.is_outgoing())
     }

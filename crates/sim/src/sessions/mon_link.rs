@@ -1,4 +1,4 @@
-//! The connection of an OSD or a client to the map authority: lossy, and made again after a wait that grows, as production does.
+//! The connection of an OSD or a client to the map authority: lossy, and made again after increasing waits, as in production.
 
 use super::Sessions;
 use crate::network::Node;
@@ -7,14 +7,14 @@ use nacre_common::error::{Error, Result};
 use nacre_session::Policy;
 use nacre_types::msg::{Encoded, Message};
 
-/// How long is waited between attempts.
+/// The waits between attempts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
-    /// After a connection that came up.
+    /// After a connection that was established.
     pub(crate) least: Nanos,
-    /// After the first attempt that failed; doubled with each further one.
+    /// After the first failed attempt; doubled with each further one.
     pub(crate) first: Nanos,
-    /// At most.
+    /// The maximum.
     pub(crate) longest: Nanos,
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct MonLink {
 }
 
 impl MonLink {
-    /// Connects first at `start`.
+    /// A link that first connects at `start`.
     pub(crate) fn new(waits: Waits, start: Nanos) -> MonLink {
         MonLink { waits, conn: None, is_up: false, wait: 0, retry_at: start }
     }
 
-    /// When [`MonLink::keep`] has something to do.
+    /// When [`MonLink::keep`] has to run.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         self.conn.is_none().then_some(self.retry_at)
     }
 
-    /// Connects where there is no connection and it is time.
+    /// Connects if there is no connection and the wait is over.
     pub(crate) fn keep(&mut self, now: Nanos, sessions: &mut Sessions) {
         if self.conn.is_none() && now >= self.retry_at {
             self.wait = (self.wait * 2).clamp(self.waits.first, self.waits.longest);
@@ -47,7 +47,7 @@ impl MonLink {
         }
     }
 
-    /// A connection came up. Returns whether it is this one.
+    /// Handles an established connection. Returns whether it is this one.
     pub(crate) fn on_connected(&mut self, conn: u64) -> bool {
         let is_own = self.conn == Some(conn);
         if is_own {
@@ -56,7 +56,7 @@ impl MonLink {
         is_own
     }
 
-    /// A connection is over. Returns whether it is this one.
+    /// Handles a lost connection. Returns whether it is this one.
     pub(crate) fn on_reset(&mut self, now: Nanos, conn: u64) -> bool {
         let is_own = self.conn == Some(conn);
         if is_own {
@@ -66,17 +66,17 @@ impl MonLink {
         is_own
     }
 
-    /// Whether messages of this connection count.
+    /// Whether `conn` is the current connection.
     pub(crate) fn is_current(&self, conn: u64) -> bool {
         self.conn == Some(conn)
     }
 
-    /// Sends while it is up; what is sent otherwise is lost.
+    /// Sends a message if the connection is up; otherwise the message is lost.
     pub(crate) fn send<M: Message>(&self, sessions: &mut Sessions, message: &M) -> Result<()> {
         self.send_encoded(sessions, Encoded::new(message))
     }
 
-    /// As [`MonLink::send`].
+    /// Like [`MonLink::send`].
     pub(crate) fn send_encoded(&self, sessions: &mut Sessions, message: Encoded) -> Result<()> {
         match self.conn.filter(|_| self.is_up) {
             Some(conn) => sessions.send(conn, message),

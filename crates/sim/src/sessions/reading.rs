@@ -1,4 +1,4 @@
-//! How frames become messages.
+//! Turns frames into messages.
 
 use super::end::End;
 use super::{Delivery, Event, SessionOut, SessionSettings, SessionTrouble, Sessions, key_of};
@@ -12,11 +12,11 @@ use nacre_session::Loss;
 use nacre_session::body::Body;
 use nacre_session::receive::{Arrival, memory_bytes};
 
-/// Bounds on what a process works on.
+/// Limits on the messages that a process handles at a time.
 pub(super) struct Throttles {
     peers: Throttle,
     clients: Throttle,
-    /// What comes by the connections that control made: they are of a messenger of their own.
+    /// For the connections that control made, which have their own messenger.
     control: Throttle,
 }
 
@@ -37,7 +37,7 @@ impl Throttles {
 }
 
 impl Sessions {
-    /// What the process hears next.
+    /// The next event for the process.
     pub(crate) fn next_event(&mut self, now: Nanos) -> Option<Event> {
         loop {
             let is_free = |event: &Event| !self.waits_for_control(event);
@@ -60,9 +60,9 @@ impl Sessions {
         }
     }
 
-    /// Whether control has to take an event, whose thread stalls.
+    /// Whether an event is for control while its thread stalls.
     fn waits_for_control(&self, event: &Event) -> bool {
-        // An end that is gone may have been one.
+        // An end that was removed may have been the one to the map authority.
         let of_mon = |id: &u64| self.ends.get(id).is_none_or(|end| end.peer == Node::Mon);
         self.stalled[CONTROL]
             && match event {
@@ -73,8 +73,7 @@ impl Sessions {
             }
     }
 
-    /// Whether reading gets on: a frame that waits for the throttle does not before there is room, and nothing does on a thread that
-    /// stalls.
+    /// Whether reading can continue: not while a frame waits for the throttle, and not on a thread that stalls.
     fn is_ready(&self, id: u64) -> bool {
         let Some(end) = self.ends.get(&id) else { return true };
         if self.waits(end) || end.peer == Node::Mon && self.stalled[CONTROL] {
@@ -85,7 +84,7 @@ impl Sessions {
         self.throttles.of(end).try_take(memory_bytes(header)).is_some()
     }
 
-    /// Reads frames up to the next message; `None` where the bytes or the throttle end.
+    /// Reads frames up to the next message; `None` if the bytes or the throttle run out.
     fn read(&mut self, id: u64) -> Result<Option<Event>, Loss> {
         let Sessions { ends, out, writable, throttles, .. } = self;
         let Some(end) = ends.get_mut(&id) else { return Ok(None) };
@@ -162,7 +161,7 @@ impl Sessions {
     }
 }
 
-/// Whether control has to take what comes from a process by a connection that lives on the thread of the actor `lane`.
+/// Whether control handles messages of a process on a connection that the thread of the actor `lane` owns.
 fn is_of_control(peer: Node, lane: usize) -> bool {
     peer == Node::Mon || lane == CONTROL
 }

@@ -1,4 +1,4 @@
-//! Two processes over sockets that carry everything at once.
+//! Two processes with sockets that deliver everything at once.
 
 use super::*;
 use crate::scenario::Scenario;
@@ -28,7 +28,7 @@ impl Pair {
         pair
     }
 
-    /// Carries what both send until nothing is under way.
+    /// Delivers what both send until nothing is in transit.
     fn settle(&mut self, now: Nanos) {
         loop {
             self.client.flush();

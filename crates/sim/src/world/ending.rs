@@ -1,5 +1,4 @@
-//! The end of a run: faults stop, the cluster must become whole by itself, every object is read once more, and copies are
-//! compared.
+//! The end of a run: faults stop, the cluster must become whole by itself, every object is read once more, and copies are compared.
 
 use super::workload::BATCHES_POOL;
 use super::{World, describe_map};
@@ -18,17 +17,17 @@ use nacre_types::stats::pg_state;
 use nacre_types::{ObjectId, PgId};
 use std::collections::BTreeSet;
 
-/// Longest queue that a direction of a connection may build up.
+/// The longest allowed queue of a direction of a connection.
 const MAX_QUEUE: usize = 20_000;
-/// How long after the last fault each PG must be active.
+/// The time after the last fault within which each PG must be active.
 const ACTIVE_WITHIN: Nanos = 30 * SECOND;
-/// How often it is looked whether the cluster is whole again.
+/// How often the cluster is checked.
 const LOOK: Nanos = 500 * MILLI;
 
-/// How far the end of the run has come.
+/// The phase of the run's end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Faults happen.
+    /// Faults occur.
     Trouble,
     /// Faults have stopped; the cluster heals.
     Healing,
@@ -39,7 +38,7 @@ pub(super) enum Ending {
 }
 
 impl World {
-    /// Faults end: everything is mended, and the cluster has to become whole by itself.
+    /// Faults end: everything is repaired, and the cluster has to become whole by itself.
     pub(super) fn calm(&mut self) {
         self.ending = Ending::Healing;
         self.mend();
@@ -47,7 +46,7 @@ impl World {
         self.schedule.after(LOOK, Happening::Look);
     }
 
-    /// In this time after the last fault the cluster must be whole again: a minute, and twice what sending everything takes.
+    /// The time after the last fault within which the cluster must be whole: a minute, and twice the time for sending everything.
     fn patience(&self) -> Nanos {
         let bytes: u64 = self.osds.iter().map(|osd| osd.disk().used()).sum();
         let sending = (bytes * SECOND).checked_div(self.scenario.bandwidth).unwrap_or(0);
@@ -56,7 +55,7 @@ impl World {
 
     pub(super) fn look(&mut self) {
         let now = self.schedule.now();
-        // Watches of clients that are gone lapse by updates that no client asked for.
+        // Watches of clients that are gone lapse by updates that no client requested.
         let busy = |osd: &Osd| osd.waiting_requests() > 0;
         let is_idle = self.ending != Ending::LastReads || !self.osds.iter().any(busy);
         let unclean = self.unclean();
@@ -73,7 +72,7 @@ impl World {
             let detail = format!("{pg} is {state}: {}", self.describe_unfinished());
             return self.fail("a PG is not active in time", detail);
         }
-        // It must become clean while clients go on.
+        // It must become clean while clients continue.
         self.busy &= !unclean.is_empty();
         self.finish_processes();
         if !whole || !self.processes_are_done() {
@@ -114,7 +113,7 @@ impl World {
         }
     }
 
-    /// Whether watchers that missed a notify were told. A client that was paused is told after it goes on.
+    /// Checks that watchers which missed a notify learned of it. A client that was paused learns of it after it continues.
     fn watchers_are_told(&self) -> Result<(), Violation> {
         let lost = self.lost_pgs();
         self.history.watching.at_rest(self.schedule.now(), |session, object| {
@@ -155,7 +154,7 @@ impl World {
         }
     }
 
-    /// PGs all of whose in-sync copies are gone: nothing can be asked of them any more.
+    /// PGs that lost all in-sync copies, so that no requests on them can be answered.
     pub(crate) fn lost_pgs(&self) -> BTreeSet<PgId> {
         let map = &self.monitor.view().map;
         let survives = |pg: &PgId| {
@@ -166,7 +165,7 @@ impl World {
         map.pg_ids().filter(|pg| self.deleted.contains(&pg.pool) || !survives(pg)).collect()
     }
 
-    /// PGs that are not active and clean on a primary, with what they say.
+    /// PGs that are not active and clean on a primary, with their states.
     fn unclean(&self) -> Vec<(PgId, String)> {
         let view = self.monitor.view();
         let map = &view.map;
@@ -174,7 +173,7 @@ impl World {
         let mut unclean = Vec::new();
         for pg in map.pg_ids().filter(|pg| !lost.contains(pg)) {
             let primary = map.membership(pg).map(|m| m.primary);
-            // A PG with an unfound object is never clean: its members are in sync, and its primary knows them.
+            // A PG with an unfound object is never clean, although its members are in sync and its primary knows them.
             let may_lack = self.scenario.faults.contains(&Fault::Damage);
             let look = |machine: &Pg| {
                 let state = machine.state();
@@ -186,7 +185,7 @@ impl World {
             let primary = primary.and_then(|osd| self.osds.get(osd.0 as usize));
             let (state, is_settled, is_current) =
                 primary.and_then(|osd| osd.with_machine(pg, look)).unwrap_or((0, false, true));
-            // CRUSH may find fewer OSDs than the pool's size, where their weights differ much: more members there can't be.
+            // If weights differ much, CRUSH may find fewer OSDs than the pool's size; more members are impossible then.
             let up = view.up.get(&pg).map_or(&[][..], Vec::as_slice);
             let has_all = map
                 .membership(pg)
@@ -202,7 +201,7 @@ impl World {
             if state & wanted != wanted {
                 unclean.push((pg, pg_state::to_text(state)));
             } else if !is_current {
-                // It does not know yet that the map was restored, or changed.
+                // It does not have the restored or changed map yet.
                 unclean
                     .push((pg, format!("{} in another interval than the map's", pg_state::to_text(state))));
             }
@@ -210,10 +209,10 @@ impl World {
         unclean
     }
 
-    /// Copies of pools that were deleted, on disks whose OSDs run.
+    /// Copies of deleted pools, on disks whose OSDs run.
     fn left_over(&self) -> Vec<String> {
         if self.scenario.faults.contains(&Fault::Restore) {
-            // What a map from an older copy lacks may be more than what was deleted: nothing is removed for it.
+            // A map from an older copy may lack more than the deleted pools, so nothing is removed because of it.
             return Vec::new();
         }
         let map = &self.monitor.view().map;
@@ -224,8 +223,8 @@ impl World {
         copies
     }
 
-    /// OSDs that run on another store than the one that the map shows as up: until the process on that one counts as dead the monitor
-    /// refuses their boot, and the PGs seem to be clean.
+    /// OSDs that run with another store than the one that the map shows as up. Until the process on that one counts as dead,
+    /// the monitor refuses their boot, and the PGs seem to be clean.
     fn not_shown(&self) -> Vec<String> {
         let map = &self.monitor.view().map;
         let is_other = |osd: &&Osd| map.member(osd.id).is_some_and(|shown| shown != osd.member());

@@ -1,7 +1,7 @@
 //! Processes that are clients: the program of a scenario ([`crate::program`]) on the world's clock.
 //!
-//! The executor takes one step for each [`Happening::Tasks`]. What a process asked for in it is sent at once; answers, and whatever
-//! else wakes a task, let the next step happen. A process that ended starts again with another session.
+//! The executor takes one step for each [`Happening::Tasks`]. The requests that a process made in it are sent at once;
+//! answers, and anything else that wakes a task, schedule the next step. A process that ended starts again with another session.
 
 use super::ending::Ending;
 use super::{Happening, World};
@@ -24,19 +24,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The pool that programs use.
 const POOL: PoolId = PoolId(1);
 
-/// How often it is looked whether what processes wait for has come.
+/// How often the events that processes wait for are checked.
 const ERRANDS: Nanos = 50 * MILLI;
 
 /// Mean time between two faults of one process.
 const FAULT_INTERVAL: Nanos = 18 * SECOND;
 
-/// A process, or where one will start.
+/// A process, or a place where one will start.
 #[derive(Default)]
 struct Place {
     process: Option<ProcessId>,
-    /// How often a process started here.
+    /// The number of processes that started here.
     lives: u32,
-    /// What it does is done.
+    /// Whether it has finished its work.
     finished: Arc<AtomicBool>,
 }
 
@@ -48,11 +48,11 @@ struct Waiting {
     done: OnAnswer,
 }
 
-/// What a process waits for beside answers of OSDs.
+/// An event other than an OSD's answer that a process waits for.
 enum Errand {
     /// A session is on the blocklist of the published map.
     Fence(u64, Completer<CommandReply>),
-    /// A client has the map of this stamp or a later one.
+    /// A client has a map with this stamp or a later one.
     NewestMap(u32, Stamp, Completer<()>),
 }
 
@@ -67,12 +67,12 @@ pub(super) struct Processes {
     waiting: BTreeMap<u64, Waiting>,
     last_request: u64,
     errands: Vec<(ProcessId, Errand)>,
-    /// When the next step is to happen.
+    /// When the next step is scheduled.
     wake: Option<Nanos>,
     random: Random,
-    /// The last looks have begun.
+    /// Whether the last checks have begun.
     looks: bool,
-    /// Requests are being sent.
+    /// Whether requests are being sent.
     sending: bool,
 }
 
@@ -103,19 +103,19 @@ impl Processes {
         client.checked_sub(self.first_client).map(|place| place as usize)
     }
 
-    /// Everything that was to be done is done.
+    /// Whether all processes have finished their work.
     fn is_done(&self) -> bool {
         let is_done = |place: &Place| place.process.is_some() && place.finished.load(Ordering::Relaxed);
         if self.looks { is_done(&self.places[0]) } else { self.places.iter().all(is_done) }
     }
 
-    /// A hash of what tasks did.
+    /// A hash of all actions of tasks.
     pub(super) fn hash(&self) -> u64 {
         self.executor.hash()
     }
 }
 
-/// Whether an answer says that the session is over: the process ends, as it would where its caller gives up.
+/// Whether an answer means that the session is over: the process ends then, as if its caller gave up.
 fn ends_session(result: &Result<Answer>) -> bool {
     match result {
         Ok(answer) => [Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated).contains(&answer.reply.result),
@@ -124,7 +124,7 @@ fn ends_session(result: &Result<Answer>) -> bool {
 }
 
 impl World {
-    /// Clients by which processes speak to the cluster.
+    /// Clients by which processes use the cluster.
     pub(crate) fn process_clients(&self) -> impl Iterator<Item = u32> + use<> {
         let first = self.scenario.clients + self.scenario.osds;
         first..first + self.scenario.processes
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// One step of the tasks.
+    /// Executes one step of the tasks.
     pub(super) fn run_tasks(&mut self) {
         let now = self.schedule.now();
         let Some(processes) = &mut self.processes else { return };
@@ -154,7 +154,7 @@ impl World {
             let process = place.process.filter(|process| !scheduler.is_alive(*process))?;
             Some((at, process))
         };
-        // One that gives up ends itself.
+        // A process that gives up ends itself.
         let gone = processes.places.iter().enumerate().find_map(gone);
         let broken = processes.program.broken();
         if let Some((place, process)) = gone {
@@ -166,7 +166,7 @@ impl World {
         self.after_tasks();
     }
 
-    /// Sends what processes asked for, and sees to the next step.
+    /// Sends the processes' requests, and schedules the next step.
     pub(super) fn after_tasks(&mut self) {
         let now = self.schedule.now();
         let Some(processes) = self.processes.as_mut().filter(|processes| !processes.sending) else { return };
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// Does what a process asked for.
+    /// Executes a request of a process.
     fn take_up(&mut self, now: Nanos, Wanted { client, process, want }: Wanted) {
         let (view, Some(processes)) = (self.monitor.view(), &mut self.processes) else { return };
         let errand = match want {
@@ -207,7 +207,7 @@ impl World {
         processes.errands.push((process, errand));
     }
 
-    /// Looks whether what processes wait for has come; what the map authority may have forgotten is asked for again.
+    /// Checks the events that processes wait for; repeats requests that the map authority may have lost.
     pub(super) fn run_errands(&mut self) {
         let Some(processes) = &mut self.processes else { return };
         let (map, mut again) = (self.monitor.view().map.clone(), Vec::new());
@@ -242,7 +242,7 @@ impl World {
         self.after_tasks();
     }
 
-    /// A client that may be a process's acted: its map may be another one, tasks may be ready.
+    /// Called after an action of a client that may be a process's: its map may have changed, and tasks may be ready.
     pub(super) fn after_client(&mut self, client: u32) {
         let Some(processes) = &self.processes else { return };
         if processes.place_of(client).is_none() {
@@ -254,7 +254,7 @@ impl World {
         self.after_tasks();
     }
 
-    /// A process gets the outcome of a request.
+    /// Delivers the outcome of a request to its process.
     pub(super) fn answer_process(&mut self, client: u32, number: u64, result: Result<Answer>) {
         let Some(processes) = &mut self.processes else { return };
         // Its process may have ended.
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// A process starts, where there is none.
+    /// Starts a process, unless there is one.
     pub(super) fn start_process(&mut self, place: usize) {
         let Some(processes) = &mut self.processes else { return };
         if processes.places[place].process.is_some() || processes.looks {
@@ -317,7 +317,7 @@ impl World {
         self.after_tasks();
     }
 
-    /// A process ends where it is, if it is still that one, and starts again after a while.
+    /// Ends a process at once, if it is still the same one, and starts another after a while.
     pub(super) fn end_process(&mut self, place: usize, process: ProcessId) {
         let Some(processes) = &mut self.processes else { return };
         if processes.places[place].process != Some(process) || processes.looks {
@@ -332,14 +332,14 @@ impl World {
         let calm = self.ending != Ending::Trouble;
         let wait = processes.random.range(20 * MILLI, if calm { SECOND } else { 4 * SECOND });
         self.say(format_args!("process {place} ends"));
-        // What it has sent may be on its way for long; its connections end now or when the next process starts.
+        // Its messages may be in transit for long; its connections end now or when the next process starts.
         if falls_silent {
             self.handle(Happening::NewSession(client));
         }
         self.schedule.after(wait, Happening::ProcessStart(place));
     }
 
-    /// Something befalls a process.
+    /// Causes a fault of a process.
     pub(super) fn strike_process(&mut self, place: usize) {
         if self.ending != Ending::Trouble {
             return;
@@ -372,7 +372,7 @@ impl World {
         self.after_tasks();
     }
 
-    /// No more trouble; processes finish where clients do not go on.
+    /// Faults have ended: processes finish, unless clients continue.
     pub(super) fn finish_processes(&mut self) {
         if let Some(processes) = &mut self.processes
             && !self.busy
@@ -381,13 +381,13 @@ impl World {
         }
     }
 
-    /// Whether processes have nothing more to do. Where the pool has lost PGs, some may wait for ever.
+    /// Whether all processes have finished. If the pool has lost PGs, some may wait for ever.
     pub(super) fn processes_are_done(&self) -> bool {
         let Some(processes) = &self.processes else { return true };
         processes.is_done() || self.lost_pgs().iter().any(|pg| pg.pool == POOL)
     }
 
-    /// One process looks at everything once more.
+    /// Starts a process that checks everything once more.
     pub(super) fn last_process_looks(&mut self) {
         let is_lost = self.lost_pgs().iter().any(|pg| pg.pool == POOL);
         let Some(processes) = self.processes.as_mut().filter(|_| !is_lost) else { return };
@@ -405,7 +405,7 @@ impl World {
         }
     }
 
-    /// What processes wait for, for reports.
+    /// The pending requests of processes, for reports.
     pub(super) fn describe_processes(&self) -> Vec<String> {
         let Some(processes) = self.processes.as_ref().filter(|_| !self.processes_are_done()) else {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Sockets, as the network has them: where they break, and whether sessions and connections hand messages on once and in order. (One
-//! that never comes shows in what waits for it, and in the next of its session.)
+//! The sockets on the network: where they break, and whether sessions and connections deliver messages once and in order. (A
+//! message that is never delivered is noticed by its pending effects, and by the next message of its session.)
 
 use super::World;
 use crate::network::{Channel, Link, Node};
@@ -15,15 +15,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug)]
 pub(super) struct Sockets {
     random: Random,
-    /// The processes at their ends: who connected first.
+    /// The processes at their ends; the one that connected is first.
     open: BTreeMap<u64, (Node, Node)>,
-    /// Those that ever carried heartbeats, and who connected.
+    /// Sockets that ever carried heartbeats, with the process that connected.
     pings: BTreeMap<u64, Node>,
-    /// Processes whose machine is off: nobody answers for them.
+    /// Processes whose machine is off, so that it does not answer for them.
     pub(super) switched_off: BTreeSet<Node>,
-    /// What each session has taken and not yet handed on.
+    /// The messages that each session has queued and not yet delivered.
     sent: BTreeMap<SessionKey, VecDeque<MessageKey>>,
-    /// What befell sessions, and how often.
+    /// The number of each kind of session events.
     pub(super) troubles: BTreeMap<SessionTrouble, u64>,
 }
 
@@ -39,7 +39,7 @@ impl Sockets {
         }
     }
 
-    /// A process connects.
+    /// Records that a process connects.
     fn connect(&mut self, number: u64, (from, to): (Node, Node), policy: Policy) {
         self.open.insert(number, (from, to));
         if let (Policy::Lossy, Node::Osd(_), Node::Osd(_)) = (policy, from, to) {
@@ -47,13 +47,13 @@ impl Sockets {
         }
     }
 
-    /// Those that two processes have.
+    /// The sockets between two processes.
     fn between(&self, a: Node, b: Node) -> Vec<u64> {
         let all = self.open.iter().filter(|(_, ends)| **ends == (a, b) || **ends == (b, a));
         all.map(|(number, _)| *number).collect()
     }
 
-    /// Whether the direction leads to the answering end of a lossy connection: what is sent again there goes by another socket.
+    /// Whether the direction leads to the answering end of a lossy connection, where repeated messages use another socket.
     fn may_be_late(&self, link: Link) -> bool {
         let Channel::Socket(number) = link.channel else { return false };
         match self.pings.get(&number) {
@@ -64,7 +64,7 @@ impl Sockets {
 }
 
 impl World {
-    /// A process sends by a socket. Bytes may arrive in two pieces.
+    /// Sends a packet of a process by a socket. Bytes may arrive in two pieces.
     pub(crate) fn send(&mut self, from: Node, to: Node, packet: Packet) {
         if self.trace {
             self.say(format_args!("{from} > {to} {packet:?}"));
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// What is under way by a socket that was closed or broke may come late, after what is sent by other sockets since.
+    /// Makes data in transit by a socket that was closed or broke arrive late, after data sent later by other sockets.
     pub(super) fn make_late(&mut self, link: Link) {
         let is_open =
             matches!(link.channel, Channel::Socket(number) if self.sockets.open.contains_key(&number));
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Whether there is a process for what comes by a socket. The machine of one that is gone says so.
+    /// Whether there is a process to receive a packet. Otherwise its machine answers that there is none.
     pub(super) fn is_taken(&mut self, link: Link, packet: &Packet) -> bool {
         let is_closed = matches!(packet.event, SocketEvent::Closed | SocketEvent::Refused);
         if is_closed {
@@ -135,13 +135,13 @@ impl World {
         runs
     }
 
-    /// The sockets between two processes break; both ends find out within `within`. Returns whether there are any.
+    /// Breaks the sockets between two processes; both ends notice it within `within`. Returns whether there are any.
     pub(crate) fn break_sockets(&mut self, a: Node, b: Node, within: Nanos) -> bool {
         let numbers = self.sockets.between(a, b);
         self.break_each(&numbers, (a, b), within)
     }
 
-    /// As [`World::break_sockets`], for those alone by which two OSDs send heartbeats.
+    /// Like [`World::break_sockets`], but only those for heartbeats between two OSDs.
     pub(crate) fn break_pings(&mut self, a: Node, b: Node, within: Nanos) -> bool {
         let mut numbers = self.sockets.between(a, b);
         numbers.retain(|number| self.sockets.pings.contains_key(number));
@@ -158,7 +158,7 @@ impl World {
         !numbers.is_empty()
     }
 
-    /// A process is gone, and its sockets with it. Its machine tells the peers unless it is gone too.
+    /// A process has ended with its sockets. Its machine informs the peers if `tells`.
     pub(crate) fn lose_sockets(&mut self, node: Node, tells: bool) {
         if !tells {
             self.sockets.switched_off.insert(node);
@@ -173,8 +173,8 @@ impl World {
         }
     }
 
-    /// What is under way is lost from some byte on; what goes to the answering end of a lossy connection may come late. Where the
-    /// receiver finds out, it does so within that time.
+    /// The data in transit is lost from some byte on; data to the answering end of a lossy connection may arrive late. With
+    /// `found_out`, the receiver notices the break within that time.
     fn break_direction(&mut self, link: Link, found_out: Option<Nanos>) {
         let under_way = self.network.cut(link);
         let is_late = self.sockets.may_be_late(link) && self.nemesis.has_ghosts();
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// What sessions and connections want done or known.
+    /// Executes the actions of sessions and connections, and records their events.
     pub(super) fn session_out(&mut self, node: Node, out: SessionOut) {
         match out {
             SessionOut::Send(to, number, event) => {
@@ -233,7 +233,7 @@ impl World {
                     self.fail("a session repeats or skips a message", detail);
                 }
             }
-            // Nobody sends the rest of a handshake that was given up; the last of it may be under way.
+            // The rest of a handshake that was given up is not sent; its last part may be in transit.
             SessionOut::GiveUp(number) => {
                 if self.sockets.random.chance(800)
                     && let Some((a, b)) = self.sockets.open.remove(&number)

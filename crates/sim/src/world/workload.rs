@@ -1,4 +1,4 @@
-//! What clients do, and what is done for them.
+//! The actions of clients, and those made on their behalf.
 
 use super::ending::Ending;
 use super::{Happening, World};
@@ -20,33 +20,33 @@ use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, ObjectId, PoolId};
 
-/// How long the map may say that an OSD is full whose disk has room again: statistics come every few seconds, and only by way
-/// of a map authority that lives.
+/// How long the map may show an OSD as full whose disk has free space again: statistics arrive every few seconds, and only
+/// while a map authority runs.
 const FULL_MAY_LAST: Nanos = 30 * SECOND;
 
-/// The pool that has the object with batches.
+/// The pool of the object with batches.
 pub(super) const BATCHES_POOL: PoolId = HUGE_POOL;
-/// How many of a thousand requests are about the pool with what is huge, where sizes are real. Others may be created beside it.
+/// The number of requests in a thousand that are for the huge pool if sizes are real. Other pools may be created beside it.
 const HUGE_SHARE: u32 = 800;
-/// How many of a thousand requests are about batches, where there are any.
+/// The number of requests in a thousand that are for batches, if there are any.
 const BATCHES_SHARE: u32 = 800;
-/// More objects than this are listed in long pages.
+/// If there are more objects than this, they are listed in long pages.
 const MANY: u32 = 1_000;
 
-/// Requests over all clients while the cluster heals, where they go on.
+/// Requests of all clients while the cluster heals, if they continue.
 const HEALING_REQUESTS: u32 = 150;
 
-/// Pools that clients name: not those that serve others as caches.
+/// The pools that clients use: all except caches of others.
 fn clients_pools(map: &OsdMap) -> Vec<PoolId> {
     let named = map.pools.iter().filter(|(_, pool)| pool.tiering.tier_of.is_none());
     named.map(|(id, _)| *id).collect()
 }
 
-/// Who wants an object read.
+/// The user of an object that is read.
 pub(super) enum Fetching {
     /// A request that copies it.
     Request(Box<Arrival>),
-    /// A cache tier, by its number for the question.
+    /// A cache tier, by its number for the request.
     Promotion(u64),
 }
 
@@ -90,7 +90,7 @@ impl World {
         let first = seen.tokens.first().copied().unwrap_or(0);
         let action = match self.workload.range(0, 100) {
             0..34 => Action::Read,
-            // Places at which objects become as large as may be.
+            // Positions at which objects reach the maximum size.
             35..45 if is_large => Action::WriteAt(self.workload.range(4, 10) as u8, token),
             34..45 => Action::WriteFull(token),
             45..59 => Action::Append(token),
@@ -114,12 +114,12 @@ impl World {
         });
     }
 
-    /// Whether there is an object with batches of omap entries, or can be.
+    /// Whether there is an object with batches of omap entries, or can be one.
     pub(super) fn has_batches(&self, map: &OsdMap) -> bool {
         self.scenario.batches > 0 && map.pools.contains_key(&BATCHES_POOL)
     }
 
-    /// A client writes the next batch, or writes one again, removes one, or lists them all.
+    /// A client writes the next batch, writes or removes one again, or lists them all.
     fn ask_batch(&mut self, number: u32) {
         self.asked += 1;
         let (now, all) = (self.schedule.now(), self.scenario.batches);
@@ -144,7 +144,7 @@ impl World {
         });
     }
 
-    /// A client watches or notifies. The objects of that are not among those that requests change.
+    /// A client watches or notifies. Other requests do not change these objects.
     pub(super) fn attend(&mut self, number: u32) {
         if self.ending != Ending::Trouble {
             return;
@@ -184,7 +184,7 @@ impl World {
         }
         let is_cached = map.pools.get(&pool).is_some_and(|pool| !pool.tiering.tiers.is_empty());
         if draws[0] % 3 == 0 && !is_cached {
-            // Many objects are listed in pages as long as may be.
+            // Many objects are listed in pages of maximum length.
             let page = if self.scenario.objects > MANY { u64::MAX } else { 1 + draws[1] % 4 };
             return self
                 .with_client(number, |client, history, out| client.list(now, history, pool, page, out));
@@ -196,7 +196,7 @@ impl World {
         });
     }
 
-    /// An OSD wants the source of a copy read.
+    /// An OSD requests the source of a copy.
     pub(super) fn fetch(&mut self, osd: u32, shard: usize, arrival: Box<Arrival>) {
         self.last_copy += 1;
         let (now, number) = (self.schedule.now(), self.last_copy);
@@ -207,7 +207,7 @@ impl World {
         });
     }
 
-    /// The source of a copy is read, or can't be. Its OSD's process may have ended since it asked.
+    /// The source of a copy was read, or could not be. Its OSD's process may have ended since the request.
     pub(super) fn copied(&mut self, number: u64, copied: Result<Copied, Errno>) {
         let Some((osd, life, shard, fetching)) = self.copying.remove(&number) else { return };
         let now = self.schedule.now();
@@ -222,7 +222,7 @@ impl World {
         self.with_osd(osd, |osd, out| osd.on_message(now, shard, message, out));
     }
 
-    /// An OSD asks another pool.
+    /// An OSD sends a request to another pool.
     pub(super) fn ask_other(
         &mut self,
         osd: u32,
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// A map is published: sessions that it has on the blocklist do nothing more from where others have it.
+    /// A map is published: a session on its blocklist can do nothing any more once others have the map.
     pub(super) fn note_blocklist(&mut self, view: &MapView) {
         let map = &view.map;
         if map.generation != self.generation {
@@ -271,8 +271,8 @@ impl World {
         }
     }
 
-    /// Sessions end after silence only, unless there are more dup records than a PG keeps. What was asked less than
-    /// `session_expiry` ago is no silence.
+    /// Checks an ESTALE answer: sessions end only after silence, unless there are more dup records than a PG keeps. A request
+    /// less than `session_expiry` ago means that there was no silence.
     pub(super) fn judge_stale(&mut self, client: u32, asked: Nanos) {
         if self.scenario.dups != DupLimits::default() {
             return;
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// There is no space only where some disk was full shortly before the request was asked, or since.
+    /// Checks an ENOSPC answer: a disk must have been full shortly before the request was sent, or since.
     pub(super) fn judge_no_space(&mut self, object: &ObjectId, asked: Nanos) {
         let is_full = |osd: &Osd| osd.disk().capacity().is_some();
         let since = self.nemesis.last_full().map_or(Nanos::MAX, |at| asked.saturating_sub(at));

@@ -32,7 +32,7 @@ const EXCEPTIONS: &[(&str, Support)] = &[
     ("dedup_cdc_chunk_size", Refused(NO_DEDUP)),
 ];
 
-/// How far the variable `name` is supported.
+/// The support of the variable `name`.
 pub(super) fn of(name: &str) -> Support {
     if EC_VARS.contains(&name) {
         return Refused("there are no erasure-coded pools (EINVAL, as on Ceph's replicated pools)");
@@ -108,7 +108,7 @@ mod tests {
                 }
             }
         }
-        // Values that promise nothing are accepted: scripts that take a setting back work.
+        // Values that turn a function off are accepted, so that scripts which unset a variable work.
         for name in ["scrub_min_interval", "recovery_op_priority"] {
             desk.ok("osd pool set", json!({ "pool": "p1", "var": name, "val": "0" }));
         }

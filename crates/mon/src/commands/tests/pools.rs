@@ -198,7 +198,7 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
     desk.fails("osd pool get", get("csum_type"), Errno::ENOENT, "option 'csum_type' is not set on pool 'p1'");
     let tier = "pool 'p1' is not a tier pool: variable not applicable";
     desk.fails("osd pool get", get("hit_set_type"), Errno::EACCES, tier);
-    // Once it is a tier, its parameters can be set, typed.
+    // The parameters of a tier can be set once the pool is one, with their types.
     desk.state.change_pool(PoolId(1), |pool| pool.tiering.tier_of = Some(PoolId(2)));
     commit(&mut desk.state, desk.now);
     for (var, val) in [

@@ -1,10 +1,10 @@
-//! JSON fields against recordings of the real program.
+//! JSON fields compared with recordings of Ceph.
 
 use super::*;
 use nacre_types::msg::{ConfigReport, ReportedOption};
 use std::path::Path;
 
-/// Where a recording's keys are names of things, not fields: compared no further.
+/// Objects whose keys are names, not fields; their contents are not compared.
 const FREE: &[&str] = &[
     "/checks",
     "/stats_by_class",
@@ -38,7 +38,7 @@ const FREE: &[&str] = &[
     "config_help/daemon_default",
 ];
 
-/// Fields that have no counterpart here, or that only show in some states.
+/// Fields without a counterpart in Nacre, or present only in some states.
 const ABSENT: &[&str] = &[
     "available",
     "num_standbys",
@@ -69,7 +69,7 @@ const ABSENT: &[&str] = &[
     "enum_values",
 ];
 
-/// Compares the sets of fields, at every level, of the first entries of lists; notes what differs.
+/// Compares the sets of fields at every level, in lists only of the first entries; records the differences.
 fn compare_fields(path: &str, recorded: &Value, ours: &Value, differences: &mut Vec<String>) {
     if FREE.iter().any(|free| path.ends_with(free)) {
         return;

@@ -1,4 +1,4 @@
-//! Requests as such: every command is carried out, what is not allowed or malformed is refused.
+//! Requests in general: every command is implemented; malformed requests and those without permission are refused.
 
 use super::*;
 use proptest::prelude::*;

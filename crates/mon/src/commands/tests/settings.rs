@@ -1,4 +1,4 @@
-//! The configuration, keys and CRUSH maps that come in.
+//! The configuration, keys, and uploaded CRUSH maps.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What status, health, trees and tables print.
+//! The texts of status, health, trees and tables.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Cache tiers: pools become caches and stop being such, and nothing is hidden on the way.
+//! Cache tiers: pools become caches and stop being caches, and no data is hidden on the way.
 
 mod lost;
 mod recorded;
@@ -46,7 +46,7 @@ fn pools() -> Desk {
     desk
 }
 
-/// `cache` is the overlay of `base`, in this mode, and its PGs have reported since.
+/// Makes `cache` the overlay of `base` in this mode, with reports of its PGs since then.
 fn tiered(cache_mode: &str) -> Desk {
     let mut desk = pools();
     desk.ok(ADD, tier("base", "cache"));
@@ -61,7 +61,7 @@ impl Desk {
         self.state.map().pool_by_name(name).map(|(id, pool)| (id, (**pool).clone())).unwrap()
     }
 
-    /// A command that must fail with EBUSY; what it says.
+    /// Executes a command that must fail with EBUSY; returns its text.
     fn busy_because(&mut self, prefix: &str, args: Value) -> String {
         let before = self.state.working.clone();
         let (code, status, _) = self.run(prefix, args.clone());
@@ -94,7 +94,7 @@ fn overlays_come_and_go_with_their_epochs_on_both_pools() {
     let epoch = desk.state.map().epoch;
     assert_eq!(desk.pool("cache").1.tiering.mode_epoch, epoch);
 
-    // As the document has it: no PG has reported since the pool became a cache.
+    // As the documentation describes: no PG has reported since the pool became a cache.
     desk.ok(SET_OVERLAY, overlay("base", "cache"));
     let set_at = desk.state.map().epoch;
     let (base, cache) = (desk.pool("base").1.tiering, desk.pool("cache").1.tiering);
@@ -126,7 +126,7 @@ fn an_overlay_is_removed_only_when_every_pg_has_said_that_nothing_is_dirty() {
         let why = desk.busy_because(REMOVE_OVERLAY, of("base"));
         assert!(why.contains(&format!("is in mode {cache_mode}")) && why.contains("set mode proxy"), "{why}");
         desk.tell("cache", 5, 2);
-        // Reports from before the mode say nothing, whatever they count.
+        // Reports from before the mode change do not count.
         desk.ok(MODE, mode("cache", "proxy"));
         let why = desk.busy_because(REMOVE_OVERLAY, of("base"));
         assert!(why.contains("has 2 dirty objects") && why.contains("pg 2.0"), "{why}");
@@ -138,7 +138,7 @@ fn an_overlay_is_removed_only_when_every_pg_has_said_that_nothing_is_dirty() {
         assert!(why.starts_with("4 pgs of cache pool 'cache' (such as 2.0) have not reported"), "{why}");
         assert!(why.contains(&format!("since epoch {since}")), "{why}");
 
-        // One PG is left: it has not reported, then still counts its objects.
+        // One PG remains: it has not reported, then it still counts its objects.
         desk.tell("cache", 5, 0);
         let (id, _) = desk.pool("cache");
         let last = PgStats { pg: PgId::new(id, 3), ..PgStats::default() };
@@ -165,7 +165,7 @@ fn a_map_authority_that_starts_knows_of_no_cache_that_is_clean() {
 #[test]
 fn changes_of_one_epoch_do_not_count_earlier_reports() {
     let mut desk = tiered("writeback");
-    // Both commands come before the proposal of the first is made.
+    // Both commands arrive before the first one's change is proposed.
     let requests = [(MODE, mode("cache", "proxy")), (REMOVE_OVERLAY, of("base"))];
     for (tid, (prefix, mut args)) in requests.into_iter().enumerate() {
         args["prefix"] = prefix.into();
@@ -209,7 +209,7 @@ fn modes_that_do_not_serve_dirty_objects_follow_proxy_alone() {
 
 #[test]
 fn copies_that_may_be_old_are_never_served_as_current() {
-    // In mode readonly the base pool changes under the copies.
+    // In mode readonly the base pool changes while the copies do not.
     let mut desk = tiered("readonly");
     desk.tell("cache", 3, 0);
     for to in ["writeback", "proxy", "readproxy", "none"] {
@@ -218,7 +218,7 @@ fn copies_that_may_be_old_are_never_served_as_current() {
     }
     desk.ok(REMOVE_OVERLAY, of("base"));
     desk.ok(MODE, mode("cache", "writeback"));
-    // Without an overlay too.
+    // The same applies without an overlay.
     let why = desk.busy_because(SET_OVERLAY, overlay("base", "cache"));
     assert!(why.contains("has 3 objects from before its overlay was removed"), "{why}");
     assert!(why.contains("rados -p cache cache-flush-evict-all"), "{why}");
@@ -237,7 +237,7 @@ fn a_tier_begins_empty() {
     desk.fails(ADD, tier("base", "cache"), Errno::ENOTEMPTY, full);
     let size = json!({ "pool": "base", "tierpool": "cache", "size": 1 });
     desk.fails(ADD_CACHE, size, Errno::ENOTEMPTY, "tier pool 'cache' is not empty");
-    // One that starts does not know what there is.
+    // A monitor that starts does not know the objects.
     desk.now = at(60_000);
     desk.restart();
     let why = desk.busy_because(ADD, tier("base", "cache"));
@@ -366,7 +366,7 @@ fn health_tells_of_targets_hit_sets_and_writes_in_memory() {
     let mut desk = tiered("writeback");
     desk.tell("cache", 95, 40);
     let target = |var: &str, val: &str| json!({ "pool": "cache", "var": var, "val": val });
-    // 0.8 of the target is full; the warning begins at 0.66 of the rest.
+    // 0.8 of the target is full; the warning starts at 0.66 of the rest.
     desk.ok("osd pool set", target("target_max_objects", "102"));
     let detail = |desk: &mut Desk| desk.text("health", json!({ "detail": "detail" }));
     assert!(!detail(&mut desk).contains("CACHE_POOL_NEAR_FULL"));

@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order, the map stays sound.
+//! The map stays valid under random sequences of events.
 
 use super::*;
 use nacre_types::stats::OsdStats;
@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     state: MapState,
     now: Now,
-    /// The incarnation that each OSD's store has.
+    /// The incarnation of each OSD's store.
     stores: Vec<Incarnation>,
     boots: u64,
     in_flight: Option<u64>,
@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-/// What must hold of every map, and from one to the next.
+/// Checks every map, and each pair of consecutive maps.
 fn check(before: &OsdMap, after: &OsdMap, known: &BTreeSet<Incarnation>) {
     assert!(after.epoch >= before.epoch && after.pool_max >= before.pool_max);
     assert!(after.pools.keys().all(|id| *id <= after.pool_max));
@@ -209,7 +209,7 @@ proptest! {
 
 #[test]
 fn random_swaps_do_get_through() {
-    // Guards the property above against steps that are all refused.
+    // Guards the property above against runs in which every step is refused.
     let mut world = World::new();
     let up = up(&world.state, 0);
     world.take(Step::Cas { by: up[0], seed: 0, members: up.clone(), primary: up[0], skip: 1, stale: false });

@@ -1,4 +1,4 @@
-//! Processes: what crashes and pauses as a whole, with clocks and random numbers of its own.
+//! Processes: the units that crash and pause, with their own clocks and random numbers.
 
 use super::sleep::{Sleep, Timer};
 use super::{Event, Scheduler};
@@ -7,22 +7,22 @@ use crate::schedule::{Clock, Nanos, SECOND};
 use nacre_task::{BoxedTask, Environment, Instant, Result};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time of day when a run begins: the first of January 2026.
+/// The wall clock at the start of a run: 1 January 2026.
 const WALL_BEGIN: Nanos = 1_767_225_600 * SECOND;
-/// The longest that a timer waits.
+/// The longest wait of a timer.
 const FAR: Nanos = 1_000_000_000 * SECOND;
 
-/// A process by its number; numbers are not used again.
+/// A process by its number; numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
-/// A process as the executor keeps it.
+/// The executor's record of a process.
 pub(super) struct Process {
     pub(super) alive: bool,
     pub(super) paused_until: Nanos,
     pub(super) wall_offset_ns: i64,
     pub(super) polls: u64,
-    /// Crash when so many polls were made.
+    /// The number of polls after which the process crashes.
     pub(super) crash_at: Option<u64>,
     clock: Clock,
     random: Random,
@@ -36,12 +36,12 @@ impl Process {
     }
 }
 
-/// The time of day at true time `now` on a machine whose clock is right, in nanoseconds since 1970.
+/// The correct wall clock at true time `now`, in nanoseconds since 1970.
 pub(super) fn wall_ns(now: Nanos) -> u64 {
     WALL_BEGIN + now
 }
 
-/// The environment that tasks of a process have.
+/// The environment of a process's tasks.
 pub(super) struct ProcessEnvironment {
     scheduler: Scheduler,
     process: ProcessId,

@@ -4,7 +4,7 @@ use super::Scheduler;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// A timer as the executor keeps it.
+/// The executor's record of a timer.
 #[derive(Default)]
 pub(super) struct Timer {
     fired: bool,
@@ -12,7 +12,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Its time has come; who waits for it is to be woken.
+    /// Fires the timer. Returns the waker of the task that waits for it.
     pub(super) fn fire(&mut self) -> Option<Waker> {
         self.fired = true;
         self.waker.take()
@@ -44,7 +44,7 @@ impl Future for Sleep {
                 None => (false, Some(waker)),
             }
         };
-        // Wakers of combinators may own futures: they are dropped without the lock.
+        // Wakers of combinators may own futures, so they are dropped without the lock.
         drop(replaced);
         if fired { Poll::Ready(()) } else { Poll::Pending }
     }

@@ -145,7 +145,7 @@ fn a_crash_drops_a_process_whole_and_spares_the_others() {
     assert_eq!((*dropped.lock(), crashes.lock().clone()), (2, vec![doomed.0]));
     assert!(!executor.scheduler().is_alive(doomed) && executor.scheduler().is_alive(other));
     log.lock().clear();
-    // What is spawned by who is gone is dropped at once.
+    // A task that an ended process spawns is dropped at once.
     let late = Guard(dropped.clone());
     executor.env(doomed).spawn(async move { drop(late) });
     assert_eq!(*dropped.lock(), 3);
@@ -222,7 +222,7 @@ fn a_paused_process_misses_time_but_no_delivery() {
     executor.run_for(2 * SECOND);
     let log = log.lock();
     assert!(log.contains(&2) && log.contains(&1));
-    // The timer that came during the pause counts once.
+    // A timer that becomes due during the pause counts once.
     assert!(log.len() < 15, "{log:?}");
 }
 

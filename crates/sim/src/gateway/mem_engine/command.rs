@@ -1,4 +1,4 @@
-//! Commands of the map authority that gateways use: pools, the blocklist, configuration keys.
+//! The commands of the map authority that gateways use: pools, the blocklist, configuration keys.
 
 use super::{Blocked, DEFAULT_PG_NUM, Inner, World};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use nacre_types::errno::Errno;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How long an entry of the blocklist lasts where the command does not say, in seconds (`mon_osd_blocklist_default_expire`).
+/// Default duration of an entry of the blocklist, in seconds (`mon_osd_blocklist_default_expire`).
 const DEFAULT_EXPIRE_S: f64 = 3600.0;
 
 fn refuse<T>(errno: Errno, status: impl Into<String>) -> Result<T> {
@@ -23,7 +23,7 @@ fn answer(output: Value) -> Result<CommandReply> {
 }
 
 impl Inner {
-    /// Carries out a command.
+    /// Executes a command.
     pub(super) fn command(self: &Arc<Self>, command: &str) -> Result<CommandReply> {
         let Ok(command) = serde_json::from_str::<Value>(command) else {
             return refuse(Errno::EINVAL, "the command is no JSON");
@@ -84,7 +84,7 @@ impl Inner {
                 let expire_s = command["expire"].as_f64().unwrap_or(DEFAULT_EXPIRE_S).clamp(1.0, 1e9);
                 let until_wall_ns = wall_ns + (expire_s * 1e9) as u64;
                 self.publish(world);
-                // A PG that has an earlier map with the entry goes on refusing.
+                // A PG that has an earlier map with the entry continues to refuse.
                 let known = world.blocklist.get(&addr).filter(|known| known.until_wall_ns > wall_ns);
                 let since_epoch = known.map_or(world.epoch, |known| known.since_epoch);
                 world.blocklist.insert(addr.clone(), Blocked { since_epoch, until_wall_ns });

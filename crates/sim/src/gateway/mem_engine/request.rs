@@ -1,4 +1,4 @@
-//! The way of a request: from its session to its PG, its execution there, and back.
+//! The path of a request: from its session to its PG, its execution, and the reply.
 
 use super::{InFlight, Inner, Observation, World};
 use crate::gateway::executor::ProcessId;
@@ -13,27 +13,27 @@ use nacre_types::op::Op;
 use nacre_types::{ClientId, Epoch, Eversion, Interval, PgId, ReqId};
 use std::sync::Arc;
 
-/// Names a request.
+/// Identifies a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestId {
     pub(super) session: u64,
     pub(super) tid: u64,
 }
 
-/// A request under way.
+/// A request in flight.
 pub(super) struct Sent {
     id: RequestId,
     request: ObjectRequest,
-    /// The newest map that its session knew.
+    /// The newest map that its session had.
     epoch: u32,
-    /// How long its reply takes; `None` where it is lost.
+    /// The delay of its reply; `None` if it is lost.
     back: Option<Nanos>,
-    /// Its process crashed while it was under way.
+    /// Its process crashed while it was in flight.
     ghost: bool,
 }
 
 impl Inner {
-    /// Sends a request; `done` gets its outcome.
+    /// Sends a request; `done` receives its outcome.
     pub(super) fn start(
         self: &Arc<Self>,
         session: u64,
@@ -41,7 +41,7 @@ impl Inner {
         request: ObjectRequest,
         done: OnReply,
     ) {
-        // What destructors of a crashed process send goes nowhere.
+        // Messages that destructors of a crashed process send are dropped.
         if !self.scheduler.is_alive(process) {
             return drop(done);
         }
@@ -64,7 +64,7 @@ impl Inner {
         done(Err(refused));
     }
 
-    /// Where a request goes, or why it is not sent.
+    /// The destination of a request, or the reason why it is not sent.
     fn admit(&self, world: &World, session: u64, request: &ObjectRequest) -> Result<PgId> {
         let state = world.sessions.get(&session).ok_or(Error::ShutDown)?;
         if state.shut_down {
@@ -93,7 +93,7 @@ impl Inner {
         state.next_tid += 1;
         request.mtime_ns = Some(request.mtime_ns.unwrap_or(own_wall_ns));
         if op_timeout > 0 {
-            // What a notify waits for is its watchers.
+            // A notify waits for its watchers.
             let waits_s = match request.ops.first().map(|op| &op.op) {
                 Some(Op::Notify { timeout_s, .. }) => u64::from(*timeout_s),
                 _ => 0,
@@ -120,7 +120,7 @@ impl Inner {
         self.scheduler.call_after(wait, move || inner.arrive(sent));
     }
 
-    /// A request reaches its PG.
+    /// Handles the arrival of a request at its PG.
     fn arrive(self: &Arc<Self>, mut sent: Sent) {
         let (now, wall_ns) = (self.scheduler.now(), self.scheduler.wall_ns());
         let mut guard = self.world.lock();
@@ -155,7 +155,7 @@ impl Inner {
         self.carry(world, id, (&sent, process), wall_ns);
     }
 
-    /// Executes a request at its PG and answers it.
+    /// Executes a request at its PG and sends the answer.
     fn carry(
         self: &Arc<Self>,
         world: &mut World,
@@ -198,7 +198,7 @@ impl Inner {
         }
     }
 
-    /// Sends a reply on its way, unless it is lost.
+    /// Sends a reply, unless it is lost.
     pub(super) fn reply(
         self: &Arc<Self>,
         world: &World,
@@ -213,7 +213,7 @@ impl Inner {
         self.scheduler.deliver_after(process, wait, move || inner.complete(id, process, outcome));
     }
 
-    /// An outcome reaches its session, which takes the first one.
+    /// Delivers an outcome to its session, which uses the first one.
     fn complete(self: &Arc<Self>, id: RequestId, process: ProcessId, outcome: Result<OpReply>) {
         let now = self.scheduler.now();
         let done = {
@@ -236,12 +236,12 @@ impl Inner {
     }
 }
 
-/// A reply that carries an error alone.
+/// A reply that contains only an error.
 fn failure(errno: Errno) -> OpReply {
     OpReply { result: errno.negated(), ..OpReply::default() }
 }
 
-/// Executes a request on the contents of its PG, as an OSD does.
+/// Executes a request on the contents of its PG, like an OSD.
 fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<Executed, Errno> {
     let pool = world.pools.get(&pg.pool).ok_or(Errno::ENOENT)?;
     let version = world.pgs.get(&pg).map_or(0, |pg| pg.version);

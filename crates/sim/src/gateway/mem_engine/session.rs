@@ -1,4 +1,4 @@
-//! A session: the engine that a process has.
+//! A session: the engine of a process.
 
 use super::{Afterwards, Inner, address, carry_out};
 use crate::gateway::executor::ProcessId;
@@ -42,7 +42,7 @@ impl Session {
         (self.number, self.process)
     }
 
-    /// Carries out `work` at the map authority, one way from here, and `hear`s its outcome one way later.
+    /// Runs `work` at the map authority after one latency, and calls `hear` with its outcome after another one.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Arc<Inner>) -> T + Send + 'static,

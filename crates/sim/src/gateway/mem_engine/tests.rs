@@ -1,4 +1,4 @@
-//! The engine by its public interface: what gateways rely on, and each kind of trouble.
+//! Tests of the engine through its public interface: the guarantees for gateways, and each kind of fault.
 
 mod fencing;
 mod watches;
@@ -38,7 +38,7 @@ impl World {
         Client { process, env: self.executor.env(process), cluster, pool }
     }
 
-    /// Runs a future of a client's to its end.
+    /// Runs a client's future to completion.
     fn run<T: Send + 'static>(
         &self,
         client: &Client,
@@ -72,8 +72,7 @@ fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// Clients that increment a counter by compare-and-swap, each `rounds` times; returns the counter, the trace's hash and
-/// what struck.
+/// Clients increment a counter by compare-and-swap, each `rounds` times. Returns the counter, the trace's hash and the faults.
 fn count(seed: u64, faults: Faults, rounds: u64) -> (u64, u64, Figures) {
     let world = World::new(seed, faults);
     let clients: Vec<Client> = (0..3).map(|_| world.client()).collect();
@@ -191,7 +190,7 @@ fn requests_overtake_one_another_between_pgs_and_never_within_one() {
     assert!(world.cluster.figures().overtaken > 10, "{:?}", world.cluster.figures());
 }
 
-/// What became of requests that their client gave up: the number that took effect at once, later, and never.
+/// The fates of requests that their client gave up: the number that took effect at once, later, and never.
 fn given_up(faults: Faults) -> (u64, u64, u64) {
     let (mut at_once, mut later, mut never) = (0, 0, 0);
     for seed in 0..20 {

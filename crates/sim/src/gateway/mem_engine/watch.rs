@@ -1,7 +1,7 @@
 //! Watches and notifies.
 //!
-//! The watch itself is kept with its object. Signs of life are not sent one by one: a session that reaches the cluster is
-//! taken to have given one at every whole interval since its watch stood.
+//! The watch itself is stored with its object. Keepalives are not sent individually: a session that can reach the cluster
+//! counts as having sent one at every whole interval since its watch was registered.
 
 use super::request::RequestId;
 use super::{Afterwards, Inner, SessionState, World, info_of};
@@ -18,17 +18,17 @@ use nacre_types::{ClientId, ObjectId, PgId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest time between two signs of life, as the native engine has it.
+/// The longest time between two keepalives, as in the native engine.
 const LONGEST_PING: Nanos = 5 * SECOND;
 
-/// A watch as its session has it.
+/// A session's record of a watch.
 pub(super) struct SessionWatch {
     object: ObjectId,
     handler: Arc<dyn WatchHandler>,
     timeout: Nanos,
-    /// When it was registered, once it is.
+    /// When it was registered; `None` before.
     since: Option<Nanos>,
-    /// When the session was heard last, where it can't be heard now.
+    /// The time of the last keepalive, if the session is unreachable now.
     last_sign: Option<Nanos>,
     lost: Option<Error>,
 }
@@ -38,7 +38,7 @@ impl SessionWatch {
         (self.timeout / 3).clamp(100 * MILLI, LONGEST_PING)
     }
 
-    /// The last sign of life that the cluster has at `now`.
+    /// The last keepalive that the cluster has at `now`.
     fn last_sign(&self, now: Nanos) -> Nanos {
         let since = self.since.unwrap_or(now);
         self.last_sign.unwrap_or_else(|| now - (now - since) % self.ping())
@@ -56,7 +56,7 @@ pub(super) struct RunningNotify {
     acks: Vec<(u64, u64, Bytes)>,
 }
 
-/// All watches of a session are lost.
+/// Ends all watches of a session as lost.
 pub(super) fn lose_all(state: &mut SessionState, error: &Error) -> Afterwards {
     let mut afterwards = Afterwards::new();
     for (cookie, watch) in &mut state.watches {
@@ -65,7 +65,7 @@ pub(super) fn lose_all(state: &mut SessionState, error: &Error) -> Afterwards {
     afterwards
 }
 
-/// A watch is lost: its handler is told, once.
+/// Ends a watch as lost: its handler is called once.
 fn lose(cookie: u64, watch: &mut SessionWatch, error: &Error) -> Option<Box<dyn FnOnce() + Send>> {
     if watch.lost.is_some() {
         return None;
@@ -80,7 +80,7 @@ fn request(object: ObjectId, flags: u32, op: Op) -> ObjectRequest {
     ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns: None, tier: None }
 }
 
-/// What a session does.
+/// The session's part.
 impl Inner {
     pub(super) fn watch(
         self: &Arc<Self>,
@@ -158,9 +158,9 @@ impl Inner {
     }
 }
 
-/// What the cluster does.
+/// The cluster's part.
 impl Inner {
-    /// Nothing is heard of a session any more: for ever, or until then. Its watches lapse after their timeouts.
+    /// Handles a session that falls silent, for ever or until then. Its watches lapse after their timeouts.
     pub(super) fn fell_silent(
         self: &Arc<Self>,
         session: u64,
@@ -182,13 +182,13 @@ impl Inner {
         }
     }
 
-    /// A process that was cut off gives signs of life again, in time.
+    /// Handles a process whose disconnection ends: it sends keepalives again, in time.
     fn heard_again(&self, (client, cookie): (ClientId, u64)) {
         let now = self.scheduler.now();
         let mut guard = self.world.lock();
         let world = &mut *guard;
         let Some(state) = world.sessions.get(&client.0) else { return };
-        // It may have been cut off for longer meanwhile.
+        // Its disconnection may have been extended meanwhile.
         if world.reachable_at(state.process, now) > now {
             return;
         }
@@ -199,7 +199,7 @@ impl Inner {
         }
     }
 
-    /// Nothing was heard of a watch for its timeout: it is removed from its object, and nothing waits for it.
+    /// Ends a watch whose session was silent for its timeout: it is removed from its object, and no notify waits for it.
     fn lapse(self: &Arc<Self>, object: &ObjectId, watch: (ClientId, u64)) {
         self.end_watch(&mut self.world.lock(), object, watch);
     }
@@ -211,7 +211,7 @@ impl Inner {
         self.tell_lost(world, watch);
     }
 
-    /// The session of a lost watch hears of it, when it can be reached.
+    /// Informs the session of a lost watch, when it is reachable.
     fn tell_lost(self: &Arc<Self>, world: &mut World, (client, cookie): (ClientId, u64)) {
         let now = self.scheduler.now();
         let Some(process) = world.sessions.get(&client.0).map(|state| state.process) else { return };
@@ -230,7 +230,7 @@ impl Inner {
         });
     }
 
-    /// Nobody waits for a watch any more: its watcher neither answered nor missed anything.
+    /// Makes notifies stop waiting for a watch, whose watcher neither answered nor missed anything.
     fn give_up(self: &Arc<Self>, world: &mut World, object: &ObjectId, watch: (ClientId, u64)) {
         let mut over = Vec::new();
         for (id, notify) in world.notifies.iter_mut().filter(|(_, notify)| notify.object == *object) {
@@ -244,7 +244,7 @@ impl Inner {
         }
     }
 
-    /// A PG has learned of a map: watches of sessions that it shuts out end.
+    /// Ends watches of sessions that a PG's new map blocklists.
     pub(super) fn end_blocklisted(self: &Arc<Self>, world: &mut World, pg: PgId, epoch: u32) {
         let wall_ns = self.scheduler.wall_ns();
         let mut ended = Vec::new();
@@ -259,7 +259,7 @@ impl Inner {
         }
     }
 
-    /// Does what a request does beside its change. `watched` are the watches that its object had before.
+    /// Executes the effects of a request other than its change. `watched` are the watches that its object had before.
     pub(super) fn carry_out_effect(
         self: &Arc<Self>,
         world: &mut World,
@@ -272,7 +272,7 @@ impl Inner {
             Effect::Connect { cookie, timeout_s } => {
                 self.connect_watch(object, (client, cookie), timeout_s, process);
             }
-            // Signs of life are not sent one by one.
+            // Keepalives are not sent individually.
             Effect::Ping { .. } => {}
             Effect::Disconnect { cookie } => self.give_up(world, object, (client, cookie)),
             Effect::DisconnectAll => {
@@ -320,7 +320,7 @@ impl Inner {
         }
     }
 
-    /// A registration that arrives after its process crashed: no keepalive follows for the watch.
+    /// Handles a registration that arrives after its process crashed: no keepalive follows for the watch.
     fn connect_watch(
         self: &Arc<Self>,
         object: &ObjectId,
@@ -335,7 +335,7 @@ impl Inner {
         }
     }
 
-    /// Tells those who have not answered a notify.
+    /// Notifies the watchers that have not answered.
     pub(super) fn tell(self: &Arc<Self>, world: &mut World, id: u64) {
         let now = self.scheduler.now();
         let Some(notify) = world.notifies.get(&id) else { return };
@@ -354,7 +354,7 @@ impl Inner {
         }
     }
 
-    /// A notification reaches a session.
+    /// Delivers a notification to a session.
     fn notify(&self, client: ClientId, notification: Notification) {
         let handler = {
             let world = self.world.lock();
@@ -367,7 +367,7 @@ impl Inner {
         }
     }
 
-    /// A notify is over: its notifier hears who answered and who did not.
+    /// Ends a notify: the notifier receives the answers and the watchers that did not answer.
     fn finish_notify(self: &Arc<Self>, world: &mut World, id: u64) {
         let Some(notify) = world.notifies.remove(&id) else { return };
         let timed_out = !notify.waiting.is_empty();

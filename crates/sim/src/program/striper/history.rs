@@ -1,14 +1,14 @@
-//! What was asked of striped objects, and what must hold of each read.
+//! The operations on striped objects, and the conditions for each read.
 //!
-//! Data consists of cells of eight bytes, each of which names the operation that wrote it. An operation on several pieces is seen in
-//! parts while it is under way, so that objects are not linearizable as a whole; each cell is what the following says.
+//! Data consists of cells of eight bytes, each of which names the operation that wrote it. An operation on several pieces is
+//! visible in parts while it runs, so objects are not linearizable as a whole. For each cell:
 //!
-//! - A cell that is read was written there by an operation on this object, and since that was answered no other operation that
-//!   overwrote or cut off the cell was asked and answered before the read was asked.
-//! - Where nothing is read, no write that was answered before had put something, unless the cell may have been cut off since that write
-//!   was asked. An object that is absent may have been removed since each write that was answered.
-//! - An append has one place, which no other append overlaps unless something was cut off.
-//! - What a process that died had asked for is not seen any more once a removal that was asked after its death was answered.
+//! - The cell that is read was written there by an operation on this object. No other operation that overwrites or cuts off
+//!   the cell was started after that one was answered, and answered before the read was started.
+//! - If nothing is read, no write that was answered before had written the cell, unless the cell may have been cut off since
+//!   that write was started. An absent object may have been removed since each write that was answered.
+//! - An append has one position, and no other append overlaps it unless something was cut off.
+//! - Operations of a process that died are not visible after the answer to a removal that was started after its death.
 
 use crate::history::Broken;
 use crate::schedule::Nanos;
@@ -17,7 +17,7 @@ use std::ops::Range;
 
 /// Bytes of a cell.
 pub(super) const CELL: u64 = 8;
-/// Bits of a cell that say which of its operation's cells it is.
+/// Bits of a cell for its index in its operation.
 const INDEX_BITS: u32 = 20;
 
 /// An operation's number.
@@ -25,7 +25,7 @@ const INDEX_BITS: u32 = 20;
 pub(super) struct Number(u64);
 
 impl Number {
-    /// The content of one of the operation's cells, which is not 0.
+    /// The content of a cell of the operation, which is not 0.
     pub(super) fn cell(self, index: u64) -> u64 {
         (self.0 + 1) << INDEX_BITS | index
     }
@@ -34,26 +34,26 @@ impl Number {
 /// A change, sizes and positions in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Data at a position.
+    /// Writes data at a position.
     Write(u64, u64),
-    /// The object is cut to nothing, then written.
+    /// Truncates the object to nothing, then writes.
     WriteFull(u64),
-    /// Data at the end.
+    /// Appends data.
     Append(u64),
-    /// Another size.
+    /// Changes the size.
     Truncate(u64),
-    /// The end of the object.
+    /// Removes the object.
     Remove,
 }
 
-/// What an operation that was answered did.
+/// The effect of an operation that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// What was asked.
+    /// The operation took effect.
     Done,
-    /// Nothing.
+    /// It had no effect.
     Nothing,
-    /// Perhaps something, at any time.
+    /// It may take effect at any time.
     Unknown,
 }
 
@@ -64,11 +64,11 @@ struct Entry {
     object: u64,
     kind: Kind,
     begin: Nanos,
-    /// When it was answered, and how.
+    /// When it was answered, and its outcome.
     end: Option<(Nanos, Outcome)>,
-    /// When its process died before that.
+    /// When its process died before the answer.
     died: Option<Nanos>,
-    /// Where an append was seen.
+    /// The position at which an append was seen.
     seen_at: Option<u64>,
 }
 
@@ -94,7 +94,7 @@ impl Entry {
         }
     }
 
-    /// The cells that it writes, where that is known.
+    /// The cells that it writes, if they are known.
     fn cells(&self) -> Option<Range<u64>> {
         let from = match self.kind {
             Kind::Write(at, _) => at,
@@ -124,14 +124,14 @@ struct Read<'a> {
     begin: Nanos,
     end: Nanos,
     object: u64,
-    /// The cells that were asked for.
+    /// The requested cells.
     range: Range<u64>,
-    /// What was read; `None` where there was no object.
+    /// The data; `None` if the object did not exist.
     data: Option<&'a [u8]>,
 }
 
 impl Read<'_> {
-    /// A cell as it was read: 0 where there was nothing.
+    /// The content of a cell; 0 if there is none.
     fn cell(&self, cell: u64) -> u64 {
         let at = ((cell - self.range.start) * CELL) as usize;
         let bytes = self.data.and_then(|data| data.get(at..)).and_then(|rest| rest.first_chunk());
@@ -150,7 +150,7 @@ impl Read<'_> {
     }
 }
 
-/// All operations, and the first promise that was broken.
+/// All operations, and the first broken guarantee.
 #[derive(Default)]
 pub(super) struct History {
     entries: Vec<Entry>,
@@ -163,17 +163,17 @@ pub(super) struct History {
     deaths: u64,
     /// Tasks are to end.
     pub(super) finishing: bool,
-    /// The first promise that was broken.
+    /// The first broken guarantee.
     pub(super) broken: Option<Broken>,
 }
 
 impl History {
-    /// Something is not as it must be.
+    /// Reports a broken guarantee.
     pub(super) fn broken(&mut self, rule: &'static str, detail: String) {
         self.broken.get_or_insert(Broken { rule, detail });
     }
 
-    /// How many operations there were.
+    /// The number of operations, as a text.
     pub(super) fn describe(&self) -> String {
         let done = self.entries.iter().filter(|entry| entry.done().is_some()).count();
         let waiting = self.entries.iter().filter(|entry| entry.end.is_none() && entry.died.is_none()).count();
@@ -185,7 +185,7 @@ impl History {
         )
     }
 
-    /// An operation is asked for.
+    /// Records the start of an operation.
     pub(super) fn begin(&mut self, now: Nanos, place: usize, object: u64, kind: Kind) -> Number {
         self.now = now;
         let at = self.entries.len();
@@ -194,7 +194,7 @@ impl History {
         Number(at as u64)
     }
 
-    /// An operation is answered.
+    /// Records the answer to an operation.
     pub(super) fn end(&mut self, now: Nanos, number: Number, outcome: Outcome) {
         self.now = now;
         self.entries[number.0 as usize].end = Some((now, outcome));
@@ -209,7 +209,7 @@ impl History {
         }
     }
 
-    /// A read of so many cells from a position is answered.
+    /// Checks a read of `len` cells at a position.
     pub(super) fn read(
         &mut self,
         (begin, end): (Nanos, Nanos),
@@ -226,10 +226,10 @@ impl History {
         }
     }
 
-    /// All objects are removed; these pieces are there.
+    /// Checks the pieces that are left after all objects were removed.
     pub(super) fn left(&mut self, pieces: &[String]) {
         let failed = |entry: &Entry| entry.end.is_none_or(|(_, outcome)| outcome == Outcome::Unknown);
-        // A client that died may leave a piece that nothing finds before it is written again, and so may one that gave up.
+        // A client that died or gave up may leave a piece that is not found until it is written again.
         if !pieces.is_empty() && self.deaths == 0 && !self.entries.iter().any(failed) {
             self.broken("pieces of a striped object are left", format!("{pieces:?}"));
         }
@@ -244,7 +244,7 @@ impl History {
         if unaligned {
             return Err(("a striped object has a size that nobody gave it", String::new()));
         }
-        // Runs of cells are of one operation.
+        // Consecutive cells belong to one operation.
         let mut over = (usize::MAX, Vec::new());
         for (cell, word) in read.cells() {
             let (number, index) = ((word >> INDEX_BITS).wrapping_sub(1) as usize, word % (1 << INDEX_BITS));
@@ -265,7 +265,7 @@ impl History {
         self.judge_missing(read)
     }
 
-    /// A cell's content says which operation wrote it: it must have written there.
+    /// Checks that the operation named by a cell's content wrote there.
     fn place_cell(
         &mut self,
         read: &Read<'_>,
@@ -292,7 +292,7 @@ impl History {
         Ok(())
     }
 
-    /// The place of an append is known: no other append has it.
+    /// The position of an append is known: checks that no other append has it.
     fn judge_append(&self, number: usize, append: &Entry) -> Result<(), (&'static str, String)> {
         let Some(cells) = append.cells() else { return Ok(()) };
         let is_other_append = |at: usize, entry: &Entry| {
@@ -317,8 +317,8 @@ impl History {
         Ok(())
     }
 
-    /// What was asked after an operation was over, and answered before a read was asked: the read sees nothing of the operation
-    /// where that overwrote it.
+    /// Operations that were started after an operation was over, and answered before a read was started: where they overwrite
+    /// the operation, the read must not see it.
     fn certainly_over(&self, read: &Read<'_>, number: usize) -> Vec<usize> {
         let writer = &self.entries[number];
         let is_over = |entry: &Entry| {
@@ -332,14 +332,14 @@ impl History {
             .collect()
     }
 
-    /// What is not there was cut off.
+    /// Checks that missing data was cut off.
     fn judge_missing(&self, read: &Read<'_>) -> Result<(), (&'static str, String)> {
         let answered = |entry: &Entry| entry.done().is_some_and(|end| end < read.begin);
         for (_, writer) in
             self.entries_of(read.object).filter(|(_, entry)| answered(entry) && entry.len() > 0)
         {
             let later = |entry: &Entry| entry.begin < read.end && entry.may_follow(writer.begin);
-            // From this cell on it may have been cut off since.
+            // From this cell on, data may have been cut off since.
             let cuts = self
                 .entries_of(read.object)
                 .filter(|(_, entry)| !std::ptr::eq(*entry, writer) && later(entry));
@@ -356,7 +356,7 @@ impl History {
                         (cells.start.max(read.range.start), cells.end.min(read.range.end).min(cut));
                     (from..to).find(|cell| read.cell(*cell) == 0)
                 }
-                // An append that nobody has seen: it is somewhere, unless it was cut off or written over.
+                // An append that was never seen: it exists somewhere, unless it was cut off or overwritten.
                 None => {
                     let written_over = |entry: &Entry| {
                         !matches!(entry.kind, Kind::Append(_)) && !std::ptr::eq(entry, writer) && later(entry)

@@ -1,4 +1,4 @@
-//! Histories made up to see that those which break a promise are refused.
+//! Constructed histories: those that break a guarantee must be refused.
 
 use super::history::{CELL, History, Kind, Number, Outcome};
 

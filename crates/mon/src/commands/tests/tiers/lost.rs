@@ -66,7 +66,7 @@ fn a_cache_that_writes_through_may_be_in_memory() {
     assert!(desk.text("osd pool ls", json!({ "detail": "detail" })).contains("cache_write_through"));
     desk.ok(MODE, mode("cache", "writeback"));
     desk.ok(SET_OVERLAY, overlay("base", "cache"));
-    // What was written before may be lost; what is written later may not.
+    // Writes from before the change may be lost; later ones may not.
     desk.tell("cache", 5, 2);
     assert!(detail(&mut desk).contains("has 2 dirty objects (2.0 KiB) of pool 'base' in memory"));
     desk.tell("cache", 5, 0);
@@ -121,7 +121,7 @@ fn what_a_lost_cache_had_is_told_until_the_operator_accepts_the_loss() {
     );
     desk.fails(FORCE_CREATE, accept(pgs[0]), Errno::EBUSY, &left);
     desk.lose(&[2]);
-    // The empty OSD does not know what there was.
+    // The empty OSD does not know the PG's former contents.
     desk.tell_pg(PgStats { pg: pgs[0], reported_epoch: desk.state.map().epoch, ..PgStats::default() });
     let said = detail(&mut desk);
     assert!(
@@ -161,7 +161,7 @@ fn what_a_lost_cache_had_is_told_until_the_operator_accepts_the_loss() {
     assert!(log[0].text.ends_with("(9 objects of 8.8 KiB, of which 4 dirty (3.9 KiB))"), "{}", log[0].text);
     let said = detail(&mut desk);
     assert!(said.contains("3 pgs of cache pools lost all copies, with 0 dirty objects"), "{said}");
-    // Its first primary goes on as in any other new PG.
+    // Its first primary continues as in any other new PG.
     let (primary, next) = (now.primary, PgMembership { interval: now.interval.next(), ..now.clone() });
     let proposer = now.in_sync[0];
     let cas = PgCas { tid: 3, pg: first, proposer, expected: Some(now), proposed: next.clone() };
@@ -183,7 +183,7 @@ fn a_lost_cache_that_wrote_through_or_passed_lacks_nothing() {
         }
         desk.tell("cache", 9, 0);
         if !passes {
-            // Not acknowledged yet.
+            // The changes are not acknowledged yet.
             desk.tell("cache", 9, 2);
         }
         desk.lose(&[0, 1, 2]);
@@ -221,7 +221,7 @@ fn what_was_given_up_is_lost_and_too_few_osds_make_no_pg() {
     assert!(detail(&mut desk).contains("CACHE_POOL_DIRTY_LOST"));
     let text = format!("pg {pg} needs 2 OSDs that are up, and CRUSH chooses 1");
     desk.fails(FORCE_CREATE, accept(pg), Errno::EBUSY, &text);
-    // A monitor that starts again knows what was stored.
+    // A monitor that starts knows the stored counts.
     desk.now = at(20_000);
     desk.state.handle(desk.now, Event::Tick);
     let record = desk.state.keys[&crate::keys::tier_dirty(pg.pool)].clone().unwrap();
@@ -229,7 +229,7 @@ fn what_was_given_up_is_lost_and_too_few_osds_make_no_pg() {
     desk.state.last_dirty.add(&record).unwrap();
     let said = detail(&mut desk);
     assert!(said.contains("with 4 dirty objects (3.9 KiB) at their last reports\n"), "{said}");
-    // One on an older store does not.
+    // A monitor without stored counts does not.
     desk.state.last_dirty = LastDirty::default();
     desk.state.stats = Default::default();
     let said = detail(&mut desk);

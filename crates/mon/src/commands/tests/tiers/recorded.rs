@@ -1,24 +1,24 @@
-//! All commands on tiers against a recording of Ceph's monitor (`tests/recordings/tiers.jsonl`, by `scripts/record-tiers`). What
-//! differs on purpose is listed here.
+//! All tier commands compared with a recording of Ceph's monitor (`tests/recordings/tiers.jsonl`, by `scripts/record-tiers`).
+//! Intended differences are listed here.
 
 use super::*;
 use nacre_types::pool::{Tiering, flag};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The fields that a tier leaves to a pool. Ceph leaves ratios of 0: a cache that is added again evicts everything.
+/// The fields that a tier leaves in a pool. Ceph leaves ratios of 0, so a cache that is added again evicts everything.
 const LEFT: &[(&str, u32, u32)] = &[
     ("cache_target_dirty_ratio_micro", 0, 400_000),
     ("cache_target_dirty_high_ratio_micro", 0, 600_000),
     ("cache_target_full_ratio_micro", 0, 800_000),
 ];
 
-/// Commands that Ceph carries out and Nacre refuses, in the order of the recording: a word of the command that tells it from
-/// others, the code, the beginning of the text.
+/// Commands that Ceph executes and Nacre refuses, in the order of the recording: a distinguishing word of the command, the
+/// code, the beginning of the text.
 const REFUSED: &[(&str, i32, &str)] = &[
-    // What is only in the cache would be hidden.
+    // Objects that are only in the cache would be hidden.
     ("osd tier remove-overlay", -16, "cache pool 'cache' is in mode writeback, which leaves objects dirty"),
-    // Ceph takes them for very large ones.
+    // Ceph treats negative targets as very large ones.
     ("target_max_bytes", -22, "error parsing int '-1': a target is not negative"),
     ("target_max_objects", -22, "error parsing int '-1': a target is not negative"),
 ];
@@ -35,10 +35,10 @@ fn steps(kind: &str) -> Vec<Value> {
     found
 }
 
-/// A cluster whose OSDs report all the time.
+/// A cluster whose OSDs report continuously.
 struct Replay {
     desk: Desk,
-    /// Objects and dirty ones of each pool.
+    /// Objects and dirty objects of each pool.
     objects: BTreeMap<String, (u64, u64)>,
 }
 
@@ -59,7 +59,7 @@ impl Replay {
         }
     }
 
-    /// Runs a recorded command; texts have pools' names in the place of their ids.
+    /// Runs a recorded command; in its texts, pool ids are replaced by names.
     fn run(&mut self, cmd: &Value) -> Said {
         let (prefix, pool) = (cmd["prefix"].as_str().unwrap(), cmd["pool"].as_str().unwrap_or_default());
         let change = |replay: &mut Replay, change: fn(&mut Pool)| {
@@ -67,7 +67,7 @@ impl Replay {
             replay.desk.state.change_pool(id, change);
             commit(&mut replay.desk.state, replay.desk.now);
         };
-        // What Nacre can't make itself.
+        // Features that Nacre lacks.
         if prefix == "osd pool create" && cmd["pool_type"] == "erasure" {
             self.desk.ok(prefix, json!({ "pool": pool, "pg_num": 1 }));
             self.report();
@@ -99,7 +99,7 @@ impl Replay {
             .map_or_else(|| (-1).into(), |pool| pool.name.as_str().into())
     }
 
-    /// What `osd pool ls detail` says of a pool from its flags on, with names.
+    /// The line of a pool in `osd pool ls detail` from its flags on, with names.
     fn line(&mut self, pool: &str) -> String {
         let text = self.desk.text("osd pool ls", json!({ "detail": "detail" }));
         let line = text.lines().find(|line| line.contains(&format!("'{pool}'"))).unwrap();
@@ -115,7 +115,7 @@ impl Replay {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// The fields of a pool in `osd dump` that `like` has, with names.
+    /// The fields of a pool in `osd dump` that `like` also has, with names.
     fn fields(&mut self, pool: &str, like: &Value) -> Value {
         let dump = self.desk.json("osd dump", json!({}));
         let found = dump["pools"].as_array().unwrap().iter().find(|found| found["pool_name"] == pool);
@@ -235,7 +235,7 @@ fn texts_codes_and_pools_are_those_of_ceph() {
     assert!(commands > 150 && shown > 40, "{commands} commands, {shown} outputs");
 }
 
-/// Why a mode change that Ceph makes is refused; none where both must agree.
+/// Why Nacre refuses a mode change that Ceph makes; `None` if both must agree.
 fn refusal(before: CacheMode, after: CacheMode, overlay: bool) -> Option<&'static str> {
     use CacheMode::{Readonly, Readproxy};
     match (before, after) {

@@ -1,10 +1,10 @@
-//! Crashed processes, what they leave under way, and the blocklist.
+//! Crashed processes, their requests in flight, and the blocklist.
 
 use super::*;
 use nacre_types::cls::lock::MAY_RENEW;
 use serde_json::json;
 
-/// Blocklists a session and takes up the map that does, as gateways do.
+/// Blocklists a session and waits for the map that contains the entry, as gateways do.
 async fn fence(cluster: Cluster, session: u64) -> Result<()> {
     let addr = format!("client.{session}");
     let command = json!({ "prefix": "osd blocklist", "blocklistop": "add", "addr": addr, "expire": 3600.0 });
@@ -12,7 +12,7 @@ async fn fence(cluster: Cluster, session: u64) -> Result<()> {
     cluster.refresh_map().await
 }
 
-/// A process crashes with a write under way; what is read once it was fenced (where it was), and what is there at last.
+/// A process crashes with a write in flight. Returns what is read after the fence (if `fenced`), and the final contents.
 fn crash(seed: u64, fenced: bool) -> (Option<Vec<u8>>, Option<Vec<u8>>, Figures) {
     let faults = Faults { ghost_rate: 1000, ghost: 20 * SECOND, map_spread: 30 * SECOND, ..Faults::none() };
     let world = World::new(seed, faults);
@@ -42,7 +42,7 @@ fn requests_of_a_crashed_process_arrive_late_unless_it_is_blocklisted() {
         let (seen, at_last, figures) = crash(seed, false);
         assert_eq!((at_last.as_deref(), figures.ghosts), (Some(&b"ghost"[..]), 1), "seed {seed}");
         late += u32::from(seen.is_none());
-        // Nothing changes once the fence was seen by whoever reads.
+        // Nothing changes once the reader has seen the fence.
         let (seen, at_last, figures) = crash(seed, true);
         assert_eq!(seen, at_last, "seed {seed}");
         assert_eq!(figures.ghosts + figures.refused, 1, "seed {seed}");
@@ -68,7 +68,7 @@ fn a_session_that_is_blocklisted_alive_fails_all_it_does() {
     let (victim, other) = (world.client(), world.client());
     let session = victim.cluster.instance_id();
     world.wait(&other, fence(other.cluster.clone(), session)).unwrap();
-    // It may not know yet, but whoever fenced it has been to the PG before.
+    // The session may not have the map yet, but the client that fenced it has contacted the PG before.
     world.wait(&other, other.pool.write_full("o", "mine")).unwrap();
     let refused = world.wait(&victim, victim.pool.write_full("o", "stale"));
     assert!(matches!(refused, Err(Error::Blocklisted)), "{refused:?}");
@@ -80,7 +80,7 @@ fn a_session_that_is_blocklisted_alive_fails_all_it_does() {
 #[test]
 fn a_pg_that_does_not_know_the_map_yet_still_serves_a_blocklisted_session() {
     let served = |seed| {
-        // About as long as the fence and the victim's request take.
+        // About the time that the fence and the victim's request take.
         let world = World::new(seed, Faults { map_spread: 6 * MILLI, ..Faults::none() });
         let (victim, other) = (world.client(), world.client());
         let session = victim.cluster.instance_id();
@@ -118,7 +118,7 @@ fn nothing_is_carried_out_twice_wherever_a_process_crashes() {
         let pool = doomed.pool.clone();
         let ended = world.run(&doomed, async move {
             for n in 0..10_u8 {
-                // What is given up may have taken effect: it is not done again.
+                // A request that was given up may have taken effect, so it is not repeated.
                 match pool.append("o", vec![n]).await {
                     Ok(()) | Err(Error::TimedOut(_)) => {}
                     Err(error) => panic!("{error}"),

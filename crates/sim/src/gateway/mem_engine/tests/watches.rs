@@ -3,7 +3,7 @@
 use super::*;
 use nacre_engine::{Notification, WatchHandler};
 
-/// Writes down what it hears, and answers where it has a context to answer by.
+/// Records notifications, and answers them if it has a context.
 #[derive(Default)]
 struct Ear {
     heard: Mutex<Vec<(u64, Bytes)>>,
@@ -25,7 +25,7 @@ impl WatchHandler for Ear {
     }
 }
 
-/// A client that watches object `o`, for ten seconds of silence.
+/// A client that watches object `o`, with a timeout of ten seconds.
 fn watcher(world: &World, answers: bool) -> (Client, Arc<Ear>, u64) {
     let client = world.client();
     world.wait(&client, client.pool.create("o", false)).unwrap();
@@ -78,7 +78,7 @@ fn a_watch_of_a_crashed_process_lapses_after_its_timeout() {
     let other = world.client();
     world.executor.crash(doomed.process);
     assert_eq!(watchers(&world, &other), 1);
-    // A notify waits for it until the watch lapses, and then does not miss it.
+    // A notify waits for the watch until it lapses, and then does not report it as missed.
     let limit = Some(Duration::from_secs(30));
     let before = world.executor.now();
     let outcome = world.wait(&other, other.pool.notify("o", "", limit)).unwrap();
@@ -99,7 +99,7 @@ fn a_watch_survives_a_short_cut_and_not_a_long_one() {
     world.cluster.cut(client.process, 40 * SECOND);
     world.executor.run_for(20 * SECOND);
     assert_eq!(watchers(&world, &other), 0);
-    // It can't know yet, but it knows for how long nothing was heard.
+    // It can't know of the lapse yet, but it knows how long it has received nothing.
     assert!(client.pool.watch_check(cookie).unwrap() >= Duration::from_secs(19));
     assert!(ear.lost.lock().is_empty());
     world.executor.run_for(30 * SECOND);
