@@ -1,4 +1,4 @@
-//! An allocator that counts what each thread holds.
+//! An allocator that counts the bytes that each thread holds.
 
 #![allow(unsafe_code)]
 
@@ -6,17 +6,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes that the thread allocated and has not freed; below 0 where it frees what others allocated.
+    /// Bytes that the thread allocated and has not freed. Negative if it frees memory that other threads allocated.
     static HELD: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator with a count for [`crate::Target::run`].
+/// The system's allocator, with a count for [`crate::Target::run`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CountingAllocator;
 
 fn count(bytes: isize) {
-    // A thread that is ending has no count any more, and needs none.
+    // The count of a thread that is ending does not exist any more, and is not needed.
     let held = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         held.get()
@@ -26,8 +26,8 @@ fn count(bytes: isize) {
     }
 }
 
-// SAFETY: every method hands its arguments to the system's allocator unchanged and returns what that returns; counting
-// touches no memory but two cells of the thread, which are initialised statically and so never allocate.
+// SAFETY: every method passes its arguments to the system's allocator unchanged and returns its result; counting
+// touches only two cells of the thread, which are initialised statically and so never allocate.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Runs `work` and tells how many bytes it held at most beyond what was held before.
+/// Runs `work` and returns its result and the maximum number of bytes that it held in addition to those held before.
 pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     PEAK.set(before);

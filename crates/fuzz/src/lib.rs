@@ -1,14 +1,14 @@
-//! Deterministic mutation tests for decoders of what arrives from outside.
+//! Deterministic mutation tests for decoders of external input.
 //!
-//! A [`Target`] names a decoder. [`Target::run`] damages valid inputs in the ways that hostile or broken senders do and
-//! holds the decoder to three things: it never panics; it never allocates beyond a bound in proportion to its input;
-//! and what it takes, it writes and reads again unchanged. The same rounds run everywhere, for they follow from the
-//! target's name; `--profile long` runs more of them.
+//! A [`Target`] names a decoder. [`Target::run`] damages valid inputs as hostile or broken senders do and requires three
+//! things of the decoder: it never panics; it never allocates more than a bound in proportion to its input; and whatever
+//! it accepts is encoded and decoded again unchanged. The rounds are derived from the target's name, so they are the same
+//! everywhere; `--profile long` runs more of them.
 //!
-//! Inputs come from the code that encodes (seeds) and from the crate's folder `corpus/NAME`: examples of every format
-//! that was ever written, and what once broke a decoder. `NACRE_CORPUS=update cargo nextest run -E 'test(fuzz)'` adds
-//! today's seeds to it. An input that fails is left in the system's folder for temporary files, under a name that the
-//! panic tells.
+//! Inputs come from the encoders (seeds) and from the crate's folder `corpus/NAME`: examples of every format that was ever
+//! written, and inputs that once broke a decoder. `NACRE_CORPUS=update cargo nextest run -E 'test(fuzz)'` adds the current
+//! seeds to it. An input that fails is saved in the system's folder for temporary files. The panic message contains the
+//! file's name.
 //!
 //! A test binary that runs targets must have [`CountingAllocator`] as its global allocator.
 
@@ -21,42 +21,42 @@ use mutate::Mutator;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What any decoder may allocate for the shortest input: one reservation per nested list of what a length claims,
+/// Bytes that any decoder may allocate for the shortest input: for each nested list one reservation of the claimed length,
 /// which serde limits to 1 MiB.
 const BASE_BYTES: usize = 4 << 20;
-/// Inputs that the mutations start from, at most.
+/// Maximum number of inputs that the mutations start from.
 const MOST_INPUTS: usize = 512;
 /// The longest input, in bytes.
 const LONGEST_INPUT: usize = 256 << 10;
 
 /// A decoder under test.
 pub struct Target<'a> {
-    /// Its name, which is also its folder's in the corpus, and decides what is tried.
+    /// Its name, which is also the name of its folder in the corpus, and the seed of the mutations.
     pub name: &'a str,
     /// The crate's folder `corpus`.
     pub corpus: &'a Path,
-    /// Valid inputs, as today's encoders write them.
+    /// Valid inputs, as the current encoders write them.
     pub seeds: Vec<Vec<u8>>,
     /// Words to insert, for text formats.
     pub words: &'a [&'a str],
-    /// Makes checksums right again, so that damage reaches what is behind them.
+    /// Corrects checksums, so that damage reaches the data that they protect.
     pub repair: fn(&mut [u8]),
-    /// Bytes that may be allocated for one byte of input.
+    /// Bytes that may be allocated for each byte of input.
     pub bytes_per_byte: usize,
 }
 
 impl<'a> Target<'a> {
-    /// A target without words and checksums, 256 bytes to the byte: a short record in memory for its one byte.
+    /// A target without words and checksums, with 256 bytes per byte: a short record in memory for each byte.
     pub fn new(name: &'a str, corpus: &'a Path, seeds: Vec<Vec<u8>>) -> Target<'a> {
         Target { name, corpus, seeds, words: &[], repair: |_| {}, bytes_per_byte: 256 }
     }
 
-    /// Tries the corpus, the seeds and damaged forms of both. `decode` returns what it understood, encoded again; `None`
-    /// for what it refuses.
+    /// Tries the corpus, the seeds and damaged forms of both. `decode` returns the decoded value, encoded again, or `None`
+    /// if it rejects the input.
     ///
     /// # Panics
     ///
-    /// Where the decoder does not hold to what the module's documentation says, or refuses a seed.
+    /// If the decoder violates a requirement in the module's documentation, or rejects a seed.
     pub fn run(&self, decode: impl Fn(&[u8]) -> Option<Vec<u8>>) {
         let mut inputs = self.corpus_files();
         for seed in &self.seeds {
@@ -78,14 +78,14 @@ impl<'a> Target<'a> {
             input.truncate(LONGEST_INPUT);
             (self.repair)(&mut input);
             let taken = self.check(&decode, &input);
-            // What is understood although it was damaged leads further.
+            // Damaged inputs that are accepted reach further code when damaged again.
             if taken.is_some() && inputs.len() < MOST_INPUTS {
                 inputs.push(input);
             }
         }
     }
 
-    /// Decodes one input and what its decoding is written as.
+    /// Decodes one input and the encoding of the result.
     fn check(&self, decode: &impl Fn(&[u8]) -> Option<Vec<u8>>, input: &[u8]) -> Option<Vec<u8>> {
         let witness = Witness { name: self.name, input };
         let (taken, peak) = alloc::measure(|| decode(input));
@@ -126,7 +126,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Damaged inputs per target.
+/// Number of damaged inputs per target.
 fn rounds() -> usize {
     match std::env::var("NEXTEST_PROFILE") {
         Ok(profile) if profile == "long" => 200_000,
@@ -134,7 +134,7 @@ fn rounds() -> usize {
     }
 }
 
-/// Saves the input that was being looked at when a panic began.
+/// Saves the input that was being decoded when a panic occurred.
 struct Witness<'a> {
     name: &'a str,
     input: &'a [u8],

@@ -1,6 +1,6 @@
-//! Damage: what happens to an input before it is tried.
+//! Damages inputs before they are tried.
 
-/// Numbers that lengths, counts and offsets go wrong at.
+/// Boundary values of lengths, counts and offsets.
 const NUMBERS: [u64; 14] = [
     0,
     1,
@@ -25,7 +25,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// A source of damage that follows from a name.
+/// A source of damage that is derived from a name.
 pub(crate) struct Mutator {
     state: u64,
 }
@@ -43,7 +43,7 @@ impl Mutator {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`; 0 where that is 0.
+    /// A number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.next() % end as u64) as usize }
     }
@@ -59,40 +59,40 @@ impl Mutator {
         let at = self.below(input.len() + 1);
         let kinds = if words.is_empty() { 9 } else { 12 };
         match self.below(kinds) {
-            // A bit.
+            // Flip a bit.
             0 => {
                 let bit = self.below(8);
                 if let Some(byte) = input.get_mut(at) {
                     *byte ^= 1 << bit;
                 }
             }
-            // A byte.
+            // Replace a byte.
             1 => {
                 let value = self.next() as u8;
                 if let Some(byte) = input.get_mut(at) {
                     *byte = value;
                 }
             }
-            // Cut short.
+            // Truncate.
             2 => input.truncate(at),
-            // A piece goes.
+            // Remove a piece.
             3 => {
                 let end = (at + 1 + self.below(16)).min(input.len());
                 input.drain(at.min(end)..end);
             }
-            // A piece comes twice.
+            // Repeat a piece.
             4 => {
                 let end = (at + 1 + self.below(64)).min(input.len());
                 let piece = input[at.min(end)..end].to_vec();
                 input.splice(at..at, piece);
             }
-            // The other's rest.
+            // Continue with the rest of the other input.
             5 => {
                 let from = self.below(other.len() + 1);
                 input.truncate(at);
                 input.extend_from_slice(&other[from..]);
             }
-            // A number of fixed length.
+            // Write a number of fixed length.
             6 => {
                 let number = self.number(input.len());
                 let width = [1, 2, 4, 8][self.below(4)];
@@ -105,7 +105,7 @@ impl Mutator {
                     *place = byte;
                 }
             }
-            // A number of variable length in the place of a byte.
+            // Write a number of variable length in place of a byte.
             7 => {
                 let mut number = self.number(input.len());
                 let mut bytes = Vec::new();
@@ -117,12 +117,12 @@ impl Mutator {
                 let end = (at + 1).min(input.len());
                 input.splice(at.min(end)..end, bytes);
             }
-            // Rubbish comes in.
+            // Insert random bytes.
             8 => {
                 let rubbish: Vec<u8> = (0..=self.below(16)).map(|_| self.next() as u8).collect();
                 input.splice(at..at, rubbish);
             }
-            // A word, more often than the others where there are any.
+            // Insert a word. More frequent than the others if there are words.
             _ => {
                 let word = words[self.below(words.len())];
                 let end = if self.below(2) == 0 { at } else { (at + self.below(16)).min(input.len()) };

@@ -1,10 +1,9 @@
 //! The types that cross the C interface: texts, buffers and places for results, as C passes them.
 //!
-//! All memory of callers is read and written here. Values of these types come from C callers only (nothing in this crate
-//! makes one from an address of its own), who promise by `librados.h` that pointers are null or good: texts end with a
-//! zero, buffers have the length that is passed beside them, and both stay until the call returns or, where the call
-//! takes a completion or fills an operation, until that is complete. The safety comments below mean this by "the caller's
-//! promise".
+//! All memory of callers is read and written here. Values of these types come from C callers only; this crate never makes one
+//! from an address of its own. By `librados.h` the callers promise that pointers are null or valid: texts end with a zero,
+//! buffers have the length that is passed with them, and both remain valid until the call returns or, if the call takes a
+//! completion or fills an operation, until that is complete. The safety comments below call this "the caller's promise".
 
 use crate::guard::Outcome;
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use nacre_types::errno::Errno;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-/// A number that stands for an object of ours where C has a `void *` (see [`crate::handles`]).
+/// A number for an object of the library, where C has a `void *` (see [`crate::handles`]).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(pub(crate) usize);
@@ -35,34 +34,34 @@ pub(crate) struct CText(*const c_char);
 impl CText {
     pub(crate) const NULL: CText = CText(ptr::null());
 
-    /// The bytes before the zero, where there is a text.
+    /// The bytes before the zero, or `None` if the pointer is null.
     pub(crate) fn optional_bytes(&self) -> Option<&[u8]> {
         // SAFETY: the caller's promise: not null, so it points to a text that ends with a zero.
         (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) }.to_bytes())
     }
 
-    /// The bytes before the zero; EINVAL where there is no text.
+    /// The bytes before the zero. EINVAL if the pointer is null.
     pub(crate) fn bytes(&self) -> Outcome<&[u8]> {
         Ok(self.optional_bytes().ok_or(Errno::EINVAL)?)
     }
 
-    /// The text; EINVAL where there is none or it is not UTF-8.
+    /// The text. EINVAL if the pointer is null or the text is not UTF-8.
     pub(crate) fn text(&self) -> Outcome<&str> {
         Ok(std::str::from_utf8(self.bytes()?).map_err(|_| Errno::EINVAL)?)
     }
 
-    /// The text, empty where there is none; EINVAL where it is not UTF-8.
+    /// The text, empty if the pointer is null. EINVAL if it is not UTF-8.
     pub(crate) fn text_or_empty(&self) -> Outcome<&str> {
         if self.0.is_null() { Ok("") } else { self.text() }
     }
 
-    /// The first `len` bytes, zeros among them.
+    /// The first `len` bytes, which may contain zeros.
     pub(crate) fn sized(&self, len: usize) -> Outcome<&[u8]> {
         // SAFETY: the caller's promise, for as long as the argument lives.
         unsafe { slice(self.0.cast::<u8>(), len) }
     }
 
-    /// Pairs of texts up to an empty one: `"foo\0bar\0this\0that\0\0"`; EINVAL where one is not UTF-8.
+    /// Pairs of texts up to an empty one: `"foo\0bar\0this\0that\0\0"`. EINVAL if one is not UTF-8.
     pub(crate) fn pairs(&self) -> Outcome<Vec<(String, String)>> {
         let mut pairs = Vec::new();
         let mut at = CText(self.0);
@@ -71,7 +70,7 @@ impl CText {
             if key.is_empty() {
                 return Ok(pairs);
             }
-            // SAFETY: the caller's promise: behind a text that is not empty, and its zero, another one begins.
+            // SAFETY: the caller's promise: after a text that is not empty, and its zero, another one starts.
             let value = CText(unsafe { at.0.add(key.len() + 1) });
             let text = value.text()?;
             pairs.push((key.to_owned(), text.to_owned()));
@@ -85,14 +84,14 @@ impl CText {
         self.0.is_null()
     }
 
-    /// A text as a C caller would pass it.
+    /// A text, in the form that a C caller passes.
     #[cfg(test)]
     pub(crate) fn of(text: &'static CStr) -> CText {
         CText(text.as_ptr())
     }
 }
 
-/// A `const char *` to data whose length is passed beside it.
+/// A `const char *` to data whose length is passed with it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct InBuf(*const c_char);
@@ -107,7 +106,7 @@ impl InBuf {
         unsafe { slice(self.0.cast::<u8>(), len) }
     }
 
-    /// A copy of the data: callers may reuse their buffer at once.
+    /// A copy of the data, because callers may reuse their buffer at once.
     pub(crate) fn copy(&self, len: usize) -> Outcome<Bytes> {
         Ok(Bytes::copy_from_slice(self.slice(len)?))
     }
@@ -118,23 +117,23 @@ impl InBuf {
     }
 }
 
-/// A pointer to the first of some values whose number is passed beside it.
+/// A pointer to the first of several values whose number is passed with it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Array<T>(*const T);
 
 impl<T> Array<T> {
-    /// The values; EINVAL where there should be some and the pointer is null.
+    /// The values. EINVAL if the pointer is null and `len` is not 0.
     pub(crate) fn slice(&self, len: usize) -> Outcome<&[T]> {
         // SAFETY: the caller's promise, for as long as the argument lives.
         unsafe { slice(self.0, len) }
     }
 }
 
-/// The `len` values at `first`; EINVAL where there should be some and the pointer is null.
+/// The `len` values at `first`. EINVAL if `first` is null and `len` is not 0.
 ///
 /// # Safety
-/// Where `first` is not null, `len` values are there for `'a`.
+/// If `first` is not null, it must point to `len` values that are valid for `'a`.
 unsafe fn slice<'a, T>(first: *const T, len: usize) -> Outcome<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -146,7 +145,7 @@ unsafe fn slice<'a, T>(first: *const T, len: usize) -> Outcome<&'a [T]> {
     Ok(unsafe { std::slice::from_raw_parts(first, len) })
 }
 
-/// Where a result goes; null where the caller does not want it.
+/// The place for a result, or null if the caller does not want it.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -158,15 +157,15 @@ impl<T> Clone for Out<T> {
 
 impl<T> Copy for Out<T> {}
 
-// SAFETY: the caller's promise: the place stays until the operation is complete, and only the thread that completes it
-// writes there.
+// SAFETY: the caller's promise: the place remains valid until the operation is complete, and only the thread that completes the
+// operation writes there.
 unsafe impl<T: Send> Send for Out<T> {}
 
 impl<T> Out<T> {
     #[cfg(test)]
     pub(crate) const NULL: Out<T> = Out(ptr::null_mut());
 
-    /// Stores the result, where it is wanted.
+    /// Stores the result, unless the place is null.
     pub(crate) fn set(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: the caller's promise: not null, so it points to a place for a `T`, which needs no dropping.
@@ -174,14 +173,14 @@ impl<T> Out<T> {
         }
     }
 
-    /// EINVAL where the caller must want the result and does not.
+    /// Returns EINVAL if the place is null.
     pub(crate) fn required(self) -> Outcome<Self> {
         if self.0.is_null() { Err(Errno::EINVAL.into()) } else { Ok(self) }
     }
 }
 
 impl<T: Copy> Out<T> {
-    /// What the caller put there, where there is a place.
+    /// The value that the caller put there, if the place is not null.
     pub(crate) fn get(self) -> Option<T> {
         // SAFETY: the caller's promise: not null, so it points to an initialised `T`.
         (!self.0.is_null()).then(|| unsafe { self.0.read() })
@@ -200,7 +199,7 @@ impl OutBuf {
     #[cfg(test)]
     pub(crate) const NULL: OutBuf = OutBuf(ptr::null_mut());
 
-    /// Copies `data` in; ERANGE where the buffer's `capacity` is less.
+    /// Copies `data` into the buffer. ERANGE if `capacity`, the size of the buffer, is too small.
     pub(crate) fn fill(self, capacity: usize, data: &[u8]) -> Outcome<usize> {
         if data.len() > capacity {
             return Err(Errno::ERANGE.into());
@@ -209,7 +208,7 @@ impl OutBuf {
         Ok(data.len())
     }
 
-    /// Copies runs of data in, one after the other; ERANGE where the buffer's `capacity` is less than all of them.
+    /// Copies runs of data into the buffer, one after the other. ERANGE if `capacity` is too small for all of them.
     pub(crate) fn fill_runs(self, capacity: usize, runs: &[Bytes]) -> Outcome<usize> {
         if runs.iter().map(Bytes::len).sum::<usize>() > capacity {
             return Err(Errno::ERANGE.into());
@@ -222,7 +221,7 @@ impl OutBuf {
         Ok(at)
     }
 
-    /// Copies `text` and a zero in; ERANGE where the buffer's `capacity` is less. Returns the text's length.
+    /// Copies `text` and a zero into the buffer. ERANGE if `capacity` is too small. Returns the text's length.
     pub(crate) fn fill_text(self, capacity: usize, text: &[u8]) -> Outcome<usize> {
         if text.len() >= capacity {
             return Err(Errno::ERANGE.into());
@@ -232,7 +231,7 @@ impl OutBuf {
         Ok(text.len())
     }
 
-    /// Copies `data` to the position `at`, which the caller of this function has checked to be in the buffer.
+    /// Copies `data` to position `at`. The caller must have checked that it fits into the buffer.
     fn put(self, at: usize, data: &[u8]) -> Outcome<()> {
         if data.is_empty() {
             return Ok(());
@@ -240,14 +239,14 @@ impl OutBuf {
         if self.0.is_null() {
             return Err(Errno::EINVAL.into());
         }
-        // SAFETY: the caller's promise: not null, so the buffer has its capacity, which all callers checked to hold the
-        // data; `data` is memory of ours and does not overlap it.
+        // SAFETY: the caller's promise: not null, so the buffer has its capacity, and all callers checked that the data fits;
+        // `data` is memory of this library and does not overlap the buffer.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.0.cast::<u8>().add(at), data.len()) };
         Ok(())
     }
 
-    /// Fills the buffer with as many of `texts`, each with its zero, as fit whole, and with zeros behind them. Returns
-    /// the capacity that all of them need, with one more zero at the end.
+    /// Fills the buffer with as many of `texts` as fit completely, each with its zero, and the rest with zeros. Returns the
+    /// capacity required for all of them, with one more zero at the end.
     pub(crate) fn fill_list<'a>(
         self,
         capacity: usize,
@@ -274,7 +273,7 @@ impl OutBuf {
     }
 }
 
-/// A caller's `void *`, handed back to its callback.
+/// A caller's `void *`, which is passed to its callback.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct CArg(*mut c_void);
@@ -284,7 +283,7 @@ impl CArg {
     pub(crate) const NULL: CArg = CArg(ptr::null_mut());
 }
 
-// SAFETY: never looked into here; librados' callbacks run on the library's threads, which callers know.
+// SAFETY: never dereferenced here; callers know that librados' callbacks run on the library's threads.
 unsafe impl Send for CArg {}
 // SAFETY: as above.
 unsafe impl Sync for CArg {}
@@ -292,16 +291,16 @@ unsafe impl Sync for CArg {}
 /// `rados_callback_t`.
 pub(crate) type Callback = Option<extern "C" fn(Handle, CArg)>;
 
-/// `rados_watchcb_t`: two numbers without meaning, and the caller's own.
+/// `rados_watchcb_t`: two unused numbers, and the caller's argument.
 pub(crate) type WatchCallback = extern "C" fn(u8, u64, CArg);
 
-/// `rados_watchcb2_t`: the caller's own, the notify, the watch, the notifier's session, what it says.
+/// `rados_watchcb2_t`: the caller's argument, the notify, the watch, the notifier's session, the payload.
 pub(crate) type WatchCallback2 = extern "C" fn(CArg, u64, u64, u64, Lent, usize);
 
-/// `rados_watcherrcb_t`: the caller's own, the watch, the negated error number.
+/// `rados_watcherrcb_t`: the caller's argument, the watch, the negated error number.
 pub(crate) type WatchErrorCallback = extern "C" fn(CArg, u64, c_int);
 
-/// Memory from `malloc` that the caller frees (`rados_buffer_free`); null for no data.
+/// Memory from `malloc` that the caller frees (`rados_buffer_free`). Null for no data.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Given(*mut c_char);
@@ -312,12 +311,12 @@ unsafe impl Send for Given {}
 impl Given {
     pub(crate) const NULL: Given = Given(ptr::null_mut());
 
-    /// A copy of `data`; ENOMEM where there is no memory.
+    /// A copy of `data`. ENOMEM if there is no memory.
     pub(crate) fn data(data: &[u8]) -> Outcome<Given> {
         if data.is_empty() { Ok(Given::NULL) } else { Given::with_zero(data) }
     }
 
-    /// A copy of `text` with a zero behind it, which is not part of its length.
+    /// A copy of `text`, followed by a zero that is not part of its length.
     pub(crate) fn with_zero(text: &[u8]) -> Outcome<Given> {
         // SAFETY: malloc may be called with any size.
         let memory = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();
@@ -332,19 +331,19 @@ impl Given {
         Ok(Given(memory.cast::<c_char>()))
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub(crate) fn free(self) {
-        // SAFETY: the caller's promise: null, or memory that this library gave out, which is all from malloc.
+        // SAFETY: the caller's promise: null, or memory that this library returned, all of which is from malloc.
         unsafe { libc::free(self.0.cast::<c_void>()) };
     }
 }
 
-/// An array from `malloc` that the caller gives back; null for no elements.
+/// An array from `malloc` that the caller returns for freeing. Null for no elements.
 #[repr(transparent)]
 pub(crate) struct GivenArray<T>(*mut T);
 
 impl<T: Copy> GivenArray<T> {
-    /// A copy of `values`; ENOMEM where there is no memory.
+    /// A copy of `values`. ENOMEM if there is no memory.
     pub(crate) fn of(values: &[T]) -> Outcome<GivenArray<T>> {
         if values.is_empty() {
             return Ok(GivenArray(ptr::null_mut()));
@@ -364,14 +363,14 @@ impl<T: Copy> GivenArray<T> {
         Ok(Array(self.0.cast_const()).slice(len)?.to_vec())
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub(crate) fn free(self) {
-        // SAFETY: the caller's promise: null, or memory that this library gave out, which is all from malloc.
+        // SAFETY: the caller's promise: null, or memory that this library returned, all of which is from malloc.
         unsafe { libc::free(self.0.cast::<c_void>()) };
     }
 }
 
-/// Memory of ours that a C caller may read until it ends an iterator or asks for the next entry.
+/// Memory of the library that a C caller may read until it ends an iterator or requests the next entry.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Lent(*const c_char);
@@ -379,7 +378,7 @@ pub(crate) struct Lent(*const c_char);
 impl Lent {
     pub(crate) const NULL: Lent = Lent(ptr::null());
 
-    /// Lends `data`, whose owner keeps it in place; null where it is empty.
+    /// Lends `data`, which its owner keeps in place. Null if it is empty.
     pub(crate) fn data(data: &[u8]) -> Lent {
         if data.is_empty() { Lent::NULL } else { Lent(data.as_ptr().cast::<c_char>()) }
     }
@@ -459,13 +458,13 @@ pub(crate) struct NotifyTimeout {
     pub(crate) cookie: u64,
 }
 
-/// Caller's array that results are stored in.
+/// A caller's array for results.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct OutArray<T>(*mut T);
 
 impl<T: Copy> OutArray<T> {
-    /// The array's elements, which the caller has made `len` of; EINVAL where it is null.
+    /// Stores the values in the array, which has `len` elements. EINVAL if it is null.
     pub(crate) fn store(self, len: usize, values: &[T]) -> Outcome<()> {
         if values.is_empty() {
             return Ok(());
@@ -473,12 +472,12 @@ impl<T: Copy> OutArray<T> {
         if self.0.is_null() || values.len() > len {
             return Err(Errno::EINVAL.into());
         }
-        // SAFETY: the caller's promise: not null, so there is room for `len` values, of which there are no more.
+        // SAFETY: the caller's promise: not null, so there is room for `len` values, and there are no more values than that.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) };
         Ok(())
     }
 
-    /// Sets all `len` elements; EINVAL where there should be some and the array is null.
+    /// Sets all `len` elements. EINVAL if the array is null and `len` is not 0.
     pub(crate) fn fill(self, len: usize, value: T) -> Outcome<()> {
         if len > 0 && self.0.is_null() {
             return Err(Errno::EINVAL.into());
@@ -496,7 +495,7 @@ impl<T: Copy> OutArray<T> {
     }
 }
 
-/// A length as C functions return it.
+/// A length as the return value of a C function.
 pub(crate) fn length(len: usize) -> c_int {
     c_int::try_from(len).unwrap_or(c_int::MAX)
 }

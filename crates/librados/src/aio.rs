@@ -1,4 +1,4 @@
-//! Operations on one object whose outcome a completion tells.
+//! Asynchronous operations on one object, with a completion for the outcome.
 
 use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
 use crate::completion::COMPLETIONS;
@@ -11,8 +11,8 @@ use nacre_client::OpReply;
 use nacre_types::op::Op;
 use std::ffi::c_int;
 
-/// Starts an operation. `store` puts a successful one's results where the caller wants them and tells what the
-/// completion returns.
+/// Starts an operation. `store` stores the results of a successful one in the caller's places and returns the completion's
+/// value.
 pub(crate) fn start(
     io: Handle,
     completion: Handle,
@@ -86,7 +86,7 @@ exports! {
         write(io, completion, oid, Op::WriteFull { data: buf.copy(len)?.into() })
     }
 
-    /// Writes the same data again and again, `write_len` bytes in all.
+    /// Writes the same data repeatedly, `write_len` bytes in total.
     fn rados_aio_writesame(
         io: Handle,
         oid: CText,
@@ -104,7 +104,7 @@ exports! {
         write(io, completion, oid, Op::Remove)
     }
 
-    /// Reads; the completion returns the number of bytes.
+    /// Reads. The completion returns the number of bytes.
     fn rados_aio_read(io: Handle, oid: CText, completion: Handle, buf: OutBuf, len: usize, off: u64) -> c_int {
         check_read_len(len)?;
         let op = Compound::of(Op::Read { offset: off, len: len as u64 });
@@ -147,7 +147,7 @@ exports! {
         })
     }
 
-    /// Calls an object class's method; the completion returns the length of its output.
+    /// Calls a method of an object class. The completion returns the length of its output.
     fn rados_aio_exec(
         io: Handle,
         o: CText,
@@ -188,7 +188,7 @@ exports! {
         Ok(0)
     }
 
-    /// Ends a completion early with ECANCELED: its operation may or may not take effect. ENOENT where it has ended.
+    /// Ends a completion early with ECANCELED. Its operation may or may not take effect. ENOENT if it has ended.
     fn rados_aio_cancel(io: Handle, completion: Handle) -> c_int {
         COMPLETIONS.get(completion)?.cancel(&POOLS.get(io)?.client)?;
         Ok(0)

@@ -14,7 +14,7 @@ fn pool(io: &PoolIo) -> Outcome<Arc<Pool>> {
     Ok(io.client.osdmap()?.pools.get(&id).cloned().ok_or(Errno::ENOENT)?)
 }
 
-/// Runs a command on the pool and waits for the map that it makes.
+/// Runs a command on the pool and waits for the resulting map.
 fn change(io: Handle, verb: &str, mut command: Value) -> Outcome<c_int> {
     let io = POOLS.get(io)?;
     command["prefix"] = format!("osd pool application {verb}").into();
@@ -24,8 +24,8 @@ fn change(io: Handle, verb: &str, mut command: Value) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// Fills a caller's buffer with texts, each with its zero. The length is the buffer's before and what they need after;
-/// ERANGE where that is more.
+/// Fills a caller's buffer with texts, each with its zero. `len` is the buffer's length before the call and the required length
+/// after it. ERANGE if that is more.
 fn fill<'a>(buffer: OutBuf, len: Out<usize>, texts: impl Iterator<Item = &'a String> + Clone) -> Outcome<()> {
     let capacity = len.get().ok_or(Errno::EINVAL)?;
     let needed = texts.clone().map(|text| text.len() + 1).sum();
@@ -38,7 +38,7 @@ fn fill<'a>(buffer: OutBuf, len: Out<usize>, texts: impl Iterator<Item = &'a Str
 }
 
 exports! {
-    /// Says that an application uses the pool; EPERM where another does, unless forced.
+    /// Records that an application uses the pool. EPERM if another one does, unless forced.
     fn rados_application_enable(io: Handle, app_name: CText, force: c_int) -> c_int {
         change(io, "enable", json!({ "app": app_name.text()?, "yes_i_really_mean_it": force != 0 }))
     }
@@ -84,7 +84,7 @@ exports! {
     ) -> c_int {
         let pool = pool(&*POOLS.get(io)?)?;
         let found = pool.applications.get(app_name.text()?).ok_or(Errno::ENOENT)?;
-        // Both lengths are told even where one buffer is too small.
+        // Both lengths are stored even if one buffer is too small.
         let filled = fill(keys, key_len, found.keys());
         fill(values, vals_len, found.values())?;
         filled?;

@@ -1,4 +1,4 @@
-//! What a `rados_t` stands for: a configuration first, a session with the cluster once connected.
+//! The object behind a `rados_t`: a configuration, and a session with the cluster once connected.
 
 use crate::abi::Handle;
 use crate::finisher::Finisher;
@@ -14,7 +14,7 @@ use nacre_types::osdmap::OsdMap;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
-/// All live cluster handles.
+/// All cluster handles in use.
 pub(crate) static CLIENTS: Table<Client> = Table::new();
 
 /// `EISCONN`: already connected.
@@ -38,7 +38,7 @@ enum Link {
 }
 
 impl Client {
-    /// A handle to be configured, in the table.
+    /// Creates a handle that is not connected, in the table.
     pub(crate) fn create(settings: Settings) -> Handle {
         CLIENTS.insert_with(|handle| Client {
             handle,
@@ -50,7 +50,7 @@ impl Client {
         })
     }
 
-    /// The session; ENOTCONN where there is none.
+    /// The session. ENOTCONN if there is none.
     pub(crate) fn cluster(&self) -> Outcome<Cluster> {
         match &*self.link.read() {
             Link::Connected { cluster, .. } => Ok(cluster.clone()),
@@ -58,12 +58,12 @@ impl Client {
         }
     }
 
-    /// The cluster map at hand.
+    /// The current cluster map of the session.
     pub(crate) fn osdmap(&self) -> Outcome<Arc<OsdMap>> {
         Ok(self.cluster()?.osdmap().ok_or(Errno::ENOTCONN)?)
     }
 
-    /// The cluster map, the newest there is.
+    /// The newest cluster map, requested from the cluster.
     pub(crate) fn newest_osdmap(&self) -> Outcome<Arc<OsdMap>> {
         self.cluster()?.refresh_map().wait()?;
         self.osdmap()
@@ -74,12 +74,12 @@ impl Client {
         self.settings.lock().clone()
     }
 
-    /// Changes the settings, which the session will be made from.
+    /// Changes the settings from which the session will be created.
     pub(crate) fn configure<R>(&self, change: impl FnOnce(&mut Settings) -> Outcome<R>) -> Outcome<R> {
         change(&mut self.settings.lock())
     }
 
-    /// Sets an option; once connected, only what can change at run time has an effect.
+    /// Sets an option. Once connected, only options that can change at run time have an effect.
     pub(crate) fn set_option(&self, name: &str, value: &str) -> Outcome<()> {
         self.configure(|settings| settings.set(name, value))?;
         if let Link::Connected { config, .. } = &*self.link.read()
@@ -101,7 +101,7 @@ impl Client {
         self.settings.lock().get(name)
     }
 
-    /// Begins the session. EISCONN where there is one, EINPROGRESS where another thread begins it.
+    /// Starts the session. EISCONN if there is one, EINPROGRESS if another thread is starting it.
     pub(crate) fn connect(&self) -> Outcome<()> {
         {
             let mut link = self.link.write();
@@ -148,19 +148,19 @@ impl Client {
         Ok((cluster, config))
     }
 
-    /// Who follows the cluster log from now on.
+    /// Replaces the subscription to the cluster log.
     pub(crate) fn set_log_watch(&self, watch: Option<LogWatch>) {
         let before = std::mem::replace(&mut *self.log_watch.lock(), watch);
         if before.is_some() {
             drop(before);
-            // A callback of it that runs now returns before this does, unless it is the caller.
+            // A callback of it that is running returns before this does, unless it is the caller.
             self.finisher.flush_unless_own();
         }
     }
 
-    /// Makes a service's daemon known, from now on or once connected. EEXIST where there is one.
+    /// Registers a daemon of a service, now or when connected. EEXIST if one is registered.
     pub(crate) fn register(&self, mut registration: Registration) -> Outcome<()> {
-        // Held until it is stored: a session that begins meanwhile starts what it finds there.
+        // Held until the registration is stored: a session that is being started starts the registration that it finds there.
         let link = self.link.read();
         let mut service = self.service.lock();
         if service.is_some() {
@@ -173,7 +173,7 @@ impl Client {
         Ok(())
     }
 
-    /// What the daemon that was made known, if any, says of itself now; ENOTCONN without a session.
+    /// Sets the current status of the registered daemon, if any. ENOTCONN without a session.
     pub(crate) fn set_service_status(&self, status: Facts) -> Outcome<()> {
         self.cluster()?;
         if let Some(service) = &*self.service.lock() {
@@ -182,7 +182,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the session: operations in flight fail, callbacks run, then nothing of it is left.
+    /// Ends the session: operations in flight fail, callbacks run, then all its resources are freed.
     pub(crate) fn shut_down(&self) {
         let before = std::mem::replace(&mut *self.link.write(), Link::ShutDown);
         if let Link::Connected { cluster, .. } = before {

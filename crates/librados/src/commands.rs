@@ -1,6 +1,6 @@
 //! Commands to the map authority and to daemons, in Ceph's JSON form.
 //!
-//! The map authority also answers what in Ceph the manager answers.
+//! The map authority also executes the commands of Ceph's manager.
 
 use crate::abi::{Array, CText, Given, Handle, InBuf, Out};
 use crate::client::{CLIENTS, Client};
@@ -12,7 +12,7 @@ use nacre_types::errno::Errno;
 use nacre_types::{OsdId, PgId};
 use std::ffi::c_int;
 
-/// Where a command's results go: data and text, each with its length.
+/// Places for a command's results: data and text, each with its length.
 #[derive(Clone, Copy)]
 struct Results {
     output: Out<Given>,
@@ -22,7 +22,7 @@ struct Results {
 }
 
 impl Results {
-    /// Places that hold nothing yet: callers look there also where the call fails.
+    /// The places, set to empty: callers read them even if the call fails.
     fn empty(
         output: Out<Given>,
         output_len: Out<usize>,
@@ -35,7 +35,7 @@ impl Results {
     }
 
     fn store(self, output: &[u8], status: &str) -> Outcome<()> {
-        // What nobody wants is not made: nobody would free it.
+        // Output that the caller does not want is not allocated, because nobody would free it.
         if let Ok(place) = self.output.required() {
             place.set(Given::data(output)?);
         }
@@ -48,13 +48,13 @@ impl Results {
     }
 }
 
-/// The command's JSON, whose parts callers may pass separately.
+/// The command's JSON. Callers may pass it in parts.
 fn json(cmd: Array<CText>, cmdlen: usize) -> Outcome<String> {
     let parts: Outcome<Vec<&str>> = cmd.slice(cmdlen)?.iter().map(CText::text).collect();
     Ok(parts?.concat())
 }
 
-/// Whom a caller means: the target answers for the manager too.
+/// The target of a command. The map authority also acts as the manager.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Target(CommandTarget),
@@ -101,7 +101,7 @@ fn wants_json(command: &str) -> bool {
     fields["format"] == "json"
 }
 
-/// What Ceph's manager says of a command that is unknown to it, where the map authority does not know it either.
+/// The text with which Ceph's manager rejects an unknown command, if the map authority does not know it either.
 fn unknown_to_manager(command: &str, errno: Errno) -> Option<String> {
     let fields: serde_json::Value = serde_json::from_str(command).ok()?;
     let prefix = fields["prefix"].as_str().unwrap_or_default();
@@ -109,7 +109,7 @@ fn unknown_to_manager(command: &str, errno: Errno) -> Option<String> {
     unknown.then(|| format!("No handler found for '{prefix}'"))
 }
 
-/// ENOENT unless the map authority goes by this name (or rank); an empty one is any.
+/// Returns ENOENT unless the map authority has this name or rank. An empty name matches any.
 fn check_mon(client: &Client, name: &str) -> Outcome<()> {
     if name.is_empty() {
         return Ok(());
@@ -140,7 +140,7 @@ exports! {
         run(cluster, Asked::Target(CommandTarget::Mon), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
-    /// Runs a command of a map authority by name.
+    /// Runs a command of the map authority with this name.
     fn rados_mon_command_target(
         cluster: Handle,
         name: CText,
@@ -156,7 +156,7 @@ exports! {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let name = name.text_or_empty()?;
         check_mon(&*CLIENTS.get(cluster)?, name)?;
-        // A named one is asked as a daemon (`tell mon.a`), as Ceph's library does.
+        // A named one is addressed as a daemon (`tell mon.a`), as in Ceph's library.
         let target = if name.is_empty() { CommandTarget::Mon } else { CommandTarget::MonDaemon };
         run(cluster, Asked::Target(target), cmd, cmdlen, (inbuf, inbuflen), results)
     }
@@ -177,7 +177,7 @@ exports! {
         run(cluster, Asked::Manager, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
-    /// Runs a command of the manager, of which there is one.
+    /// Runs a command of the manager with this name. There is only one.
     fn rados_mgr_command_target(
         cluster: Handle,
         _name: CText,
@@ -230,7 +230,7 @@ exports! {
         run(cluster, Asked::Target(CommandTarget::Pg(pg)), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
-    /// Asks a map authority how it is, without a session; the answer is JSON.
+    /// Requests the status of the map authority, without a session. The answer is JSON.
     fn rados_ping_monitor(cluster: Handle, mon_id: CText, outstr: Out<Given>, outstrlen: Out<usize>) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let name = mon_id.text()?.to_owned();
@@ -256,7 +256,7 @@ exports! {
         Ok(0)
     }
 
-    /// Gives back memory that other functions gave out.
+    /// Frees memory that other functions returned.
     fn rados_buffer_free(buf: Given) {
         buf.free();
         Ok(())

@@ -1,4 +1,4 @@
-//! The table of functions (`compatibility.txt`) against what the library exports and refuses.
+//! Compares the table of functions (`compatibility.txt`) with what the library exports and refuses.
 
 use nacre_types::support::{Support, parse_table};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ fn every_function_is_in_the_table_and_refused_as_it_says() {
     assert!(names.len() > 250);
     assert_eq!(listed.difference(&names).collect::<Vec<_>>(), Vec::<&String>::new(), "not exported");
     assert_eq!(names.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new(), "not in the table");
-    // Those that have bodies of their own: they complete with the error, or are of two versions.
+    // Functions with their own bodies: they complete with the error, or have two versions.
     let other = |name: &str| {
         name.starts_with("rados_aio_ioctx_selfmanaged")
             || name.starts_with("rados_tmap_")

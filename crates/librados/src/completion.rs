@@ -1,8 +1,8 @@
-//! Completions: what callers of asynchronous functions wait for, poll, or get called back by.
+//! Completions, which callers of asynchronous functions wait for, poll, or are called back by.
 //!
-//! A completion serves one operation. Results are stored in callers' memory under its lock and before it is complete, so
-//! that a caller who sees it complete sees them, and so that a cancelled operation writes nothing any more. Callbacks run
-//! on the cluster's [`crate::finisher`] without any lock. A released completion lives on until its operation has ended.
+//! A completion serves one operation. Results are stored in the caller's memory under its lock and before it is complete. So a
+//! caller who sees it complete also sees the results, and a cancelled operation writes nothing any more. Callbacks run on the
+//! cluster's [`crate::finisher`] without any lock. A released completion exists until its operation has ended.
 
 use crate::abi::{CArg, Callback, Handle, Out};
 use crate::client::Client;
@@ -13,10 +13,10 @@ use parking_lot::{Condvar, Mutex};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// All completions that are not released, or whose operation goes on.
+/// All completions that are not released, or whose operation is not complete.
 pub(crate) static COMPLETIONS: Table<Completion> = Table::new();
 
-/// A completion.
+/// The state of a completion.
 pub(crate) struct Completion {
     handle: Handle,
     state: Mutex<State>,
@@ -29,7 +29,7 @@ struct State {
     begun: bool,
     /// The operation's result and the object's version.
     result: Option<(c_int, u64)>,
-    /// Callbacks have run.
+    /// Whether the callbacks have run.
     called: bool,
     released: bool,
 }
@@ -44,13 +44,13 @@ impl Completion {
         })
     }
 
-    /// One without callbacks.
+    /// A completion without callbacks.
     #[cfg(test)]
     pub(crate) fn for_test() -> Handle {
         Completion::create(CArg::NULL, [None, None])
     }
 
-    /// An operation takes the completion; EINVAL where one did before.
+    /// Assigns the completion to an operation. EINVAL if it already was.
     pub(crate) fn begin(&self) -> Outcome<()> {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.begun, true) || state.released {
@@ -59,8 +59,8 @@ impl Completion {
         Ok(())
     }
 
-    /// The operation has ended. `store` puts its results into the caller's memory and tells its code and the object's
-    /// version; it is not called where the operation was cancelled. Returns whether it was called.
+    /// Ends the operation. `store` stores its results in the caller's memory and returns its code and the object's version. It
+    /// is not called if the operation was cancelled. Returns whether it was called.
     pub(crate) fn finish(self: &Arc<Self>, client: &Client, store: impl FnOnce() -> (c_int, u64)) -> bool {
         let (callbacks, arg, over) = {
             let mut state = self.state.lock();
@@ -69,15 +69,15 @@ impl Completion {
             }
             state.result = Some(store());
             let callbacks = std::mem::take(&mut state.callbacks);
-            // Without callbacks the operation is over together with its completion: who saw that and releases the handle
-            // must not find it alive.
+            // Without callbacks the operation ends together with its completion: a caller who saw that and releases the handle
+            // must not find the operation alive.
             state.called = callbacks.iter().all(Option::is_none);
             (callbacks, state.arg, state.called.then_some(state.released))
         };
         self.changed.notify_all();
         if let Some(released) = over {
             if released {
-                // Whether it is still there does not matter.
+                // It may have been removed already.
                 let _ = COMPLETIONS.remove(self.handle);
             }
             return true;
@@ -100,7 +100,7 @@ impl Completion {
         };
         self.changed.notify_all();
         if released {
-            // Whether it is still there does not matter.
+            // It may have been removed already.
             let _ = COMPLETIONS.remove(self.handle);
         }
     }
@@ -117,7 +117,7 @@ impl Completion {
         }
     }
 
-    /// Ends it early, with ECANCELED; ENOENT where nothing is in flight.
+    /// Ends the operation early, with ECANCELED. ENOENT if nothing is in flight.
     pub(crate) fn cancel(self: &Arc<Self>, client: &Client) -> Outcome<()> {
         let begun = self.state.lock().begun;
         if begun && self.finish(client, || (Errno::ECANCELED.negated(), 0)) {
@@ -150,7 +150,7 @@ fn get(completion: Handle) -> Outcome<Arc<Completion>> {
 }
 
 exports! {
-    /// Makes a completion. Both callbacks are called once the operation is durable on all replicas.
+    /// Creates a completion. Both callbacks are called once the operation is durable on all replicas.
     fn rados_aio_create_completion(
         cb_arg: CArg,
         cb_complete: Callback,
@@ -161,7 +161,7 @@ exports! {
         Ok(0)
     }
 
-    /// Makes a completion.
+    /// Creates a completion.
     fn rados_aio_create_completion2(cb_arg: CArg, cb_complete: Callback, pc: Out<Handle>) -> c_int {
         pc.required()?.set(Completion::create(cb_arg, [cb_complete, None]));
         Ok(0)
@@ -173,7 +173,7 @@ exports! {
         Ok(0)
     }
 
-    /// The same: what is complete is durable.
+    /// The same, because a complete operation is durable.
     fn rados_aio_wait_for_safe(c: Handle) -> c_int {
         get(c)?.wait(State::complete);
         Ok(0)
@@ -211,7 +211,7 @@ exports! {
         Ok(get(c)?.is(|state| state.called))
     }
 
-    /// The operation's result; 0 while there is none.
+    /// The operation's result, or 0 while there is none.
     fn rados_aio_get_return_value(c: Handle) -> c_int {
         Ok(get(c)?.state.lock().result.map_or(0, |(code, _)| code))
     }
@@ -221,7 +221,7 @@ exports! {
         Ok(get(c)?.state.lock().result.map_or(0, |(_, version)| version))
     }
 
-    /// Gives the completion back; its operation goes on.
+    /// Releases the completion. Its operation continues.
     fn rados_aio_release(c: Handle) {
         get(c)?.release();
         Ok(())

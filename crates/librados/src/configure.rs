@@ -10,11 +10,11 @@ use std::ffi::c_int;
 
 /// The version of the interface (`LIBRADOS_VER_*`), not of the library.
 const VERSION: (c_int, c_int, c_int) = (3, 0, 0);
-/// `ENOSYS`: not now.
+/// `ENOSYS`: not possible in this state.
 const ENOSYS: Errno = Errno(38);
 
 exports! {
-    /// Tells the interface's version.
+    /// Returns the version of the interface.
     fn rados_version(major: Out<c_int>, minor: Out<c_int>, extra: Out<c_int>) {
         major.set(VERSION.0);
         minor.set(VERSION.1);
@@ -22,7 +22,7 @@ exports! {
         Ok(())
     }
 
-    /// Makes a handle for `client.ID`, `client.admin` without an id.
+    /// Creates a handle for `client.ID`, or for `client.admin` without an id.
     fn rados_create(cluster: Out<Handle>, id: CText) -> c_int {
         let cluster = cluster.required()?;
         let id = if id.is_null() { "admin" } else { id.text()? };
@@ -30,7 +30,7 @@ exports! {
         Ok(0)
     }
 
-    /// Makes a handle for the entity `name` and the cluster of that name.
+    /// Creates a handle for the entity `name` and the cluster of that name.
     fn rados_create2(cluster: Out<Handle>, clustername: CText, name: CText, _flags: u64) -> c_int {
         let cluster = cluster.required()?;
         let entity: EntityName = name.text()?.parse().map_err(|_| Errno::EINVAL)?;
@@ -38,7 +38,7 @@ exports! {
         Ok(0)
     }
 
-    /// Makes a handle with the configuration of another, as `rados_cct` gave it out.
+    /// Creates a handle with the configuration of another one, as returned by `rados_cct`.
     fn rados_create_with_context(cluster: Out<Handle>, context: Handle) -> c_int {
         let cluster = cluster.required()?;
         cluster.set(Client::create(CLIENTS.get(context)?.settings()));
@@ -50,7 +50,7 @@ exports! {
         Ok(CLIENTS.get(cluster)?.handle)
     }
 
-    /// Reads a configuration file, or the one that Ceph's programs find where `path` is null. ENOSYS once connected.
+    /// Reads a configuration file, or the one that Ceph's programs find if `path` is null. ENOSYS once connected.
     fn rados_conf_read_file(cluster: Handle, path: CText) -> c_int {
         let path = if path.is_null() { None } else { Some(path.text()?) };
         let client = CLIENTS.get(cluster)?;
@@ -61,7 +61,7 @@ exports! {
         Ok(0)
     }
 
-    /// Takes options from a command line, whose first word is the program's name.
+    /// Reads options from a command line, whose first word is the program's name.
     fn rados_conf_parse_argv(cluster: Handle, argc: c_int, argv: Array<CText>) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let words = words(argc, argv)?;
@@ -69,7 +69,7 @@ exports! {
         Ok(0)
     }
 
-    /// Takes options from some words; those that are none are stored in `remargv`, with nulls up to `argc` behind them.
+    /// Reads options from words. The remaining words are stored in `remargv`, followed by nulls up to `argc`.
     fn rados_conf_parse_argv_remainder(
         cluster: Handle,
         argc: c_int,
@@ -79,7 +79,7 @@ exports! {
         let client = CLIENTS.get(cluster)?;
         let texts = words(argc, argv)?;
         let rest = client.configure(|settings| settings.parse_argv(&texts))?;
-        // What is left are words of the caller in their order, and pointers to those are what it expects back.
+        // The remaining words are in their order, and the caller expects its own pointers to them.
         let mut left = rest.iter().peekable();
         let given = argv.slice(texts.len())?;
         let mut kept = Vec::with_capacity(texts.len());
@@ -93,7 +93,7 @@ exports! {
         Ok(0)
     }
 
-    /// Takes options from an environment variable, `CEPH_ARGS` where `var` is null.
+    /// Reads options from an environment variable, `CEPH_ARGS` if `var` is null.
     fn rados_conf_parse_env(cluster: Handle, var: CText) -> c_int {
         let var = if var.is_null() { "CEPH_ARGS" } else { var.text()? };
         CLIENTS.get(cluster)?.configure(|settings| settings.parse_env(var))?;
@@ -106,7 +106,7 @@ exports! {
         Ok(0)
     }
 
-    /// An option's value; ENAMETOOLONG where the buffer is too small.
+    /// An option's value. ENAMETOOLONG if the buffer is too small.
     fn rados_conf_get(cluster: Handle, option: CText, buf: OutBuf, len: usize) -> c_int {
         let value = CLIENTS.get(cluster)?.option(option.text()?)?;
         if value.len() >= len {

@@ -1,4 +1,4 @@
-//! The session: connecting, what the cluster says of itself, and the end.
+//! The session: connect, information about the cluster, and shutdown.
 
 use crate::abi::{CText, ClusterStat, Given, Handle, Out, OutBuf, length};
 use crate::client::CLIENTS;
@@ -12,11 +12,11 @@ use std::ffi::c_int;
 const PACIFIC: i8 = 16;
 const LUMINOUS: i8 = 12;
 const JEWEL: i8 = 10;
-/// The id of a cluster that is not known yet.
+/// The id of a cluster before it is known.
 const NO_FSID: &str = "00000000-0000-0000-0000-000000000000";
 
 exports! {
-    /// Connects to the cluster. ENOENT without keyring or monitors, EACCES where the key is refused, ETIMEDOUT after
+    /// Connects to the cluster. ENOENT without keyring or monitors, EACCES if the key is refused, ETIMEDOUT after
     /// `client_mount_timeout`.
     fn rados_connect(cluster: Handle) -> c_int {
         CLIENTS.get(cluster)?.connect()?;
@@ -29,7 +29,7 @@ exports! {
         Ok(())
     }
 
-    /// Space of the cluster.
+    /// Space of the cluster: total, used and available.
     fn rados_cluster_stat(cluster: Handle, result: Out<ClusterStat>) -> c_int {
         let stats = block_on(CLIENTS.get(cluster)?.cluster()?.stats())?;
         result.required()?.set(ClusterStat {
@@ -41,7 +41,7 @@ exports! {
         Ok(0)
     }
 
-    /// The cluster's id, all zeros without a session; returns its length.
+    /// The cluster's id, or all zeros without a session. Returns its length.
     fn rados_cluster_fsid(cluster: Handle, buf: OutBuf, len: usize) -> c_int {
         let session = CLIENTS.get(cluster)?.cluster();
         let fsid = session.map_or_else(|_| NO_FSID.to_owned(), |cluster| cluster.fsid());
@@ -60,20 +60,20 @@ exports! {
         Ok(0)
     }
 
-    /// Returns once the newest cluster map is at hand.
+    /// Returns when the newest cluster map has been received.
     fn rados_wait_for_latest_osdmap(cluster: Handle) -> c_int {
         CLIENTS.get(cluster)?.cluster()?.refresh_map().wait()?;
         Ok(0)
     }
 
-    /// The release that OSDs must have, by Ceph's number.
+    /// The minimum release of the OSDs, as Ceph's number.
     fn rados_get_min_compatible_osd(cluster: Handle, require_osd_release: Out<i8>) -> c_int {
         CLIENTS.get(cluster)?.cluster()?;
         require_osd_release.required()?.set(PACIFIC);
         Ok(0)
     }
 
-    /// The least release whose clients can connect, and the least that the cluster asks for, by Ceph's numbers.
+    /// The minimum release of clients that can connect, and the minimum that the cluster requires, as Ceph's numbers.
     fn rados_get_min_compatible_client(
         cluster: Handle,
         min_compat_client: Out<i8>,

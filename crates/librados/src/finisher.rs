@@ -1,4 +1,4 @@
-//! The thread that runs callers' callbacks, so that these may wait for other operations.
+//! The thread that runs callers' callbacks, so that a callback may wait for other operations.
 
 use crate::guard::{Outcome, call};
 use nacre_types::errno::Errno;
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// `EDEADLK`: the caller would wait for itself.
+/// `EDEADLK`: the calling thread would wait for itself.
 const EDEADLK: Errno = Errno(35);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -18,15 +18,15 @@ struct Running {
     stopped: bool,
 }
 
-/// A queue of callbacks with its thread, which starts with the first of them. What is queued is bounded by the
-/// completions and watches that callers made.
+/// A queue of callbacks with its thread, which starts with the first callback. The number of completions and watches of the
+/// callers bounds the queue.
 #[derive(Default)]
 pub(crate) struct Finisher {
     running: Mutex<Running>,
 }
 
 impl Finisher {
-    /// Runs `job` after those posted before. Once stopped, or without a thread to be had, it runs at once.
+    /// Runs `job` after those posted before. Runs it immediately after the stop, or if no thread can be started.
     pub(crate) fn post(&self, job: Job) {
         let refused = {
             let mut running = self.running.lock();
@@ -48,25 +48,25 @@ impl Finisher {
         self.running.lock().thread.as_ref().is_some_and(|thread| thread.thread().id() == own)
     }
 
-    /// Returns once what was posted before has run; at once in a callback, which would wait for itself.
+    /// Returns when everything posted before has run. In a callback returns immediately, because it would wait for itself.
     pub(crate) fn flush_unless_own(&self) {
-        // Its only failure is that.
+        // The only possible failure is EDEADLK.
         let _ = self.flush();
     }
 
-    /// Returns once what was posted before has run; EDEADLK in a callback, which would wait for itself.
+    /// Returns when everything posted before has run. Returns EDEADLK in a callback, which would wait for itself.
     pub(crate) fn flush(&self) -> Outcome<()> {
         if self.is_own_thread() {
             return Err(EDEADLK.into());
         }
         let (reached, wait) = mpsc::channel::<()>();
         self.post(Box::new(move || drop(reached)));
-        // Nothing is sent: the other end goes when it is reached.
+        // Nothing is sent: the other end is dropped when the job is reached.
         let _ = wait.recv();
         Ok(())
     }
 
-    /// Runs what is queued and ends the thread. Callable from a callback, where the thread ends after it.
+    /// Runs what is queued and ends the thread. If called from a callback, the thread ends after it.
     pub(crate) fn stop(&self) {
         let thread = {
             let mut running = self.running.lock();
@@ -86,7 +86,7 @@ impl Finisher {
 impl Running {
     fn start(&mut self) {
         let (jobs, queue) = mpsc::channel::<Job>();
-        // One that panics takes nobody else's with it.
+        // A panic of one job does not affect the others.
         let run_one = |job: Job| {
             call("callback", || {
                 job();

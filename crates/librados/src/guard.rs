@@ -1,14 +1,14 @@
-//! What every exported function is wrapped in: errors become C return values, and no panic unwinds into C.
+//! The wrapper of every exported function: converts errors to C return values, and stops panics before they unwind into C.
 
 use nacre_types::errno::Errno;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why a call fails, as the number that its caller sees.
+/// Why a call fails, as the error number that the caller receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) Errno);
 
-/// What the body of an entry point brings.
+/// The result of the body of an entry point.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl From<Errno> for Failure {
@@ -30,7 +30,7 @@ impl From<nacre_common::Error> for Failure {
 }
 
 impl Failure {
-    /// As C functions return it.
+    /// The failure as a return value of a C function.
     pub(crate) fn code(self) -> c_int {
         self.0.negated()
     }
@@ -38,7 +38,7 @@ impl Failure {
 
 /// A type that entry points return.
 pub(crate) trait Returned {
-    /// What says that the call failed.
+    /// The value that reports a failure.
     fn failed(why: Failure) -> Self;
 }
 

@@ -1,7 +1,7 @@
-//! Handles: the numbers that C callers hold for objects of ours.
+//! Handles: the numbers that C callers hold for objects of the library.
 //!
-//! A handle is looked up in its kind's table at each use. A number is never used twice and belongs to one kind, so a
-//! handle that is null, destroyed already, or of another kind finds nothing and the call fails with EINVAL.
+//! Each use looks the handle up in the table of its kind. A number is never reused and belongs to one kind. A handle that is
+//! null, already destroyed or of another kind is not found, and the call fails with EINVAL.
 
 use crate::abi::Handle;
 use crate::guard::Outcome;
@@ -12,12 +12,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Tables are split so that threads which use different handles seldom meet.
+/// Tables are divided so that threads with different handles rarely contend.
 const SHARDS: usize = 16;
 
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
-/// Handles are numbers in order: a multiplication spreads them well enough.
+/// Handles are consecutive numbers: a multiplication distributes them well enough.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -39,7 +39,7 @@ impl Hasher for Spread {
 
 type Shard<T> = RwLock<HashMap<usize, Arc<T>, BuildHasherDefault<Spread>>>;
 
-/// The live objects of one kind.
+/// The objects of one kind that are in use.
 pub(crate) struct Table<T> {
     shards: LazyLock<[Shard<T>; SHARDS]>,
 }
@@ -51,11 +51,11 @@ impl<T> Table<T> {
     }
 
     fn shard(&self, handle: Handle) -> &Shard<T> {
-        // Aligned as pointers are, so that the low bits say nothing.
+        // Aligned as pointers are, so the low bits carry no information.
         &self.shards[(handle.0 >> 4) % SHARDS]
     }
 
-    /// Takes an object in. `make` learns its handle.
+    /// Inserts an object. `make` receives its handle.
     pub(crate) fn insert_with(&self, make: impl FnOnce(Handle) -> T) -> Handle {
         let handle = Handle(NEXT.fetch_add(1, Ordering::Relaxed) << 4);
         let object = Arc::new(make(handle));
@@ -63,12 +63,12 @@ impl<T> Table<T> {
         handle
     }
 
-    /// Takes an object in.
+    /// Inserts an object.
     pub(crate) fn insert(&self, object: T) -> Handle {
         self.insert_with(|_| object)
     }
 
-    /// Puts another object in the place of one; gives it back where there is none of that handle.
+    /// Replaces the object of a handle. Returns the new one if the handle does not exist.
     pub(crate) fn replace(&self, handle: Handle, object: T) -> Result<(), T> {
         match self.shard(handle).write().get_mut(&handle.0) {
             Some(place) => {
@@ -79,12 +79,12 @@ impl<T> Table<T> {
         }
     }
 
-    /// The object; EINVAL where there is none.
+    /// The object. EINVAL if it does not exist.
     pub(crate) fn get(&self, handle: Handle) -> Outcome<Arc<T>> {
         Ok(self.shard(handle).read().get(&handle.0).cloned().ok_or(Errno::EINVAL)?)
     }
 
-    /// Takes the object out; EINVAL where there is none (any more).
+    /// Removes and returns the object. EINVAL if it does not exist.
     pub(crate) fn remove(&self, handle: Handle) -> Outcome<Arc<T>> {
         Ok(self.shard(handle).write().remove(&handle.0).ok_or(Errno::EINVAL)?)
     }

@@ -1,4 +1,4 @@
-//! What a `rados_ioctx_t` stands for: a pool with namespace, locator and flags, and the functions that change these.
+//! The object behind a `rados_ioctx_t`: a pool with namespace, locator and flags, and the functions that change these.
 
 #[cfg(test)]
 pub(crate) mod recorder;
@@ -19,10 +19,10 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// All live I/O contexts.
+/// All I/O contexts in use.
 pub(crate) static POOLS: Table<PoolIo> = Table::new();
 
-/// Lists the objects of all namespaces (`LIBRADOS_ALL_NSPACES`).
+/// The namespace that selects the objects of all namespaces in listings (`LIBRADOS_ALL_NSPACES`).
 pub(crate) const ALL_NAMESPACES: &str = "\u{1}";
 
 /// Whether an operation changes its object.
@@ -30,7 +30,7 @@ pub(crate) const ALL_NAMESPACES: &str = "\u{1}";
 pub(crate) enum Access {
     Read,
     Write,
-    /// A single method of an object class: only the OSD knows whether it writes. Ceph's library sends it as a read.
+    /// A single method of an object class. Only the OSD knows whether it writes. Ceph's library sends it as a read.
     Call,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct PoolIo {
 }
 
 impl PoolIo {
-    /// A context on a pool, in the table.
+    /// Creates a context on a pool, in the table.
     fn create(client: Arc<Client>, place: IoCtx) -> Handle {
         POOLS.insert(PoolIo {
             client,
@@ -69,8 +69,8 @@ impl PoolIo {
         })
     }
 
-    /// EROFS for what may write where the context reads a snapshot. A read finds the object as it is: without snapshots it has no
-    /// other state, and Ceph answers so too.
+    /// Returns EROFS for operations that may write if the context reads a snapshot. Reads return the object's current state:
+    /// without snapshots it has no other, and Ceph does the same.
     pub(crate) fn check(&self, access: Access) -> Outcome<()> {
         if access.may_write() && self.read_snap.load(Ordering::Relaxed) != SNAP_HEAD {
             return Err(Errno::EROFS.into());
@@ -78,8 +78,8 @@ impl PoolIo {
         Ok(())
     }
 
-    /// Changes where later operations go. A text that nothing can be named makes them fail with ENAMETOOLONG: C has no way
-    /// to tell at once, and elsewhere they must not go.
+    /// Changes the place of later operations. If the text can't be a name, they fail with ENAMETOOLONG: C has no way to report
+    /// that at once, and they must not address another place.
     fn change_place(&self, text: Outcome<&str>, change: impl Fn(&IoCtx, &str) -> IoCtx) -> Outcome<()> {
         let mut place = self.place.write();
         *place = match text {
@@ -94,7 +94,7 @@ impl PoolIo {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Carries an operation out and waits for it. The reply's result is not negative.
+    /// Executes an operation and waits for it. The reply's result is not negative.
     pub(crate) fn operate(&self, access: Access, oid: CText, mut op: Compound) -> Outcome<OpReply> {
         self.check(access)?;
         let name = oid.text()?;
@@ -124,7 +124,7 @@ impl PoolIo {
     }
 }
 
-/// Asynchronous writes in flight, for those who flush.
+/// Asynchronous writes in flight, for flushes.
 #[derive(Default)]
 pub(crate) struct Writes {
     state: Mutex<WritesState>,
@@ -135,7 +135,7 @@ pub(crate) struct Writes {
 struct WritesState {
     next: u64,
     pending: BTreeSet<u64>,
-    /// Who waits for all writes below a number.
+    /// Functions to call when all writes below a number have ended.
     waiters: Vec<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
@@ -146,7 +146,7 @@ impl WritesState {
 }
 
 impl Writes {
-    /// A write begins; [`Writes::end`] takes its number.
+    /// Registers the start of a write. The returned number is for [`Writes::end`].
     pub(crate) fn begin(&self) -> u64 {
         let mut state = self.state.lock();
         let number = state.next;
@@ -155,7 +155,7 @@ impl Writes {
         number
     }
 
-    /// A write has ended.
+    /// Registers the end of a write.
     pub(crate) fn end(&self, number: u64) {
         let due = {
             let mut state = self.state.lock();
@@ -170,7 +170,7 @@ impl Writes {
         due.into_iter().for_each(|(_, waiter)| waiter());
     }
 
-    /// Waits for the writes that have begun.
+    /// Waits for the writes that have started.
     pub(crate) fn flush(&self) {
         let mut state = self.state.lock();
         let below = state.next;
@@ -179,7 +179,7 @@ impl Writes {
         }
     }
 
-    /// Calls `waiter` once the writes that have begun have ended.
+    /// Calls `waiter` when the writes that have started have ended.
     pub(crate) fn on_flushed(&self, waiter: Box<dyn FnOnce() + Send>) {
         {
             let mut state = self.state.lock();
@@ -210,7 +210,7 @@ exports! {
         Ok(0)
     }
 
-    /// Destroys a context. Operations that it started go on.
+    /// Destroys a context. Operations that it started continue.
     fn rados_ioctx_destroy(io: Handle) {
         POOLS.remove(io).map(drop)
     }
@@ -220,7 +220,7 @@ exports! {
         Ok(POOLS.get(io)?.client.handle)
     }
 
-    /// The cluster handle that the context was made with.
+    /// The cluster handle that the context was created with.
     fn rados_ioctx_get_cluster(io: Handle) -> Handle {
         Ok(POOLS.get(io)?.client.handle)
     }
@@ -230,7 +230,7 @@ exports! {
         Ok(POOLS.get(io)?.place.read().pool().0)
     }
 
-    /// The pool's name; returns its length. ENOENT where the pool is gone.
+    /// The pool's name. Returns its length. ENOENT if the pool does not exist any more.
     fn rados_ioctx_get_pool_name(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
         let io = POOLS.get(io)?;
         let pool = io.place.read().pool();
@@ -239,19 +239,19 @@ exports! {
         Ok(length(buf.fill_text(maxlen as usize, name.as_bytes())?))
     }
 
-    /// Sets the namespace of later operations; null or empty for the default one.
+    /// Sets the namespace of later operations. Null or empty for the default one.
     fn rados_ioctx_set_namespace(io: Handle, nspace: CText) {
         POOLS.get(io)?.change_place(nspace.text_or_empty(), IoCtx::with_namespace)
     }
 
-    /// The namespace; returns its length.
+    /// The namespace. Returns its length.
     fn rados_ioctx_get_namespace(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
         let io = POOLS.get(io)?;
         let place = io.place.read();
         Ok(length(buf.fill_text(maxlen as usize, place.namespace().as_bytes())?))
     }
 
-    /// Sets the key that places objects instead of their names; null or empty for none.
+    /// Sets the key that places objects instead of their names. Null or empty for none.
     fn rados_ioctx_locator_set_key(io: Handle, key: CText) {
         POOLS.get(io)?.change_place(key.text_or_empty(), IoCtx::with_locator)
     }
@@ -262,17 +262,17 @@ exports! {
         Ok(())
     }
 
-    /// The user version that the last synchronous operation of the context saw.
+    /// The user version that the last synchronous operation of the context returned.
     fn rados_get_last_version(io: Handle) -> u64 {
         Ok(POOLS.get(io)?.last_version.load(Ordering::Relaxed))
     }
 
-    /// Later writes fail with ENOSPC or EDQUOT where they would wait for a full pool.
+    /// Later writes fail with ENOSPC or EDQUOT instead of waiting while the pool is full.
     fn rados_set_pool_full_try(io: Handle) {
         full_try(io, true)
     }
 
-    /// Takes `rados_set_pool_full_try` back.
+    /// Reverts `rados_set_pool_full_try`.
     fn rados_unset_pool_full_try(io: Handle) {
         full_try(io, false)
     }
@@ -287,34 +287,34 @@ exports! {
         full_try(io, false)
     }
 
-    /// Whether writes must be aligned: not in replicated pools.
+    /// Whether writes must be aligned. Replicated pools do not require it.
     fn rados_ioctx_pool_requires_alignment(io: Handle) -> c_int {
         Ok(c_int::from(alignment(io)? > 0))
     }
 
-    /// As `rados_ioctx_pool_requires_alignment`.
+    /// Like `rados_ioctx_pool_requires_alignment`.
     fn rados_ioctx_pool_requires_alignment2(io: Handle, req: Out<c_int>) -> c_int {
         req.set(c_int::from(alignment(io)? > 0));
         Ok(0)
     }
 
-    /// The alignment of writes in bytes; 0 for none.
+    /// The alignment of writes in bytes, or 0 for none.
     fn rados_ioctx_pool_required_alignment(io: Handle) -> u64 {
         alignment(io)
     }
 
-    /// As `rados_ioctx_pool_required_alignment`.
+    /// Like `rados_ioctx_pool_required_alignment`.
     fn rados_ioctx_pool_required_alignment2(io: Handle, alignment_: Out<u64>) -> c_int {
         alignment_.required()?.set(alignment(io)?);
         Ok(0)
     }
 
-    /// Keeps an object in its cache tier; EINVAL where the pool is none.
+    /// Keeps an object in its cache tier. EINVAL if the pool is not a cache tier.
     fn rados_cache_pin(io: Handle, o: CText) -> c_int {
         pin(io, o, Op::CachePin)
     }
 
-    /// Takes `rados_cache_pin` back.
+    /// Reverts `rados_cache_pin`.
     fn rados_cache_unpin(io: Handle, o: CText) -> c_int {
         pin(io, o, Op::CacheUnpin)
     }
@@ -334,17 +334,17 @@ fn full_try(io: Handle, on: bool) -> Outcome<()> {
     Ok(())
 }
 
-/// The pool's alignment; ENOENT where the pool is gone.
+/// The pool's alignment. ENOENT if the pool does not exist any more.
 fn alignment(io: Handle) -> Outcome<u64> {
     let io = POOLS.get(io)?;
     let pool = io.place.read().pool();
     let map = io.client.osdmap()?;
     map.pools.get(&pool).ok_or(Errno::ENOENT)?;
-    // Erasure-coded pools alone have one, and there are none.
+    // Only erasure-coded pools have one, and Nacre has none of those.
     Ok(0)
 }
 
-/// Figures of a context's pool.
+/// Statistics of a context's pool.
 pub(crate) fn pool_stat(io: Handle) -> Outcome<PoolStat> {
     let io = POOLS.get(io)?;
     let pool = io.place.read().pool();

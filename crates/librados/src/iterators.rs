@@ -1,5 +1,5 @@
-//! Iterators over extended attributes and omap entries: the lists are here whole once their operation is complete, and
-//! what callers are lent stays until they end the iterator.
+//! Iterators over extended attributes and omap entries. A list is complete in memory once its operation is complete. Memory that
+//! callers are lent remains valid until they end the iterator.
 
 use crate::abi::{Handle, Lent, Out};
 use crate::guard::{Outcome, exports};
@@ -8,10 +8,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_uint};
 
-/// All iterators that are not ended.
+/// All iterators that have not ended.
 pub(crate) static ITERATORS: Table<Entries> = Table::new();
 
-/// A list under iteration.
+/// A list and the position in it.
 #[derive(Default)]
 pub(crate) struct Entries {
     list: Mutex<List>,
@@ -19,18 +19,18 @@ pub(crate) struct Entries {
 
 #[derive(Default)]
 struct List {
-    /// Keys with a zero behind them, and values.
+    /// Keys, each followed by a zero, and values.
     entries: Vec<(Box<[u8]>, Bytes)>,
     next: usize,
 }
 
 impl Entries {
-    /// An empty list, in the table.
+    /// Creates an empty list, in the table.
     pub(crate) fn create() -> Handle {
         ITERATORS.insert(Entries::default())
     }
 
-    /// Stores what an operation brought; nothing where nobody iterates any more.
+    /// Stores the results of an operation. Does nothing if the iterator has ended.
     pub(crate) fn store(handle: Handle, entries: impl IntoIterator<Item = (Bytes, Bytes)>) {
         if let Ok(found) = ITERATORS.get(handle) {
             let with_zero = |key: Bytes| [&key[..], &[0]].concat().into_boxed_slice();
@@ -40,7 +40,7 @@ impl Entries {
     }
 }
 
-/// Lends the next entry's key, its length, and the value; nulls at the end.
+/// Lends the next entry: key, its length, value and its length; nulls at the end.
 fn next(iter: Handle) -> Outcome<(Lent, usize, Lent, usize)> {
     let found = ITERATORS.get(iter)?;
     let mut list = found.list.lock();
@@ -51,7 +51,7 @@ fn next(iter: Handle) -> Outcome<(Lent, usize, Lent, usize)> {
     Ok(entry)
 }
 
-/// The next attribute; a null name at the end.
+/// The next attribute, or a null name at the end.
 pub(crate) fn next_xattr(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> Outcome<c_int> {
     let (key, _, value, value_len) = next(iter)?;
     name.set(key);
@@ -61,7 +61,7 @@ pub(crate) fn next_xattr(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out
 }
 
 exports! {
-    /// The next attribute; a null name at the end.
+    /// The next attribute, or a null name at the end.
     fn rados_getxattrs_next(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
         next_xattr(iter, name, val, len)
     }
@@ -71,7 +71,7 @@ exports! {
         ITERATORS.remove(iter).map(drop)
     }
 
-    /// The next entry; a null key at the end.
+    /// The next entry, or a null key at the end.
     fn rados_omap_get_next(iter: Handle, key: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
         let (entry, _, value, value_len) = next(iter)?;
         key.set(entry);
@@ -80,7 +80,7 @@ exports! {
         Ok(0)
     }
 
-    /// The next entry with its key's length; a null key at the end.
+    /// The next entry with the length of its key, or a null key at the end.
     fn rados_omap_get_next2(
         iter: Handle,
         key: Out<Lent>,
@@ -96,7 +96,7 @@ exports! {
         Ok(0)
     }
 
-    /// Number of entries, those given out among them.
+    /// Number of entries, including those already returned.
     fn rados_omap_iter_size(iter: Handle) -> c_uint {
         Ok(c_uint::try_from(ITERATORS.get(iter)?.list.lock().entries.len()).unwrap_or(c_uint::MAX))
     }

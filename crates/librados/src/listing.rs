@@ -1,4 +1,4 @@
-//! Listing a pool's objects: the running list of `rados_nobjects_list_*`, and lists between cursors.
+//! Lists a pool's objects: with the stateful list of `rados_nobjects_list_*`, and between cursors.
 
 use crate::abi::{Given, Handle, InBuf, Lent, ObjectItem, Out, OutArray};
 use crate::guard::{Outcome, exports};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 static LISTS: Table<List> = Table::new();
 static CURSORS: Table<Cursor> = Table::new();
 
-/// The most items that one call lists: so much memory may be asked for at once.
+/// Maximum number of items that one call lists. It bounds the memory that a caller can request.
 const MOST_ITEMS: usize = 1 << 20;
 
 struct List {
@@ -26,7 +26,7 @@ struct List {
 
 struct Running {
     lister: Lister,
-    /// What the caller was lent: name, locator, namespace.
+    /// Name, locator and namespace that the caller was lent.
     lent: [CString; 3],
 }
 
@@ -35,7 +35,7 @@ fn lister(place: &IoCtx, range: ListRange) -> Lister {
     place.list_range(range, (namespace != ALL_NAMESPACES).then_some(namespace))
 }
 
-/// Where a listing begins at a hash, as in Ceph: objects are listed in the order of their hashes' bits reversed.
+/// The position where a listing from a hash starts, as in Ceph: the order is that of the hashes with their bits reversed.
 fn at_hash(pool: PoolId, hash: u32) -> ObjectId {
     ObjectId::min_at_hash(pool, hash)
 }
@@ -56,20 +56,20 @@ impl List {
         self.running.lock().lister = lister;
     }
 
-    /// The PG that holds a hash.
+    /// The PG that contains a hash.
     fn pg_of(&self, hash: u32) -> Outcome<u32> {
         let pool = self.io.place.read().pool();
         let map = self.io.client.osdmap()?;
         Ok(pg_of_hash(hash, map.pools.get(&pool).ok_or(Errno::ENOENT)?.pg_num))
     }
 
-    /// Lends the next object's name, locator and namespace; ENOENT at the end.
+    /// Lends the next object's name, locator and namespace. ENOENT at the end.
     fn next(&self) -> Outcome<[(Lent, usize); 3]> {
         let mut running = self.running.lock();
         let object = block_on(running.lister.next())?.ok_or(Errno::ENOENT)?;
         let texts = [object.name(), object.locator(), object.namespace()];
         for (place, text) in running.lent.iter_mut().zip(texts) {
-            // A name with a zero, which C can't make, is shown up to it.
+            // A name that contains a zero, which C can't create, is cut before it.
             let end = text.find('\0').unwrap_or(text.len());
             *place = CString::new(&text[..end]).unwrap_or_default();
         }
@@ -79,7 +79,7 @@ impl List {
         Ok([lent(name), locator, lent(namespace)])
     }
 
-    /// The hash at which the list goes on; 0 at the end, as in Ceph.
+    /// The hash at which the list continues, or 0 at the end, as in Ceph.
     fn position(&self) -> u32 {
         match self.running.lock().lister.cursor() {
             Cursor::At(object) => object.hash(),
@@ -90,7 +90,7 @@ impl List {
 
 fn range_of(pool: PoolId, start: &Cursor, finish: &Cursor) -> Option<ListRange> {
     let Cursor::At(begin) = start else { return None };
-    // A cursor of another pool is no position in this one.
+    // A cursor of another pool is not a position in this one.
     let begin = begin.with_pool(pool);
     Some(match finish {
         Cursor::At(end) => ListRange::between(begin, end.with_pool(pool)),
@@ -122,7 +122,7 @@ fn seek_hash(ctx: Handle, pos: u32) -> Outcome<u32> {
     list.pg_of(pos)
 }
 
-/// Where a cursor stands among all hashes, 0 to 2^32.
+/// The position of a cursor among all hashes, from 0 to 2^32.
 fn rank(cursor: &Cursor) -> u64 {
     match cursor {
         Cursor::At(object) => object.sort_hash().into(),
@@ -146,7 +146,7 @@ fn item(object: &ObjectId) -> Outcome<ObjectItem> {
     })
 }
 
-/// An element without an object: there is nothing to free.
+/// An element without an object: nothing to free.
 const NO_ITEM: ObjectItem = ObjectItem {
     oid_length: 0,
     oid: Given::NULL,
@@ -156,7 +156,7 @@ const NO_ITEM: ObjectItem = ObjectItem {
     locator: Given::NULL,
 };
 
-/// Moves the cursor that `place` holds, as Ceph does. Where it holds none, it gets a new one.
+/// Moves the cursor in `place`, as Ceph does. If there is none, stores a new one.
 fn store_cursor(place: Out<Handle>, position: Cursor) {
     if let Err(position) = CURSORS.replace(place.get().unwrap_or(Handle::NULL), position) {
         place.set(CURSORS.insert(position));
@@ -170,14 +170,14 @@ fn free(item: ObjectItem) {
 }
 
 exports! {
-    /// Begins to list the objects of the context's namespace.
+    /// Starts a list of the objects in the context's namespace.
     fn rados_nobjects_list_open(io: Handle, ctx: Out<Handle>) -> c_int {
         let ctx = ctx.required()?;
         ctx.set(List::open(io)?);
         Ok(0)
     }
 
-    /// The next object; ENOENT at the end. What it lends stays until the next call.
+    /// The next object. ENOENT at the end. Lent memory remains valid until the next call.
     fn rados_nobjects_list_next(ctx: Handle, entry: Out<Lent>, key: Out<Lent>, nspace: Out<Lent>) -> c_int {
         next_in_list(ctx, entry, key, nspace, None)
     }
@@ -200,23 +200,23 @@ exports! {
         LISTS.remove(ctx).map(drop)
     }
 
-    /// The hash at which the list goes on.
+    /// The hash at which the list continues.
     fn rados_nobjects_list_get_pg_hash_position(ctx: Handle) -> u32 {
         Ok(LISTS.get(ctx)?.position())
     }
 
-    /// Goes on at a hash; returns its PG.
+    /// Continues at a hash. Returns its PG.
     fn rados_nobjects_list_seek(ctx: Handle, pos: u32) -> u32 {
         seek_hash(ctx, pos)
     }
 
-    /// Goes on at a cursor; returns its PG.
+    /// Continues at a cursor. Returns its PG.
     fn rados_nobjects_list_seek_cursor(ctx: Handle, cursor: Handle) -> u32 {
         let (list, cursor) = (LISTS.get(ctx)?, CURSORS.get(cursor)?);
         let pool = list.io.place.read().pool();
         let position = match &*cursor {
             Cursor::At(object) => object.with_pool(pool),
-            // The last position there is, after all objects.
+            // The last position, after all objects.
             Cursor::End => at_hash(pool, u32::MAX).with_snap(u64::MAX),
         };
         let hash = position.hash();
@@ -224,7 +224,7 @@ exports! {
         list.pg_of(hash)
     }
 
-    /// The cursor at which the list goes on.
+    /// The cursor at which the list continues.
     fn rados_nobjects_list_get_cursor(ctx: Handle, cursor: Out<Handle>) -> c_int {
         let cursor = cursor.required()?;
         let position = LISTS.get(ctx)?.running.lock().lister.cursor();
@@ -262,13 +262,13 @@ exports! {
         seek_hash(ctx, pos)
     }
 
-    /// A cursor at the pool's begin.
+    /// A cursor at the start of the pool.
     fn rados_object_list_begin(io: Handle) -> Handle {
         let pool = POOLS.get(io)?.place.read().pool();
         Ok(CURSORS.insert(Cursor::At(at_hash(pool, 0))))
     }
 
-    /// A cursor at the pool's end.
+    /// A cursor at the end of the pool.
     fn rados_object_list_end(io: Handle) -> Handle {
         POOLS.get(io)?;
         Ok(CURSORS.insert(Cursor::End))
@@ -284,7 +284,7 @@ exports! {
         CURSORS.remove(cur).map(drop)
     }
 
-    /// Below 0 where the first cursor is before the second, 0 where they are equal, else above 0.
+    /// Less than 0 if the first cursor is before the second, 0 if they are equal, otherwise greater than 0.
     fn rados_object_list_cursor_cmp(_io: Handle, lhs: Handle, rhs: Handle) -> c_int {
         let (lhs, rhs) = (CURSORS.get(lhs)?, CURSORS.get(rhs)?);
         Ok(match (&*lhs, &*rhs) {
@@ -293,8 +293,8 @@ exports! {
         })
     }
 
-    /// Lists at most `result_size` objects from one cursor up to another; returns their number and moves the cursor `next`
-    /// to where the list goes on. Elements behind the last object are empty.
+    /// Lists at most `result_size` objects from one cursor up to another. Returns their number and moves the cursor `next` to
+    /// where the list continues. Elements after the last object are empty.
     fn rados_object_list(
         io: Handle,
         start: Handle,
@@ -339,13 +339,13 @@ exports! {
         Ok(crate::abi::length(items.len()))
     }
 
-    /// Gives back what `rados_object_list` stored.
+    /// Frees what `rados_object_list` stored.
     fn rados_object_list_free(result_size: usize, results: OutArray<ObjectItem>) {
         results.load(result_size)?.into_iter().for_each(free);
         Ok(())
     }
 
-    /// Moves two cursors to the begin and the end of part `n` of `m` about equal parts between two others.
+    /// Moves two cursors to the start and the end of part `n` of `m` about equal parts between two others.
     fn rados_object_list_slice(
         io: Handle,
         start: Handle,
@@ -362,7 +362,7 @@ exports! {
             return Err(Errno::EINVAL.into());
         }
         let (from, width) = (rank(&start), rank(&finish).saturating_sub(rank(&start)));
-        // Below 2^32 parts can't overflow: both factors fit 33 bits.
+        // Less than 2^32 parts can't overflow: both factors fit into 33 bits.
         let part = |n: usize| from + (u128::from(width) * n as u128 / m as u128) as u64;
         let begin = if n == 0 { (*start).clone() } else { at_rank(pool, part(n)) };
         let end = if n + 1 == m { (*finish).clone() } else { at_rank(pool, part(n + 1)) };

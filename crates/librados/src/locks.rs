@@ -27,16 +27,16 @@ fn call(io: Handle, oid: CText, name: &str, input: Bytes) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// A time that a lock is held; null and zero are without end.
+/// The duration of a lock. Null and zero mean without end.
 fn duration(duration: Out<timeval>) -> Outcome<UTime> {
     let Some(time) = duration.get() else { return Ok(UTime::default()) };
     let seconds = u32::try_from(time.tv_sec).map_err(|_| Failure(Errno::EINVAL))?;
-    // The Python binding leaves the microseconds as it finds them on its stack.
+    // The Python binding passes uninitialised microseconds.
     let micros = u32::try_from(time.tv_usec).ok().filter(|micros| *micros < 1_000_000).unwrap_or(0);
     Ok(UTime { seconds, nanoseconds: micros * 1000 })
 }
 
-/// A buffer of a caller with the place of its length, which is told even where it is too small.
+/// A caller's buffer with the place for its length, which is stored even if the buffer is too small.
 struct ListBuf {
     buffer: OutBuf,
     len: Out<usize>,
@@ -62,7 +62,7 @@ impl ListBuf {
 }
 
 exports! {
-    /// Takes a lock that admits one holder: EBUSY where another holds it, EEXIST where this client does.
+    /// Takes a lock that allows one holder. EBUSY if another client holds it, EEXIST if this client does.
     fn rados_lock_exclusive(
         io: Handle,
         oid: CText,
@@ -84,7 +84,7 @@ exports! {
         call(io, oid, "lock", op.to_bytes())
     }
 
-    /// Takes a lock that admits any number of holders with one tag.
+    /// Takes a lock that allows any number of holders with the same tag.
     fn rados_lock_shared(
         io: Handle,
         o: CText,
@@ -107,27 +107,27 @@ exports! {
         call(io, o, "lock", op.to_bytes())
     }
 
-    /// Gives a lock back; ENOENT where this client does not hold it with this cookie.
+    /// Releases a lock. ENOENT if this client does not hold it with this cookie.
     fn rados_unlock(io: Handle, o: CText, name: CText, cookie: CText) -> c_int {
         let op = UnlockOp { name: bytes(name)?, cookie: bytes(cookie)? };
         call(io, o, "unlock", op.to_bytes())
     }
 
-    /// As `rados_unlock`.
+    /// Like `rados_unlock`, asynchronously.
     fn rados_aio_unlock(io: Handle, o: CText, name: CText, cookie: CText, completion: Handle) -> c_int {
         let op = UnlockOp { name: bytes(name)?, cookie: bytes(cookie)? };
         aio::start(io, completion, Access::Write, o, method("unlock", op.to_bytes()), |_| Ok(0))
     }
 
-    /// Takes a lock away from a client such as `client.4123`.
+    /// Breaks the lock of a client such as `client.4123`.
     fn rados_break_lock(io: Handle, o: CText, name: CText, client: CText, cookie: CText) -> c_int {
         let locker = SessionName::parse(client.text()?).ok_or(Errno::EINVAL)?;
         let op = BreakOp { name: bytes(name)?, locker, cookie: bytes(cookie)? };
         call(io, o, "break_lock", op.to_bytes())
     }
 
-    /// Who holds a lock, each text with its zero; returns their number. ERANGE, and the lengths needed, where a buffer is
-    /// too small.
+    /// Lists the holders of a lock, each text with its zero. Returns their number. ERANGE, and the required lengths, if a buffer
+    /// is too small.
     fn rados_list_lockers(
         io: Handle,
         o: CText,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::ioctx::recorder::Recorder;
 
-    /// The flags `full` and `pausewr` hold back who takes a lock, not who lists those who hold it.
+    /// The flags `full` and `pausewr` delay taking a lock, but not listing its holders.
     #[test]
     fn lockers_are_listed_by_a_read() {
         let (io, recorder) = Recorder::io();

@@ -1,18 +1,18 @@
-//! The library's own log: warnings and errors, for the program that it is loaded into.
+//! The library's own log: warnings and errors for the program that it is loaded into.
 //!
-//! Lines go to stderr unless `log_to_stderr` is off, and to `log_file` where that is set. The first cluster that
-//! connects decides for the process.
+//! Lines are written to stderr unless `log_to_stderr` is off, and to `log_file` if that is set. The options of the first cluster
+//! that connects apply to the whole process.
 
 use nacre_common::Config;
 use std::sync::Once;
 
-/// Starts the log, once in the process.
+/// Starts the log, once per process.
 pub(crate) fn start(config: &Config) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let options = config.snapshot();
         if !options.global.log_file.is_empty() {
-            // Fails where something else in the process has started this copy of the log: it serves as well.
+            // Fails if something else in the process has started this copy of the log, which then serves as well.
             let _ = nacre_runtime::log::start(config, false);
         } else if options.global.log_to_stderr {
             let lines = tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! The cluster log as it is written: `rados_monitor_log` and `rados_monitor_log2`.
+//! Follows the cluster log: `rados_monitor_log` and `rados_monitor_log2`.
 //!
 //! The caller first gets the last entry of each channel, then each new entry of all channels, as in Ceph. Callbacks run on
 //! the cluster handle's finisher. The session subscribes again by itself after a reconnect.
@@ -28,7 +28,7 @@ const LEVELS: &[(&str, &str)] = &[
 ];
 /// The channels, in the order in which Ceph sends their last entries.
 const CHANNELS: [&str; 2] = ["audit", "cluster"];
-/// The most entries that wait for the callback. Further ones are dropped.
+/// Maximum number of entries that wait for the callback. Further ones are dropped.
 const MOST_QUEUED: usize = 10_000;
 
 type Callback1 = extern "C" fn(CArg, Lent, Lent, u64, u64, u64, Lent, Lent);
@@ -40,7 +40,7 @@ enum Callback {
     New(Callback2),
 }
 
-/// A caller that wants the log's entries. Once dropped, no callback starts.
+/// A subscription of a caller to the log. After it is dropped, no callback starts.
 pub(crate) struct LogWatch(Arc<AtomicBool>);
 
 impl Drop for LogWatch {
@@ -49,12 +49,12 @@ impl Drop for LogWatch {
     }
 }
 
-/// An entry as C callers get it.
+/// An entry in the form for C callers.
 struct Line {
     seq: u64,
     seconds: u64,
     nanoseconds: u64,
-    /// The whole line, channel, who (by rank), name, level and text.
+    /// The whole line, the channel, the sender by rank and by name, the level and the text.
     texts: [CString; 6],
 }
 
@@ -106,7 +106,7 @@ fn parse_stamp(stamp: &str) -> Option<u64> {
     u64::try_from(seconds * 1_000_000_000 + micros * 1000).ok()
 }
 
-/// The last entry of `channel` (`*` for all) of at least `level`.
+/// The last entry of `channel` (`*` for all) with at least `level`.
 fn last_line(cluster: &Cluster, level: &str, channel: &str) -> Outcome<Option<LogLine>> {
     let command = json!({ "prefix": "log last", "num": 1, "level": level, "channel": channel });
     let listed = block_on(cluster.command_json(command))?;
@@ -150,7 +150,7 @@ fn watch(cluster: Handle, level: CText, callback: Option<Callback>, arg: CArg) -
     };
     let newest = last_line(&session, "debug", "*")?.map(|line| line.seq);
     for channel in CHANNELS {
-        // Later ones come by the subscription.
+        // Later entries arrive by the subscription.
         let last = last_line(&session, level, channel)?.filter(|line| Some(line.seq) <= newest);
         last.iter().for_each(&follower);
     }
@@ -161,7 +161,7 @@ fn watch(cluster: Handle, level: CText, callback: Option<Callback>, arg: CArg) -
     Ok(0)
 }
 
-/// Queues an entry for the callback.
+/// Queues a callback with an entry.
 fn post(
     client: &Client,
     line: Line,
@@ -184,13 +184,13 @@ fn post(
 }
 
 exports! {
-    /// Calls back with the last entry of each channel of the cluster log and then with each new one, of at least this
-    /// level; a null callback ends that.
+    /// Calls back with the last entry of each channel of the cluster log and then with each new one, of at least this level. A
+    /// null callback ends the subscription.
     fn rados_monitor_log(cluster: Handle, level: CText, cb: Option<Callback1>, arg: CArg) -> c_int {
         watch(cluster, level, cb.map(Callback::Old), arg)
     }
 
-    /// The same, with the entry's channel and the teller's name.
+    /// The same, with the entry's channel and the sender's name.
     fn rados_monitor_log2(cluster: Handle, level: CText, cb: Option<Callback2>, arg: CArg) -> c_int {
         watch(cluster, level, cb.map(Callback::New), arg)
     }

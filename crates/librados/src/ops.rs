@@ -1,4 +1,4 @@
-//! Compound operations as C callers build them: parts, and where each part's result goes.
+//! Compound operations as C callers build them: their parts, and the places for each part's result.
 
 use crate::abi::Out;
 use crate::guard::{Failure, Outcome};
@@ -8,17 +8,17 @@ use nacre_types::errno::Errno;
 use nacre_types::op::{ChecksumKind, CmpOp, Op, request_flag};
 use std::ffi::c_int;
 
-/// Takes a part's output to where the caller wants it.
+/// Stores a part's output in the caller's place.
 pub(crate) type Deliver = Box<dyn FnOnce(Bytes) -> Outcome<()> + Send>;
 
-/// Where a part's result goes.
+/// The place for a part's result.
 struct Place {
     part: usize,
     code: Option<Out<c_int>>,
     deliver: Option<Deliver>,
 }
 
-/// The places of an operation's results.
+/// The places for an operation's results.
 #[derive(Default)]
 pub(crate) struct Places(Vec<Place>);
 
@@ -31,7 +31,7 @@ pub(crate) struct Compound {
 }
 
 impl Compound {
-    /// An operation of one part.
+    /// An operation with one part.
     pub(crate) fn of(op: Op) -> Compound {
         let mut compound = Compound::default();
         compound.push(op);
@@ -43,18 +43,18 @@ impl Compound {
         self.op.push(op);
     }
 
-    /// Adds a part whose code goes to `code` and whose output to `deliver`.
+    /// Adds a part whose code is stored in `code` and whose output is passed to `deliver`.
     pub(crate) fn push_with(&mut self, op: Op, code: Out<c_int>, deliver: Option<Deliver>) {
         self.places.0.push(Place { part: self.op.len(), code: Some(code), deliver });
         self.op.push(op);
     }
 
-    /// Sets flags of the part added last.
+    /// Sets flags of the part that was added last.
     pub(crate) fn set_part_flags(&mut self, flags: c_int) {
         self.op.op_flags(flags.cast_unsigned());
     }
 
-    /// Sets the object's modification time instead of the present.
+    /// Sets the object's modification time, instead of the current time.
     pub(crate) fn set_mtime_ns(&mut self, mtime_ns: u64) {
         self.op.mtime_ns(mtime_ns);
     }
@@ -64,7 +64,7 @@ impl Compound {
         self.op.flags(flags);
     }
 
-    /// The operation will fail so when it is carried out: C has no way to tell while it is built.
+    /// Makes the operation fail when it is executed. C has no way to report the error while the operation is built.
     pub(crate) fn refuse(&mut self, why: Failure) {
         self.refused.get_or_insert(why);
     }
@@ -74,7 +74,7 @@ impl Compound {
         self.op.is_empty()
     }
 
-    /// The operation, ready to go; fails where a part was refused.
+    /// The operation, ready to be executed. Fails if a part was refused.
     pub(crate) fn ready(self) -> Outcome<(WriteOp, Places)> {
         match self.refused {
             Some(why) => Err(why),
@@ -84,7 +84,7 @@ impl Compound {
 }
 
 impl Places {
-    /// Stores the parts' results. A part that was not reached has the operation's error.
+    /// Stores the parts' results. A part that was not executed gets the operation's error.
     pub(crate) fn fill(self, reply: &mut OpReply) {
         for Place { part, code, deliver } in self.0 {
             let output = match reply.ops.get(part) {
@@ -103,18 +103,18 @@ impl Places {
         }
     }
 
-    /// As [`Places::fill`] for an operation that got no reply.
+    /// Like [`Places::fill`], for an operation that got no reply.
     pub(crate) fn fail(self, why: Failure) {
         self.fill(&mut OpReply { result: why.code(), ..OpReply::default() });
     }
 }
 
-/// `LIBRADOS_OPERATION_*` and what each is on the wire.
+/// `LIBRADOS_OPERATION_*` flags and their values on the wire.
 const REQUEST_FLAGS: &[(u32, u32)] = &[
     (1, request_flag::BALANCE_READS),
     (2, request_flag::LOCALIZE_READS),
     (4, request_flag::ORDER_READS_WRITES),
-    // IGNORE_CACHE and IGNORE_OVERLAY: the pool itself.
+    // IGNORE_CACHE and IGNORE_OVERLAY: addresses the pool itself.
     (8, request_flag::IGNORE_OVERLAY),
     (32, request_flag::IGNORE_OVERLAY),
     (64, request_flag::FULL_TRY),
@@ -124,7 +124,7 @@ const REQUEST_FLAGS: &[(u32, u32)] = &[
     (1024, request_flag::RETURNVEC),
 ];
 
-/// The request flags that `LIBRADOS_OPERATION_*` bits stand for.
+/// The request flags for `LIBRADOS_OPERATION_*` bits.
 pub(crate) fn request_flags(operation: c_int) -> u32 {
     let operation = operation.cast_unsigned();
     REQUEST_FLAGS.iter().filter(|(bit, _)| operation & bit != 0).fold(0, |flags, (_, flag)| flags | flag)
@@ -143,7 +143,7 @@ pub(crate) fn comparison(operator: u8) -> Outcome<CmpOp> {
     })
 }
 
-/// Fills `len` bytes with repetitions of `data` (`writesame`); EINVAL where that does not come out even.
+/// Fills `len` bytes with repetitions of `data` (`writesame`). EINVAL if `len` is not a multiple of the data's length.
 pub(crate) fn repeated(offset: u64, data: Bytes, len: usize) -> Outcome<Op> {
     if data.is_empty() || len == 0 || !len.is_multiple_of(data.len()) {
         return Err(Errno::EINVAL.into());
@@ -152,7 +152,7 @@ pub(crate) fn repeated(offset: u64, data: Bytes, len: usize) -> Outcome<Op> {
     Ok(Op::WriteSame { offset, len: len as u64, data })
 }
 
-/// Checksums by `rados_checksum_type_t`, whose initial value has the length of its kind; EINVAL for any other.
+/// Checksums of type `rados_checksum_type_t`. EINVAL unless `init` has the length of that type.
 pub(crate) fn checksums(kind: c_int, init: &[u8], offset: u64, len: usize, chunk: usize) -> Outcome<Op> {
     let kind = match kind {
         0 => ChecksumKind::XxHash32,
@@ -171,12 +171,12 @@ pub(crate) fn checksums(kind: c_int, init: &[u8], offset: u64, len: usize, chunk
     Ok(Op::Checksum { kind, init, offset, len: len as u64, chunk })
 }
 
-/// The most bytes that one write takes, as in Ceph.
+/// Checks a length against the maximum for one write, as in Ceph.
 pub(crate) fn check_write_len(len: usize) -> Outcome<()> {
     if len > (u32::MAX / 2) as usize { Err(Errno::E2BIG.into()) } else { Ok(()) }
 }
 
-/// The most bytes that one read asks for, as in Ceph.
+/// Checks a length against the maximum for one read, as in Ceph.
 pub(crate) fn check_read_len(len: usize) -> Outcome<()> {
     if len > c_int::MAX as usize { Err(Errno::EDOM.into()) } else { Ok(()) }
 }

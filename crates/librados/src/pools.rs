@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// "No owner": the only one that pools have had since Ceph 12 (`CEPH_AUTH_UID_DEFAULT`).
+/// "No owner": the only value that pools have had since Ceph 12 (`CEPH_AUTH_UID_DEFAULT`).
 const NO_AUID: u64 = u64::MAX;
 
 exports! {
-    /// Names of all pools, each with a zero, and a zero behind them; returns the size of buffer that all of them need.
+    /// The names of all pools, each with a zero, and a final zero. Returns the required size of the buffer.
     fn rados_pool_list(cluster: Handle, buf: OutBuf, len: usize) -> c_int {
         if len > 0 && buf.is_null() {
             return Err(Errno::EINVAL.into());
@@ -24,7 +24,7 @@ exports! {
         Ok(length(buf.fill_list(len, pools.iter().map(|(_, name)| name.as_str()))?))
     }
 
-    /// EOPNOTSUPP: without scrub nobody knows which copies differ. ENOENT where there is no such pool.
+    /// EOPNOTSUPP: without scrub it is unknown which copies differ. ENOENT if the pool does not exist.
     fn rados_inconsistent_pg_list(cluster: Handle, pool: i64, _buf: OutBuf, _len: usize) -> c_int {
         existing(&CLIENTS.get(cluster)?.newest_osdmap()?, pool)?;
         Err(crate::unsupported::refuse("rados_inconsistent_pg_list"))
@@ -36,7 +36,7 @@ exports! {
         Ok(block_on(cluster.lookup_pool(pool_name.text()?))?.0)
     }
 
-    /// A pool's name; returns its length.
+    /// A pool's name. Returns its length.
     fn rados_pool_reverse_lookup(cluster: Handle, id: i64, buf: OutBuf, maxlen: usize) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let known = client.cluster()?.pool_name(PoolId(id));
@@ -47,27 +47,27 @@ exports! {
         Ok(length(buf.fill_text(maxlen, name.as_bytes())?))
     }
 
-    /// Creates a pool with the cluster's defaults; EEXIST where there is one.
+    /// Creates a pool with the cluster's defaults. EEXIST if it exists.
     fn rados_pool_create(cluster: Handle, pool_name: CText) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, NO_AUID, None)
     }
 
-    /// As `rados_pool_create`; EINVAL for any owner.
+    /// Like `rados_pool_create`. EINVAL for any owner.
     fn rados_pool_create_with_auid(cluster: Handle, pool_name: CText, auid: u64) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, auid, None)
     }
 
-    /// As `rados_pool_create`, with a CRUSH rule by its number.
+    /// Like `rados_pool_create`, with the number of a CRUSH rule.
     fn rados_pool_create_with_crush_rule(cluster: Handle, pool_name: CText, crush_rule: u8) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, NO_AUID, Some(crush_rule))
     }
 
-    /// As `rados_pool_create_with_crush_rule`; EINVAL for any owner.
+    /// Like `rados_pool_create_with_crush_rule`. EINVAL for any owner.
     fn rados_pool_create_with_all(cluster: Handle, pool_name: CText, auid: u64, crush_rule: u8) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, auid, Some(crush_rule))
     }
 
-    /// Removes a pool and all that is in it. ENOENT where there is none, EPERM unless `mon_allow_pool_delete` is on.
+    /// Removes a pool with all its objects. ENOENT if it does not exist, EPERM unless `mon_allow_pool_delete` is on.
     fn rados_pool_delete(cluster: Handle, pool_name: CText) -> c_int {
         let cluster = CLIENTS.get(cluster)?.cluster()?;
         let name = pool_name.text()?;
@@ -76,7 +76,7 @@ exports! {
         Ok(0)
     }
 
-    /// The pool that a cache tier caches; of any other pool, itself.
+    /// The base pool of a cache tier. For any other pool, the pool itself.
     fn rados_pool_get_base_tier(cluster: Handle, pool: i64, base_tier: Out<i64>) -> c_int {
         let map = CLIENTS.get(cluster)?.newest_osdmap()?;
         let base = existing(&map, pool)?.tiering.tier_of.unwrap_or(PoolId(pool));

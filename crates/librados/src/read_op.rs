@@ -1,4 +1,4 @@
-//! Compound reads: `rados_read_op_*`. Results go to their places when the operation is complete.
+//! Compound reads: `rados_read_op_*`. Results are stored in their places when the operation is complete.
 
 use crate::abi::{Array, CText, Given, Handle, InBuf, Out, OutBuf};
 use crate::aio;
@@ -30,7 +30,7 @@ fn decoded<T: Versioned>(output: &Bytes) -> Outcome<T> {
     Ok(decode(output).map_err(Error::from)?)
 }
 
-/// Makes the iterator that `iter` wants, to be filled by what `entries` reads from the output.
+/// Creates the iterator for `iter`. It is filled with the entries that `entries` decodes from the output.
 fn iterate(
     iter: Out<Handle>,
     entries: impl FnOnce(&Bytes) -> Outcome<Vec<(Bytes, Bytes)>> + Send + 'static,
@@ -102,7 +102,7 @@ fn omap_vals_by_keys(
     prval: Out<c_int>,
 ) -> Outcome<()> {
     add(read_op, |op| {
-        // In the order of keys, however they were asked for.
+        // In the order of keys, in whatever order they were requested.
         let sorted = |pairs: Pairs| pairs.0.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect();
         let deliver = iterate(iter, move |output| Ok(sorted(decoded(output)?)));
         op.push_with(Op::OmapGetValsByKeys { keys: keys? }, prval, Some(deliver));
@@ -111,7 +111,7 @@ fn omap_vals_by_keys(
 }
 
 exports! {
-    /// Makes an empty operation.
+    /// Creates an empty operation.
     fn rados_create_read_op() -> Handle {
         Ok(READ_OPS.insert(Mutex::default()))
     }
@@ -121,7 +121,7 @@ exports! {
         READ_OPS.remove(read_op).map(drop)
     }
 
-    /// Sets flags of the part added last.
+    /// Sets flags of the part that was added last.
     fn rados_read_op_set_flags(read_op: Handle, flags: c_int) {
         add(read_op, |op| {
             op.set_part_flags(flags);
@@ -129,7 +129,7 @@ exports! {
         })
     }
 
-    /// Fails with ENOENT where the object is absent.
+    /// Fails with ENOENT if the object is absent.
     fn rados_read_op_assert_exists(read_op: Handle) {
         add(read_op, |op| {
             op.push(Op::AssertExists);
@@ -145,7 +145,7 @@ exports! {
         })
     }
 
-    /// Fails with -4095 less the index of the first byte that differs unless the object holds the data at the offset.
+    /// Fails unless the object contains the data at the offset, with -4095 minus the index of the first byte that differs.
     fn rados_read_op_cmpext(read_op: Handle, cmp_buf: InBuf, cmp_len: usize, off: u64, prval: Out<c_int>) {
         add(read_op, |op| {
             op.push_with(compare_data(cmp_buf, cmp_len, off)?, prval, None);
@@ -153,7 +153,7 @@ exports! {
         })
     }
 
-    /// Checksums of a range, as `rados_checksum` stores them.
+    /// Computes checksums of a range, as `rados_checksum` stores them.
     fn rados_read_op_checksum(
         read_op: Handle,
         kind: c_int,
@@ -197,7 +197,7 @@ exports! {
         })
     }
 
-    /// The same with the key's length.
+    /// The same, with the length of the key.
     fn rados_read_op_omap_cmp2(
         read_op: Handle,
         key: CText,
@@ -213,7 +213,7 @@ exports! {
         })
     }
 
-    /// All attributes.
+    /// Reads all attributes.
     fn rados_read_op_getxattrs(read_op: Handle, iter: Out<Handle>, prval: Out<c_int>) {
         add(read_op, |op| {
             let deliver = iterate(iter, |output| Ok(decoded::<Pairs>(output)?.0));
@@ -222,7 +222,7 @@ exports! {
         })
     }
 
-    /// Size and modification time in seconds.
+    /// Reads the size, and the modification time in seconds.
     fn rados_read_op_stat(read_op: Handle, psize: Out<u64>, pmtime: Out<time_t>, prval: Out<c_int>) {
         add(read_op, |op| {
             let deliver: Deliver = Box::new(move |output| {
@@ -257,7 +257,7 @@ exports! {
         })
     }
 
-    /// Calls an object class's method; its output is memory for `rados_buffer_free`.
+    /// Calls a method of an object class. The caller frees its output with `rados_buffer_free`.
     fn rados_read_op_exec(
         read_op: Handle,
         cls: CText,
@@ -281,7 +281,7 @@ exports! {
         })
     }
 
-    /// Calls an object class's method, with a buffer of the caller's for its output.
+    /// Calls a method of an object class, with the caller's buffer for its output.
     fn rados_read_op_exec_user_buf(
         read_op: Handle,
         cls: CText,
@@ -304,7 +304,7 @@ exports! {
         })
     }
 
-    /// Omap entries above a key.
+    /// Reads omap entries after a key.
     fn rados_read_op_omap_get_vals(
         read_op: Handle,
         start_after: CText,
@@ -316,7 +316,7 @@ exports! {
         omap_vals(read_op, start_after, filter_prefix, max_return, iter, None, prval)
     }
 
-    /// The same, telling whether there are more.
+    /// The same; also reports whether there are more.
     fn rados_read_op_omap_get_vals2(
         read_op: Handle,
         start_after: CText,
@@ -329,7 +329,7 @@ exports! {
         omap_vals(read_op, start_after, filter_prefix, max_return, iter, Some(pmore), prval)
     }
 
-    /// Omap keys above a key.
+    /// Reads omap keys after a key.
     fn rados_read_op_omap_get_keys(
         read_op: Handle,
         start_after: CText,
@@ -340,7 +340,7 @@ exports! {
         omap_keys(read_op, start_after, max_return, iter, None, prval)
     }
 
-    /// The same, telling whether there are more.
+    /// The same; also reports whether there are more.
     fn rados_read_op_omap_get_keys2(
         read_op: Handle,
         start_after: CText,
@@ -352,7 +352,7 @@ exports! {
         omap_keys(read_op, start_after, max_return, iter, Some(pmore), prval)
     }
 
-    /// The omap entries of some keys.
+    /// Reads the omap entries of the given keys.
     fn rados_read_op_omap_get_vals_by_keys(
         read_op: Handle,
         names: Array<CText>,
@@ -363,7 +363,7 @@ exports! {
         omap_vals_by_keys(read_op, keys(names, keys_len), iter, prval)
     }
 
-    /// The same with the keys' lengths.
+    /// The same, with the lengths of the keys.
     fn rados_read_op_omap_get_vals_by_keys2(
         read_op: Handle,
         names: Array<CText>,
@@ -375,13 +375,13 @@ exports! {
         omap_vals_by_keys(read_op, keys_sized(names, key_lens, num_keys), iter, prval)
     }
 
-    /// Carries the operation out.
+    /// Executes the operation.
     fn rados_read_op_operate(read_op: Handle, io: Handle, oid: CText, flags: c_int) -> c_int {
         let io = POOLS.get(io)?;
         Ok(io.operate(Access::Read, oid, take(read_op, flags)?)?.result)
     }
 
-    /// Starts the operation.
+    /// Starts the operation asynchronously.
     fn rados_aio_read_op_operate(
         read_op: Handle,
         io: Handle,

@@ -1,8 +1,8 @@
-//! The service map: programs that serve something on the cluster make themselves known with `rados_service_register`
-//! and are shown by `ceph -s` and `ceph service dump` for as long as they run.
+//! The service map: programs that provide a service on the cluster register with `rados_service_register`. `ceph -s` and `ceph
+//! service dump` show them as long as they run.
 //!
-//! A thread of the cluster handle tells the map authority every few seconds that the program still runs. It ends with
-//! the handle.
+//! A thread of the cluster handle reports to the map authority every few seconds that the program still runs. It ends with the
+//! handle.
 
 use crate::abi::{CText, Handle};
 use crate::client::CLIENTS;
@@ -17,15 +17,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the map authority is told; it forgets who was silent for a minute.
+/// Interval between reports. The map authority removes a daemon after a minute without reports.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Names of the cluster's own daemons, which no service may take.
 const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
 
-/// What a daemon says of itself, by name.
+/// Facts that a daemon reports about itself, by name.
 pub(crate) type Facts = BTreeMap<String, String>;
 
-/// A service's daemon.
+/// A registered daemon of a service.
 pub(crate) struct Registration {
     service: String,
     daemon: String,
@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     status: Facts,
-    /// There is something new to tell.
+    /// Whether there is something new to report.
     due: bool,
     stopped: bool,
 }
@@ -54,7 +54,7 @@ impl Registration {
         Registration { service, daemon, metadata, shared: Arc::default(), thread: None }
     }
 
-    /// Tells the cluster from now on.
+    /// Starts to report to the cluster.
     pub(crate) fn start(&mut self, cluster: Cluster) -> Outcome<()> {
         let shared = self.shared.clone();
         let beacon = json!({
@@ -71,7 +71,7 @@ impl Registration {
         Ok(())
     }
 
-    /// What the daemon says of itself now.
+    /// Sets the current status of the daemon.
     pub(crate) fn set_status(&self, status: Facts) {
         let mut state = self.shared.state.lock();
         state.status = status;
@@ -114,7 +114,7 @@ fn run(shared: &Shared, cluster: &Cluster, mut beacon: serde_json::Value) {
     }
 }
 
-/// What is known of the machine, which Ceph's library tells too.
+/// Facts about the machine, which Ceph's library reports too.
 fn of_machine() -> impl Iterator<Item = (String, String)> {
     let kernel = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -130,8 +130,8 @@ fn of_machine() -> impl Iterator<Item = (String, String)> {
 }
 
 exports! {
-    /// Makes the program known as a daemon of a service until the handle is shut down; before or after connecting. EEXIST
-    /// where it is known already, EINVAL for names of the cluster's own daemons.
+    /// Registers the program as a daemon of a service until the handle is shut down, before or after connecting. EEXIST if one
+    /// is registered, EINVAL for names of the cluster's own daemons.
     fn rados_service_register(cluster: Handle, service: CText, daemon: CText, metadata_dict: CText) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let (service, daemon) = (service.text()?, daemon.text()?);
@@ -144,7 +144,7 @@ exports! {
         Ok(0)
     }
 
-    /// What the daemon says of itself from now on; nothing happens where none is registered.
+    /// Replaces the status of the registered daemon. Does nothing if none is registered.
     fn rados_service_update_status(cluster: Handle, status_dict: CText) -> c_int {
         CLIENTS.get(cluster)?.set_service_status(status_dict.pairs()?.into_iter().collect())?;
         Ok(0)

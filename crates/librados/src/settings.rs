@@ -1,7 +1,7 @@
-//! A cluster handle's configuration before it connects: what was read and set so far.
+//! A cluster handle's configuration before it connects.
 //!
-//! Values set by call win over the command line, that over the environment, that over the file, in whatever order they
-//! came. Nothing is read that the caller did not ask for.
+//! Values set by calls take precedence over the command line, that over the environment, and that over the file, in whatever
+//! order they were given. Reads only the sources that the caller names.
 
 use crate::guard::Outcome;
 use nacre_common::Config;
@@ -12,7 +12,7 @@ use nacre_types::ids::EntityName;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a configuration will be made from.
+/// The sources of a configuration.
 #[derive(Clone)]
 pub(crate) struct Settings {
     entity: EntityName,
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Nothing but the environment's `CEPH_KEYRING`.
+    /// Empty settings, except for the environment's `CEPH_KEYRING`.
     pub(crate) fn new(entity: EntityName, cluster: &str) -> Settings {
         let keyring = std::env::var("CEPH_KEYRING").ok().filter(|path| !path.is_empty());
         Settings {
@@ -39,7 +39,7 @@ impl Settings {
         }
     }
 
-    /// The configuration as it stands; EINVAL where a value is wrong.
+    /// The configuration from the current settings. EINVAL if a value is invalid.
     pub(crate) fn config(&self) -> Outcome<Config> {
         let mut builder = ConfigBuilder::new(self.entity.clone()).cluster(&self.cluster);
         if let Some(file) = &self.file {
@@ -51,8 +51,8 @@ impl Settings {
         Ok(builder.build()?)
     }
 
-    /// Reads the first of `paths` (separated by commas) that exists, or else the file that Ceph's programs would find;
-    /// ENOENT where there is none.
+    /// Reads the first of `paths` (separated by commas) that exists, or otherwise the file that Ceph's programs would find.
+    /// ENOENT if there is none.
     pub(crate) fn read_file(&mut self, paths: Option<&str>) -> Outcome<()> {
         let path = match paths {
             Some(paths) => {
@@ -69,37 +69,37 @@ impl Settings {
         checked.map(drop)
     }
 
-    /// Takes the options among `args` and returns the others.
+    /// Reads the options in `args` and returns the other arguments.
     pub(crate) fn parse_argv(&mut self, args: &[String]) -> Outcome<Vec<String>> {
         let parsed = parse_argv(Program::Client, args, None)?;
         self.cmdline.extend(parsed.options.0);
         Ok(parsed.rest)
     }
 
-    /// Takes the options in the environment variable `name`.
+    /// Reads the options in the environment variable `name`.
     pub(crate) fn parse_env(&mut self, name: &str) -> Outcome<()> {
         let args = split_args(&std::env::var(name).unwrap_or_default())?;
         self.env.extend(parse_argv(Program::Client, &args, None)?.options.0);
         Ok(())
     }
 
-    /// Sets an option: ENOENT where there is none of that name, EINVAL for a wrong value.
+    /// Sets an option. ENOENT if there is no such option, EINVAL for an invalid value.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Outcome<()> {
         let Some(spec) = options::find(name) else {
-            // Kept, so that reading it gives what was set.
+            // Kept, so that reading it returns the value that was set.
             let option = options::ceph_option(name).ok_or(Errno::ENOENT)?;
             let value = ceph_spelling(option.ty, value).ok_or(Errno::EINVAL)?;
             self.without_effect.insert(option.name, value);
             return Ok(());
         };
         options::validate(spec.name, value).map_err(|_| Errno::EINVAL)?;
-        // One value each, however often programs set it.
+        // One value per option, however often programs set it.
         self.calls.retain(|(known, _)| known != spec.name);
         self.calls.push((spec.name.to_owned(), value.to_owned()));
         Ok(())
     }
 
-    /// An option's value; ENOENT where there is none of that name.
+    /// An option's value. ENOENT if there is no such option.
     pub(crate) fn get(&self, name: &str) -> Outcome<String> {
         match self.value_without_effect(name) {
             Some(value) => Ok(value),
@@ -107,7 +107,7 @@ impl Settings {
         }
     }
 
-    /// The value of an option that only Ceph needs: what was set, else Ceph's default.
+    /// The value of an option that only Ceph needs: the value that was set, otherwise Ceph's default.
     pub(crate) fn value_without_effect(&self, name: &str) -> Option<String> {
         let option = options::ceph_option(name)?;
         let set = self.without_effect.get(option.name).cloned();
@@ -115,7 +115,7 @@ impl Settings {
     }
 }
 
-/// A value of an option that only Ceph needs, as Ceph spells it for the option's type; none where it is wrong.
+/// A value of an option that only Ceph needs, as Ceph prints the option's type. `None` if it is invalid.
 fn ceph_spelling(ty: &str, value: &str) -> Option<String> {
     match ty {
         "bool" if value.eq_ignore_ascii_case("true") => Some("true".to_owned()),
@@ -131,7 +131,7 @@ fn ceph_spelling(ty: &str, value: &str) -> Option<String> {
     }
 }
 
-/// A whole number with a unit, of which each is `step` times the one before: `10`, `10K`; with steps of 1024 also `10Ki`.
+/// An integer with a unit, where each unit is `step` times the one before: `10`, `10K`; with steps of 1024 also `10Ki`.
 fn with_unit(value: &str, step: i128) -> Option<i128> {
     let (number, unit) = value.split_at(value.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(value.len()));
     let unit = if step == 1024 && unit.len() == 2 { unit.strip_suffix('i')? } else { unit };
@@ -141,7 +141,7 @@ fn with_unit(value: &str, step: i128) -> Option<i128> {
     i128::from(number.parse::<i64>().ok()?).checked_mul(factor)
 }
 
-/// An option's value in `config`; ENOENT where there is none of that name.
+/// An option's value in `config`. ENOENT if there is no such option.
 pub(crate) fn text_of(config: &Config, name: &str) -> Outcome<String> {
     let spec = options::find(name).ok_or(Errno::ENOENT)?;
     Ok(config.text(spec.name)?)

@@ -4,7 +4,7 @@ use crate::abi::{Array, CText, InBuf};
 use crate::guard::Outcome;
 use bytes::Bytes;
 
-/// Keys that end with zeros.
+/// Keys that are terminated by zeros.
 pub(crate) fn keys(names: Array<CText>, num: usize) -> Outcome<Vec<Bytes>> {
     names.slice(num)?.iter().map(|key| key.bytes().map(Bytes::copy_from_slice)).collect()
 }
@@ -19,7 +19,7 @@ fn values(vals: Array<InBuf>, lens: Array<usize>, num: usize) -> Outcome<Vec<Byt
     vals.slice(num)?.iter().zip(lens.slice(num)?).map(|(value, len)| value.copy(*len)).collect()
 }
 
-/// Keys that end with zeros, and values with their lengths.
+/// Keys that are terminated by zeros, and values with their lengths.
 pub(crate) fn entries(
     names: Array<CText>,
     vals: Array<InBuf>,

@@ -1,6 +1,6 @@
-//! Snapshots of pools, of which no pool has any: lists are empty and no name or number is found, as in Ceph.
+//! Snapshots of pools. No pool has snapshots: lists are empty and no name or number is found, as in Ceph.
 //!
-//! What would make a snapshot is refused ([`crate::unsupported`]).
+//! Functions that create snapshots are refused ([`crate::unsupported`]).
 
 use crate::abi::{Array, CText, Handle, Out, OutBuf};
 use crate::guard::{Outcome, exports};
@@ -9,7 +9,7 @@ use libc::time_t;
 use nacre_types::errno::Errno;
 use std::ffi::c_int;
 
-/// ENOENT: for want of the pool or, where that is there, of the snapshot.
+/// Returns ENOENT: the pool is missing or, if it exists, the snapshot.
 fn not_found(io: Handle) -> Outcome<c_int> {
     existing_pool(io)?;
     Err(Errno::ENOENT.into())
@@ -39,7 +39,7 @@ exports! {
         not_found(io)
     }
 
-    /// When a snapshot was made: ENOENT.
+    /// The creation time of a snapshot: ENOENT.
     fn rados_ioctx_snap_get_stamp(io: Handle, _id: u64, _t: Out<time_t>) -> c_int {
         not_found(io)
     }
@@ -59,7 +59,7 @@ exports! {
         not_found(io)
     }
 
-    /// Sets the snapshots that later writes preserve: none, or EOPNOTSUPP. EINVAL where they are not in descending order.
+    /// Sets the snapshots that later writes preserve: none, or EOPNOTSUPP. EINVAL if they are not in descending order.
     fn rados_ioctx_selfmanaged_snap_set_write_ctx(io: Handle, seq: u64, snaps: Array<u64>, num_snaps: c_int) -> c_int {
         POOLS.get(io)?;
         let snaps = snaps.slice(usize::try_from(num_snaps).map_err(|_| Errno::EINVAL)?)?;

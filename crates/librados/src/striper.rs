@@ -1,6 +1,6 @@
 //! `libradosstriper.so.1`: striped objects.
 //!
-//! A striper uses its I/O context as that is when a function is called, namespace and locator included.
+//! A striper uses the state of its I/O context at the time of a call, including namespace and locator.
 
 mod aio;
 mod multi;
@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// All live stripers.
+/// All stripers in use.
 static STRIPERS: Table<StripedIo> = Table::new();
 
-/// What a `rados_striper_t` stands for.
+/// The object behind a `rados_striper_t`.
 struct StripedIo {
     io: Arc<PoolIo>,
     striper: Mutex<(Striper, u32)>,
@@ -29,7 +29,7 @@ struct StripedIo {
 }
 
 impl StripedIo {
-    /// The striper for an operation; fails as the I/O context would.
+    /// The striper for an operation. Fails if the I/O context would fail.
     fn striper(&self, access: Access) -> Outcome<Striper> {
         self.io.check(access)?;
         let place = self.io.place.read();
@@ -59,13 +59,13 @@ fn get(striper: Handle, access: Access) -> Outcome<Striper> {
     STRIPERS.get(striper)?.striper(access)
 }
 
-/// Size and time in the form that other functions take them.
+/// Size and time in the form that the shared functions expect.
 fn stat_reply(stat: &StripedStat) -> StatReply {
     StatReply { size: stat.size, mtime_ns: stat.mtime_ns }
 }
 
 exports! {
-    /// Makes a striper on an I/O context.
+    /// Creates a striper on an I/O context.
     fn rados_striper_create(ioctx: Handle, striper: Out<Handle>) -> c_int {
         let (io, striper) = (POOLS.get(ioctx)?, striper.required()?);
         let flags = io.flags();
@@ -74,22 +74,22 @@ exports! {
         Ok(0)
     }
 
-    /// Destroys a striper. Operations that it started go on.
+    /// Destroys a striper. Operations that it started continue.
     fn rados_striper_destroy(striper: Handle) {
         STRIPERS.remove(striper).map(drop)
     }
 
-    /// Sets the stripe unit of objects made later; EINVAL unless a multiple of 64 KiB.
+    /// Sets the stripe unit of objects created later. EINVAL unless it is a multiple of 64 KiB.
     fn rados_striper_set_object_layout_stripe_unit(striper: Handle, stripe_unit: c_uint) -> c_int {
         STRIPERS.get(striper)?.change_layout(|layout| layout.set_stripe_unit(stripe_unit))
     }
 
-    /// Sets the stripe count of objects made later; EINVAL for 0.
+    /// Sets the stripe count of objects created later. EINVAL for 0.
     fn rados_striper_set_object_layout_stripe_count(striper: Handle, stripe_count: c_uint) -> c_int {
         STRIPERS.get(striper)?.change_layout(|layout| layout.set_stripe_count(stripe_count))
     }
 
-    /// Sets the object size of objects made later; EINVAL unless a multiple of 64 KiB and of the stripe unit.
+    /// Sets the object size of objects created later. EINVAL unless it is a multiple of 64 KiB and of the stripe unit.
     fn rados_striper_set_object_layout_object_size(striper: Handle, object_size: c_uint) -> c_int {
         STRIPERS.get(striper)?.change_layout(|layout| layout.set_object_size(object_size))
     }
@@ -115,7 +115,7 @@ exports! {
         Ok(0)
     }
 
-    /// Reads; returns the number of bytes, 0 beyond the object's end.
+    /// Reads. Returns the number of bytes, 0 beyond the object's end.
     fn rados_striper_read(striper: Handle, soid: CText, buf: OutBuf, len: usize, off: u64) -> c_int {
         check_read_len(len)?;
         let runs = get(striper, Access::Read)?.read_runs(soid.text()?, off, len as u64).wait()?;
@@ -134,7 +134,7 @@ exports! {
         Ok(0)
     }
 
-    /// An attribute's value; returns its length. ERANGE where the buffer is too small, ENODATA where there is none.
+    /// An attribute's value. Returns its length. ERANGE if the buffer is too small, ENODATA if the attribute does not exist.
     fn rados_striper_getxattr(striper: Handle, oid: CText, name: CText, buf: OutBuf, len: usize) -> c_int {
         let value = get(striper, Access::Read)?.get_xattr(oid.text()?, name.text()?).wait()?;
         Ok(length(buf.fill(len, &value)?))
@@ -152,7 +152,7 @@ exports! {
         Ok(0)
     }
 
-    /// All attributes but the striper's own.
+    /// All attributes except the striper's own.
     fn rados_striper_getxattrs(striper: Handle, oid: CText, iter: Out<Handle>) -> c_int {
         let iter = iter.required()?;
         let attrs = get(striper, Access::Read)?.get_xattrs(oid.text()?).wait()?;
@@ -162,7 +162,7 @@ exports! {
         Ok(0)
     }
 
-    /// The next attribute; a null name at the end.
+    /// The next attribute, or a null name at the end.
     fn rados_striper_getxattrs_next(
         iter: Handle,
         name: Out<crate::abi::Lent>,

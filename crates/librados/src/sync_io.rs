@@ -1,4 +1,4 @@
-//! Operations on one object that wait for their outcome.
+//! Synchronous operations on one object.
 
 use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
 use crate::guard::{Outcome, exports};
@@ -10,23 +10,23 @@ use nacre_types::errno::Errno;
 use nacre_types::op::{Op, StatReply};
 use std::ffi::c_int;
 
-/// Carries out one write.
+/// Executes one write.
 pub(crate) fn write(io: Handle, oid: CText, op: Op) -> Outcome<c_int> {
     POOLS.get(io)?.operate(Access::Write, oid, Compound::of(op))?;
     Ok(0)
 }
 
-/// Carries out one read.
+/// Executes one read.
 pub(crate) fn read(io: Handle, oid: CText, op: Op) -> Outcome<OpReply> {
     POOLS.get(io)?.operate(Access::Read, oid, Compound::of(op))
 }
 
-/// Seconds since 1970.
+/// The modification time in seconds since 1970.
 pub(crate) fn seconds(stat: &StatReply) -> time_t {
     time_t::try_from(stat.mtime_ns / 1_000_000_000).unwrap_or(time_t::MAX)
 }
 
-/// A time as C has it.
+/// The modification time as a C structure.
 pub(crate) fn time(stat: &StatReply) -> timespec {
     timespec { tv_sec: seconds(stat), tv_nsec: (stat.mtime_ns % 1_000_000_000) as i64 }
 }
@@ -44,7 +44,7 @@ exports! {
         write(io, oid, Op::WriteFull { data: buf.copy(len)?.into() })
     }
 
-    /// Writes the same data again and again, `write_len` bytes in all.
+    /// Writes the same data repeatedly, `write_len` bytes in total.
     fn rados_writesame(io: Handle, oid: CText, buf: InBuf, data_len: usize, write_len: usize, off: u64) -> c_int {
         write(io, oid, repeated(off, buf.copy(data_len)?, write_len)?)
     }
@@ -55,21 +55,21 @@ exports! {
         write(io, oid, Op::Append { data: buf.copy(len)?.into() })
     }
 
-    /// Reads; returns the number of bytes, 0 beyond the object's end.
+    /// Reads. Returns the number of bytes, 0 beyond the object's end.
     fn rados_read(io: Handle, oid: CText, buf: OutBuf, len: usize, off: u64) -> c_int {
         check_read_len(len)?;
         let mut reply = read(io, oid, Op::Read { offset: off, len: len as u64 })?;
         Ok(length(buf.fill(len, &reply.output(0)?)?))
     }
 
-    /// 0 where the object holds the data at the offset; else -4095 less the index of the first byte that differs.
+    /// Returns 0 if the object contains the data at the offset, otherwise -4095 minus the index of the first byte that differs.
     fn rados_cmpext(io: Handle, o: CText, cmp_buf: InBuf, cmp_len: usize, off: u64) -> c_int {
         check_write_len(cmp_len)?;
         read(io, o, Op::CmpExt { offset: off, data: cmp_buf.copy(cmp_len)? })?;
         Ok(0)
     }
 
-    /// Checksums of a range, one for each `chunk_size` bytes: their number, then each, little-endian.
+    /// Checksums of a range, one per `chunk_size` bytes: their number, then each of them, little-endian.
     fn rados_checksum(
         io: Handle,
         oid: CText,
@@ -126,7 +126,7 @@ exports! {
         alloc_hint(io, o, object_size, write_size, flags)
     }
 
-    /// Calls an object class's method; returns the length of its output.
+    /// Calls a method of an object class. Returns the length of its output.
     fn rados_exec(
         io: Handle,
         oid: CText,
@@ -145,7 +145,7 @@ exports! {
     }
 }
 
-/// A call of an object class's method.
+/// A call of a method of an object class.
 pub(crate) fn class_call(cls: CText, method: CText, in_buf: InBuf, in_len: usize) -> Outcome<Op> {
     Ok(Op::Call {
         class: cls.text()?.to_owned(),

@@ -1,4 +1,4 @@
-//! What Nacre can't do yet: functions that exist so that programs load, and fail with EOPNOTSUPP.
+//! Functions that Nacre does not support yet. They exist so that programs load, and fail with EOPNOTSUPP.
 //!
 //! The first use of each is logged.
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 
-/// Logs, once for each, that `what` is not available, and gives the failure to return.
+/// Logs, once for each function, that `what` is not available. Returns the failure.
 pub(crate) fn refuse(what: &'static str) -> Failure {
     static LOGGED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     if LOGGED.lock().insert(what) {
@@ -17,8 +17,8 @@ pub(crate) fn refuse(what: &'static str) -> Failure {
     Errno::EOPNOTSUPP.into()
 }
 
-/// Declares functions that fail. They take no arguments because they look at none: C's calling conventions leave those to
-/// the caller.
+/// Declares functions that fail. They take no arguments because they read none: in C's calling conventions the caller cleans
+/// them up.
 macro_rules! unsupported {
     ($($what:literal: $($name:ident)*;)*) => {
         $($(

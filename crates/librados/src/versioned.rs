@@ -1,7 +1,7 @@
-//! Functions that Ceph's library has in two versions: one for programs linked before Ceph 14.2, one for those since.
+//! Functions that exist in two versions in Ceph's library: one for programs linked before Ceph 14.2, one for later ones.
 //!
-//! Rust can't name a symbol's version, so each version is a jump to a function here. Programs linked since ask for
-//! `NAME@LIBRADOS_14.2.0`; those before for `NAME` without a version, which is ours of `LIBRADOS_BASE`.
+//! Rust can't name a symbol's version, so each version is a jump to a function here. Later programs request
+//! `NAME@LIBRADOS_14.2.0`; earlier ones request `NAME` without a version, which resolves to `LIBRADOS_BASE`.
 
 use crate::abi::{Handle, Out, PoolStat, PoolStatBase};
 use crate::guard::call;
@@ -9,7 +9,7 @@ use crate::ioctx::pool_stat;
 use crate::unsupported::refuse;
 use std::ffi::c_int;
 
-/// Figures of the context's pool.
+/// Statistics of the context's pool.
 extern "C" fn ioctx_pool_stat(io: Handle, stats: Out<PoolStat>) -> c_int {
     call("rados_ioctx_pool_stat", || {
         stats.required()?.set(pool_stat(io)?);
@@ -17,7 +17,7 @@ extern "C" fn ioctx_pool_stat(io: Handle, stats: Out<PoolStat>) -> c_int {
     })
 }
 
-/// The same with the fields that there were before Ceph 14.2.
+/// The same with the fields that existed before Ceph 14.2.
 extern "C" fn ioctx_pool_stat_base(io: Handle, stats: Out<PoolStatBase>) -> c_int {
     call("rados_ioctx_pool_stat", || {
         stats.required()?.set(pool_stat(io)?.base);
@@ -25,7 +25,7 @@ extern "C" fn ioctx_pool_stat_base(io: Handle, stats: Out<PoolStatBase>) -> c_in
     })
 }
 
-/// Trivial maps went away in Ceph itself long ago; their names remain.
+/// Ceph itself removed trivial maps long ago. Only their names remain.
 extern "C" fn tmap() -> c_int {
     call("rados_tmap", || Err(refuse("trivial maps (rados_tmap_*)")))
 }

@@ -1,8 +1,8 @@
-//! Watches and notifies: `rados_watch*`, `rados_notify*` and what goes with them.
+//! Watches and notifies: `rados_watch*`, `rados_notify*` and related functions.
 //!
-//! Callers' callbacks run on the cluster's [`crate::finisher`], one after the other, so that they may wait for other
-//! operations, as they may in Ceph. A watch hears nothing any more once it is given back and
-//! `rados_watch_flush` has returned. Numbers of watches are the client's cookies.
+//! Callers' callbacks run on the cluster's [`crate::finisher`], one after the other, so that they may wait for other operations,
+//! as in Ceph. A watch is not called any more once it is removed and `rados_watch_flush` has returned. Numbers of watches are
+//! the client's cookies.
 
 use crate::abi::{
     CArg, CText, Given, GivenArray, Handle, InBuf, Lent, NotifyAck, NotifyTimeout, Out, WatchCallback,
@@ -22,21 +22,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The most notifications of one watch that wait for its callback. What exceeds them is not answered, as if the watcher
-/// were gone: notifiers time out on it.
+/// Maximum number of notifications of one watch that wait for its callback. Further ones are not answered, as if the watcher had
+/// failed: their notifiers run into the timeout.
 const MOST_QUEUED: usize = 10_000;
 
-/// Whom a watch tells.
+/// The callbacks of a watch.
 #[derive(Clone)]
 enum Callbacks {
-    /// `rados_watch`: told that something happened; the library answers by itself.
+    /// `rados_watch`: called without the payload. The library sends the answer.
     Old { notified: WatchCallback, io: IoCtx, oid: String },
     /// `rados_watch2` and later.
     New { notified: WatchCallback2, lost: Option<WatchErrorCallback> },
 }
 
 struct Watcher {
-    /// The client holds its watches' handlers for as long as its session lasts.
+    /// Weak, because the client holds the handlers of its watches as long as its session exists.
     client: Weak<Client>,
     callbacks: Callbacks,
     arg: CArg,
@@ -92,12 +92,12 @@ fn seconds(timeout: u32) -> Option<Duration> {
     (timeout > 0).then(|| Duration::from_secs(timeout.into()))
 }
 
-/// A time in milliseconds as whole seconds, no less; 0 for the configured one.
+/// A time in milliseconds, rounded up to whole seconds. 0 means the configured time.
 fn whole_seconds(timeout_ms: u64) -> Option<Duration> {
     (timeout_ms > 0).then(|| Duration::from_secs(timeout_ms.div_ceil(1000)))
 }
 
-/// A notify's or an answer's data, which may be absent.
+/// The payload of a notify or an answer, which may be absent.
 fn payload(buf: InBuf, len: c_int) -> Outcome<Bytes> {
     buf.copy(usize::try_from(len).map_err(|_| Errno::EINVAL)?)
 }
@@ -118,7 +118,7 @@ fn watch(
     let place = place(&io);
     let watcher = Watcher::create(&io, callbacks(place.clone(), oid)?, arg);
     let (number, outcome) = place.watch(oid, seconds(timeout), watcher);
-    // A callback may come, and look there, before the outcome does.
+    // A callback may run, and look there, before the outcome is known.
     cookie.set(number);
     outcome.wait()?;
     Ok(0)
@@ -128,7 +128,7 @@ fn new_callbacks(notified: Option<WatchCallback2>, lost: Option<WatchErrorCallba
     Ok(Callbacks::New { notified: notified.ok_or(Errno::EINVAL)?, lost })
 }
 
-/// What an asynchronous watch ends with: its number and its outcome, of which either may be there first.
+/// The results of an asynchronous watch: its number and its outcome, which may arrive in either order.
 #[derive(Default)]
 struct Watching {
     number: Option<u64>,
@@ -162,7 +162,7 @@ fn aio_watch(
     Ok(0)
 }
 
-/// Ends the completion once both are known.
+/// Completes the completion once both are known.
 fn end_watching(watching: &mut Watching, client: &Client, completion: &Arc<Completion>, handle: Out<u64>) {
     let (Some(number), Some(_)) = (watching.number, &watching.outcome) else { return };
     let outcome = watching.outcome.take();
@@ -176,7 +176,7 @@ fn code(outcome: nacre_client::Result<()>) -> c_int {
     outcome.map_or_else(|error| Failure::from(error).code(), |()| 0)
 }
 
-/// Stores what watchers answered, where it is wanted; a notify that waited in vain for some of them has that too.
+/// Stores the watchers' answers, if the caller wants them. A notify that timed out has answers, too.
 fn told(
     outcome: nacre_client::Result<NotifyOutcome>,
     reply_buffer: Out<Given>,
@@ -192,7 +192,7 @@ fn told(
 }
 
 exports! {
-    /// Watches an object. The callback learns only that there was a notify, which is answered by the library.
+    /// Watches an object. The callback only learns that there was a notify. The library answers it.
     fn rados_watch(
         io: Handle,
         o: CText,
@@ -207,7 +207,7 @@ exports! {
         })
     }
 
-    /// Watches an object. Each notify is to be answered with `rados_notify_ack`.
+    /// Watches an object. The caller answers each notify with `rados_notify_ack`.
     fn rados_watch2(
         io: Handle,
         o: CText,
@@ -219,7 +219,7 @@ exports! {
         watch(io, o, cookie, 0, arg, |_, _| new_callbacks(watchcb, watcherrcb))
     }
 
-    /// As `rados_watch2`, with the seconds without a sign of life after which the watch lapses; 0 for the cluster's.
+    /// Like `rados_watch2`, with the seconds without contact after which it expires, 0 for the cluster's default.
     fn rados_watch3(
         io: Handle,
         o: CText,
@@ -232,7 +232,7 @@ exports! {
         watch(io, o, cookie, timeout, arg, |_, _| new_callbacks(watchcb, watcherrcb))
     }
 
-    /// As `rados_watch2`; the completion tells the outcome.
+    /// Like `rados_watch2`, with a completion for the outcome.
     fn rados_aio_watch(
         io: Handle,
         o: CText,
@@ -245,7 +245,7 @@ exports! {
         aio_watch(io, o, completion, handle, new_callbacks(watchcb, watcherrcb)?, 0, arg)
     }
 
-    /// As `rados_watch3`; the completion tells the outcome.
+    /// Like `rados_watch3`, with a completion for the outcome.
     fn rados_aio_watch2(
         io: Handle,
         o: CText,
@@ -259,26 +259,26 @@ exports! {
         aio_watch(io, o, completion, handle, new_callbacks(watchcb, watcherrcb)?, timeout, arg)
     }
 
-    /// Milliseconds since the watch was last known to stand, and one; its error where it is lost, ENOTCONN where there
-    /// is none.
+    /// Milliseconds since the watch was last confirmed, plus one. The watch's error if it is lost, ENOTCONN if it does not
+    /// exist.
     fn rados_watch_check(io: Handle, cookie: u64) -> c_int {
         let age = place(&*POOLS.get(io)?).watch_check(cookie)?;
         Ok(length(usize::try_from(age.as_millis()).unwrap_or(usize::MAX).saturating_add(1)))
     }
 
-    /// Gives a watch back; the object's name is not looked at.
+    /// Removes a watch. Ignores the object's name.
     fn rados_unwatch(io: Handle, _o: CText, cookie: u64) -> c_int {
         place(&*POOLS.get(io)?).unwatch(cookie).wait()?;
         Ok(0)
     }
 
-    /// Gives a watch back, a lost one too.
+    /// Removes a watch, even if it is lost.
     fn rados_unwatch2(io: Handle, cookie: u64) -> c_int {
         place(&*POOLS.get(io)?).unwatch(cookie).wait()?;
         Ok(0)
     }
 
-    /// As `rados_unwatch2`; the completion tells the outcome.
+    /// Like `rados_unwatch2`, with a completion for the outcome.
     fn rados_aio_unwatch(io: Handle, cookie: u64, completion: Handle) -> c_int {
         let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
         completion.begin()?;
@@ -289,14 +289,14 @@ exports! {
         Ok(0)
     }
 
-    /// Tells an object's watchers and waits for their answers; ETIMEDOUT where some did not answer.
+    /// Notifies an object's watchers and waits for their answers. ETIMEDOUT if some did not answer.
     fn rados_notify(io: Handle, o: CText, _ver: u64, buf: InBuf, buf_len: c_int) -> c_int {
         let (io, payload) = (POOLS.get(io)?, payload(buf, buf_len)?);
         let NotifyOutcome { timed_out, .. } = place(&io).notify(o.text()?, payload, None).wait()?;
         Ok(if timed_out { Errno::ETIMEDOUT.negated() } else { 0 })
     }
 
-    /// As `rados_notify`, giving the answers (see `rados_decode_notify_response`), those that came before a timeout too.
+    /// Like `rados_notify`, but returns the answers (see `rados_decode_notify_response`), including those before a timeout.
     fn rados_notify2(
         io: Handle,
         o: CText,
@@ -313,7 +313,7 @@ exports! {
         told(outcome, reply_buffer, reply_buffer_len)
     }
 
-    /// As `rados_notify2`; the completion tells the outcome.
+    /// Like `rados_notify2`, with a completion for the outcome.
     fn rados_aio_notify(
         io: Handle,
         o: CText,
@@ -338,14 +338,14 @@ exports! {
         Ok(0)
     }
 
-    /// Answers a notify that a callback was told of.
+    /// Answers a notify that was passed to a callback.
     fn rados_notify_ack(io: Handle, o: CText, notify_id: u64, cookie: u64, buf: InBuf, buf_len: c_int) -> c_int {
         let (io, answer) = (POOLS.get(io)?, if buf.is_null() { Bytes::new() } else { payload(buf, buf_len)? });
         place(&io).notify_ack(o.text()?, notify_id, cookie, answer);
         Ok(0)
     }
 
-    /// Reads the answers that `rados_notify2` or `rados_aio_notify` gave.
+    /// Decodes the answers that `rados_notify2` or `rados_aio_notify` returned.
     fn rados_decode_notify_response(
         reply_buffer: InBuf,
         reply_buffer_len: usize,
@@ -380,7 +380,7 @@ exports! {
         Ok(0)
     }
 
-    /// Gives back what `rados_decode_notify_response` gave.
+    /// Frees the result of `rados_decode_notify_response`.
     fn rados_free_notify_response(
         acks: GivenArray<NotifyAck>,
         nr_acks: usize,
@@ -392,8 +392,8 @@ exports! {
         Ok(())
     }
 
-    /// Returns once the callbacks of everything that was heard before have returned. EDEADLK in a callback, which would
-    /// wait for itself.
+    /// Returns when the callbacks for everything received before have returned. EDEADLK in a callback, which would wait for
+    /// itself.
     fn rados_watch_flush(cluster: Handle) -> c_int {
         let client = CLIENTS.get(cluster)?;
         client.cluster()?.watch_flush().wait()?;
@@ -401,14 +401,14 @@ exports! {
         Ok(0)
     }
 
-    /// As `rados_watch_flush`, completing instead of waiting.
+    /// Like `rados_watch_flush`, but completes a completion instead of waiting.
     fn rados_aio_watch_flush(cluster: Handle, completion: Handle) -> c_int {
         let (client, completion) = (CLIENTS.get(cluster)?, COMPLETIONS.get(completion)?);
         let cluster = client.cluster()?;
         completion.begin()?;
         let owner = client.clone();
         client.finisher.post(Box::new(move || {
-            // What the session's thread is about to post comes before what is posted after it.
+            // The session's thread must post its pending callbacks before this posts.
             let heard = cluster.watch_flush().wait();
             let last = owner.clone();
             owner.finisher.post(Box::new(move || {

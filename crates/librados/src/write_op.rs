@@ -21,12 +21,12 @@ static WRITE_OPS: Table<Mutex<Compound>> = Table::new();
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 1;
 
-/// Adds to an operation; it will fail where that fails.
+/// Adds a part to an operation. If that fails, the operation will fail.
 fn add(write_op: Handle, add: impl FnOnce(&mut Compound) -> Outcome<()>) -> Outcome<()> {
     build(&WRITE_OPS, write_op, add)
 }
 
-/// As [`add`], for either kind of operation.
+/// Like [`add`], for either kind of operation.
 pub(crate) fn build(
     table: &Table<Mutex<Compound>>,
     op: Handle,
@@ -40,7 +40,7 @@ pub(crate) fn build(
     Ok(())
 }
 
-/// The guard that the object holds some data.
+/// The guard that the object contains some data.
 pub(crate) fn compare_data(data: InBuf, len: usize, offset: u64) -> Outcome<Op> {
     check_write_len(len)?;
     Ok(Op::CmpExt { offset, data: data.copy(len)? })
@@ -58,7 +58,7 @@ pub(crate) fn compare_omap(key: &[u8], operator: u8, value: InBuf, len: usize) -
     Ok(Op::OmapCmp { assertions: vec![assertion] })
 }
 
-/// The operation as it stands, with its flags; the handle's is empty then.
+/// Takes the operation with its flags and leaves the handle's operation empty.
 fn take(write_op: Handle, flags: c_int, mtime_ns: Option<u64>) -> Outcome<Compound> {
     let mut op = std::mem::take(&mut *WRITE_OPS.get(write_op)?.lock());
     op.add_flags(request_flags(flags));
@@ -79,7 +79,7 @@ fn of_time(mtime: Out<time_t>) -> Outcome<Option<u64>> {
 }
 
 exports! {
-    /// Makes an empty operation.
+    /// Creates an empty operation.
     fn rados_create_write_op() -> Handle {
         Ok(WRITE_OPS.insert(Mutex::default()))
     }
@@ -89,7 +89,7 @@ exports! {
         WRITE_OPS.remove(write_op).map(drop)
     }
 
-    /// Sets flags of the part added last.
+    /// Sets flags of the part that was added last.
     fn rados_write_op_set_flags(write_op: Handle, flags: c_int) {
         add(write_op, |op| {
             op.set_part_flags(flags);
@@ -97,7 +97,7 @@ exports! {
         })
     }
 
-    /// Fails with ENOENT where the object is absent.
+    /// Fails with ENOENT if the object is absent.
     fn rados_write_op_assert_exists(write_op: Handle) {
         add(write_op, |op| {
             op.push(Op::AssertExists);
@@ -113,7 +113,7 @@ exports! {
         })
     }
 
-    /// Fails with -4095 less the index of the first byte that differs unless the object holds the data at the offset.
+    /// Fails unless the object contains the data at the offset, with -4095 minus the index of the first byte that differs.
     fn rados_write_op_cmpext(write_op: Handle, cmp_buf: InBuf, cmp_len: usize, off: u64, prval: Out<c_int>) {
         add(write_op, |op| {
             op.push_with(compare_data(cmp_buf, cmp_len, off)?, prval, None);
@@ -144,7 +144,7 @@ exports! {
         })
     }
 
-    /// The same with the key's length.
+    /// The same, with the length of the key.
     fn rados_write_op_omap_cmp2(
         write_op: Handle,
         key: CText,
@@ -206,7 +206,7 @@ exports! {
         })
     }
 
-    /// Writes the same data again and again, `write_len` bytes in all.
+    /// Writes the same data repeatedly, `write_len` bytes in total.
     fn rados_write_op_writesame(write_op: Handle, buffer: InBuf, data_len: usize, write_len: usize, offset: u64) {
         add(write_op, |op| {
             op.push(repeated(offset, buffer.copy(data_len)?, write_len)?);
@@ -239,7 +239,7 @@ exports! {
         })
     }
 
-    /// Makes a range zero.
+    /// Sets a range to zeros.
     fn rados_write_op_zero(write_op: Handle, offset: u64, len: u64) {
         add(write_op, |op| {
             op.push(Op::Zero { offset, len });
@@ -247,7 +247,7 @@ exports! {
         })
     }
 
-    /// Calls an object class's method.
+    /// Calls a method of an object class.
     fn rados_write_op_exec(
         write_op: Handle,
         cls: CText,
@@ -276,7 +276,7 @@ exports! {
         })
     }
 
-    /// The same with the keys' lengths.
+    /// The same, with the lengths of the keys.
     fn rados_write_op_omap_set2(
         write_op: Handle,
         keys: Array<CText>,
@@ -299,7 +299,7 @@ exports! {
         })
     }
 
-    /// The same with the keys' lengths.
+    /// The same, with the lengths of the keys.
     fn rados_write_op_omap_rm_keys2(
         write_op: Handle,
         names: Array<CText>,
@@ -312,7 +312,7 @@ exports! {
         })
     }
 
-    /// Removes omap entries from one key up to, without, another.
+    /// Removes omap entries from one key up to, but not including, another.
     fn rados_write_op_omap_rm_range2(
         write_op: Handle,
         key_begin: InBuf,
@@ -345,7 +345,7 @@ exports! {
         alloc_hint(write_op, object_size, write_size, flags)
     }
 
-    /// Carries the operation out.
+    /// Executes the operation.
     fn rados_write_op_operate(write_op: Handle, io: Handle, oid: CText, mtime: Out<time_t>, flags: c_int) -> c_int {
         operate(write_op, io, oid, of_time(mtime)?, flags)
     }
@@ -362,7 +362,7 @@ exports! {
         operate(write_op, io, oid, mtime_ns, flags)
     }
 
-    /// Starts the operation.
+    /// Starts the operation asynchronously.
     fn rados_aio_write_op_operate(
         write_op: Handle,
         io: Handle,

@@ -23,7 +23,7 @@ fn get(name: CText) -> Outcome<Op> {
 }
 
 exports! {
-    /// An attribute's value; returns its length. ERANGE where the buffer is too small, ENODATA where there is none.
+    /// An attribute's value. Returns its length. ERANGE if the buffer is too small, ENODATA if the attribute does not exist.
     fn rados_getxattr(io: Handle, o: CText, name: CText, buf: OutBuf, len: usize) -> c_int {
         let value = read(io, o, get(name)?)?.output(0)?;
         Ok(length(buf.fill(len, &value)?))
@@ -49,7 +49,7 @@ exports! {
         Ok(0)
     }
 
-    /// An attribute's value; the completion returns its length.
+    /// An attribute's value. The completion returns its length.
     fn rados_aio_getxattr(
         io: Handle,
         o: CText,
@@ -80,7 +80,7 @@ exports! {
         aio::start(io, completion, Access::Write, o, Compound::of(remove(name)?), |_| Ok(0))
     }
 
-    /// All attributes. The iterator is the caller's once the completion succeeds.
+    /// All attributes. The caller owns the iterator once the completion succeeds.
     fn rados_aio_getxattrs(io: Handle, oid: CText, completion: Handle, iter: Out<Handle>) -> c_int {
         let iter = iter.required()?;
         aio::start(io, completion, Access::Read, oid, Compound::of(Op::GetXattrs), move |reply| {

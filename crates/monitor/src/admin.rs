@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// The authority's thread answers within a moment, or is not there any more.
+/// The authority's thread answers quickly, or has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Carries out what comes by the admin socket, on the authority's thread.
+/// Executes commands of the admin socket on the authority's thread.
 pub(super) fn on_socket(inputs: &Sender<Input>) -> Run {
     let inputs = inputs.clone();
     Arc::new(move |json| {
@@ -29,13 +29,13 @@ pub(super) fn on_socket(inputs: &Sender<Input>) -> Run {
     })
 }
 
-/// Asks a map authority for the cluster's metrics. Cloning is cheap.
+/// A handle to request the cluster's metrics from a map authority. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct MonMetrics(pub(super) Sender<Input>);
 
 impl MonMetrics {
-    /// The metrics now, and where the endpoints of all daemons are; blocks until the authority has answered. Empty
-    /// where it is gone.
+    /// Returns the current metrics and the addresses of the endpoints of all daemons. Blocks until the authority has
+    /// answered. Returns empty results if it has ended.
     pub fn collect(&self) -> (Exposition, Vec<String>) {
         let (answer, answered) = channel();
         let sent = self.0.send(Input::Metrics(answer)).is_ok();
@@ -59,20 +59,20 @@ impl Admin {
         Admin { common: admin::Admin { config, perf, table: mon_daemon_commands() }, counters }
     }
 
-    /// Carries a command out.
+    /// Executes a command.
     pub(super) fn run(&self, state: &MapState, sessions: &Sessions, now: Now, json: &str) -> Reply {
         self.refresh(state, sessions);
         self.common.run(json, |call| match call.prefix() {
             "mon_status" => Ok(state.mon_status_at(now).into()),
             "quorum_status" => Ok(state.quorum_status_at(now).into()),
             "sessions" => Ok(sessions.dump().into()),
-            // Requests are carried out as they are read: none is ever seen waiting.
+            // Requests are executed as they are read, so none is ever waiting.
             "ops" => Ok(json!({ "ops": [], "num_ops": 0 }).into()),
             other => Err(Refused(Errno::EINVAL, format!("command not known: {other}"))),
         })
     }
 
-    /// All metrics: the cluster's, and the daemon's own.
+    /// All metrics: those of the cluster and of the daemon itself.
     pub(super) fn expose(&self, state: &MapState, sessions: &Sessions, now: Now) -> Exposition {
         self.refresh(state, sessions);
         let mut out = Exposition::default();

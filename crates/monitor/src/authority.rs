@@ -1,4 +1,4 @@
-//! The thread that owns the map: applies what arrives, commits it, answers and publishes.
+//! The thread that owns the map: applies inputs, commits the changes, answers and publishes.
 
 use crate::admin::Admin;
 use crate::cluster_log::ClusterLogFile;
@@ -30,21 +30,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// What arrives.
+/// An input of the thread.
 pub(super) enum Input {
     Message(Conn, Frame),
-    /// A connection is over.
+    /// A connection has ended.
     Gone(u64),
     /// A command on the admin socket.
     Admin(String, Sender<Reply>),
-    /// Somebody wants the metrics.
+    /// A request for the metrics.
     Metrics(Sender<(Exposition, Vec<String>)>),
     Stop,
 }
 
-/// Messages applied before one commit, at most.
+/// Maximum number of messages applied before one commit.
 const BATCH: usize = 1_024;
-/// Longer lines for the cluster log are cut: the log keeps many.
+/// Longer lines for the cluster log are truncated, because the log keeps many.
 const MAX_LOG_LINE_BYTES: usize = 8 << 10;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ pub(super) struct Authority {
     sessions: Sessions,
     config_version: u64,
     next_tick: Duration,
-    /// Not before this is the next epoch made (`mon_propose_interval` after the last one).
+    /// Earliest time of the next commit (`mon_propose_interval` after the last one).
     next_commit: Duration,
     ticks: u64,
     log_file: ClusterLogFile,
@@ -100,7 +100,7 @@ impl Authority {
         }
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is stopped.
     pub(super) fn run(&mut self) -> Result<(), MonError> {
         self.take_configuration();
         loop {
@@ -121,7 +121,7 @@ impl Authority {
             }
             if stop || self.held.len() >= BATCH || self.clock.monotonic() >= self.next_commit {
                 self.commit()?;
-                // Only now do the messages give their share of the throttle back.
+                // The messages release their share of the throttle only now.
                 self.held.clear();
             }
             if stop {
@@ -130,7 +130,7 @@ impl Authority {
         }
     }
 
-    /// When there is something to do even if nothing arrives.
+    /// The time of the next work if nothing arrives.
     fn due(&self) -> Duration {
         if self.state.has_changes() || !self.held.is_empty() {
             self.next_tick.min(self.next_commit)
@@ -149,14 +149,14 @@ impl Authority {
             Input::Gone(id) => self.sessions.remove(id),
             Input::Admin(json, answer) => {
                 let reply = self.admin.run(&self.state, &self.sessions, self.now(), &json);
-                // Who asked may have lost patience; likewise below.
+                // The requester may have given up waiting; likewise below.
                 let _ = answer.send(reply);
             }
             Input::Metrics(answer) => {
                 let metrics = self.admin.expose(&self.state, &self.sessions, self.now());
                 let _ = answer.send((metrics, self.state.metrics_targets()));
             }
-            // What arrived before this side ended the connection would be remembered for ever: no reset follows.
+            // Nothing would remove the state of such a message: no reset follows when this side ends a connection.
             Input::Message(conn, _) if Sessions::was_ended(&conn) => {}
             Input::Message(conn, frame) => {
                 if let Err(error) = self.message(&conn, &frame)? {
@@ -169,12 +169,12 @@ impl Authority {
         Ok(false)
     }
 
-    /// The outer error ends the authority, the inner one the connection.
+    /// Handles a message. The outer error ends the authority, the inner one the connection.
     #[allow(clippy::type_complexity)]
     fn message(&mut self, conn: &Conn, frame: &Frame) -> Result<Result<(), nacre_common::Error>, MonError> {
         let Some(peer) = conn.peer() else { return Ok(Ok(())) };
         let entity = &peer.entity;
-        // Key and caps as they are now, not as they were when the peer connected.
+        // The current key and caps, not those at the time of the connection.
         if !self.is_current(&peer) {
             return Ok(Err(nacre_common::Error::Denied(format!("{entity} has lost its key"))));
         }
@@ -277,7 +277,7 @@ impl Authority {
         self.sessions.send_config(conn, &self.state);
     }
 
-    /// Lines of the cluster log from now on, for whoever may read.
+    /// Subscribes a peer to lines of the cluster log, if its caps allow that.
     fn subscribe_log(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: LogSubscribe) {
         if !may_follow_log(caps, entity, conn.peer_addr().ip()) {
             tracing::warn!(%entity, "the cluster log is refused: no capability to read");
@@ -286,7 +286,7 @@ impl Authority {
         self.sessions.follow_log(conn, wanted, &self.state);
     }
 
-    /// `tell mon.a …`: for those who may do everything.
+    /// `tell mon.a …`: requires the caps for everything.
     fn daemon_command(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, command: &DaemonCommand) {
         let wanted = MonAccess {
             service: "mon",
@@ -370,7 +370,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Makes what gathered durable, then answers and publishes.
+    /// Makes pending changes durable, then answers and publishes.
     fn commit(&mut self) -> Result<(), MonError> {
         while let Some(proposal) = self.state.propose(self.now()) {
             let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
@@ -395,14 +395,14 @@ impl Authority {
         Ok(())
     }
 
-    /// Whether the key that the peer connected with is still its entity's.
+    /// Whether the key that the peer connected with is still its entity's key.
     fn is_current(&self, peer: &Peer) -> bool {
         let record = self.state.auth().get(&peer.entity);
         record.is_some_and(|record| record.key.fingerprint() == peer.key_fingerprint)
     }
 
-    /// Ends the connections of those who were removed or got another key, and of those who are sent something that their
-    /// capabilities no longer let them have. They only listen: who speaks is looked at with each message.
+    /// Ends the connections of entities that were removed or got another key, and of subscribers whose capabilities no
+    /// longer allow what they receive. Needed because they only receive: requests are checked one by one.
     fn shut_out(&mut self) {
         let denied = |(conn, usage): &(&Conn, Use)| {
             conn.peer().is_some_and(|peer| !self.is_current(&peer) || !self.may(&peer.entity, conn, *usage))
@@ -415,7 +415,7 @@ impl Authority {
         }
     }
 
-    /// Whether an entity's capabilities allow it to use its connection like this.
+    /// Whether an entity's capabilities allow this use of its connection.
     fn may(&self, entity: &EntityName, conn: &Conn, usage: Use) -> bool {
         let addr = conn.peer_addr().ip();
         let caps = self.state.auth().caps(entity).unwrap_or_default();
@@ -464,7 +464,7 @@ impl Authority {
         self.rotate_keys()
     }
 
-    /// Tells the cluster log what became worse or better.
+    /// Reports changes of health in the cluster log.
     fn log_health(&mut self) {
         let now = self.now();
         let health = self.state.health(now);
@@ -497,7 +497,7 @@ impl Authority {
         }
     }
 
-    /// Obeys the configuration database itself.
+    /// Applies the configuration database to the authority itself.
     fn take_configuration(&mut self) {
         self.config_version = self.state.config_version();
         let own = self.state.config_of(self.config.entity());
@@ -511,17 +511,17 @@ impl Authority {
     }
 }
 
-/// Whether `entity` may have maps and its configuration.
+/// Whether `entity` may receive maps and its configuration.
 fn may_subscribe(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
     caps.allows_service(entity, peer, "osd", Perm::READ)
 }
 
-/// Whether `entity` may have the cluster log.
+/// Whether `entity` may receive the cluster log.
 fn may_follow_log(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
     caps.allows_service(entity, peer, "mon", Perm::READ)
 }
 
-/// Whether `entity` may boot, report and change membership: an OSD by name that may do all in service `osd`.
+/// Whether `entity` may boot, report and change membership: an OSD by name with all rights in service `osd`.
 fn speaks_as_osd(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
     entity.osd_id().is_some() && caps.allows_service(entity, peer, "osd", Perm::ALL)
 }

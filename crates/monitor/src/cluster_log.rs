@@ -1,4 +1,4 @@
-//! The cluster log outside of the map authority's store: the file `mon_cluster_log_file`, or the systemd journal where the
+//! The cluster log outside of the map authority's store: the file `mon_cluster_log_file`, or the systemd journal if the
 //! daemon logs there (`mon_cluster_log_to_journald`).
 
 use nacre_common::options::Options;
@@ -7,13 +7,13 @@ use nacre_types::time::stamp;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 
-/// Appends lines to the file that the options name. A file that can't be written is warned about once, then tried
-/// again when the options name another one.
+/// Appends lines to the file that the options name. If the file can't be written, warns once, and tries again when the
+/// options name another file.
 #[derive(Default)]
 pub(super) struct ClusterLogFile {
     path: String,
     file: Option<File>,
-    /// When it was opened, in the count of [`nacre_runtime::log::reopened`].
+    /// When it was opened, as a value of [`nacre_runtime::log::reopened`].
     opened: u64,
 }
 
@@ -63,7 +63,7 @@ impl ClusterLogFile {
     }
 }
 
-/// Logs a line of the cluster log as the daemon's own, with the target `cluster`.
+/// Logs a line of the cluster log as a line of the daemon's log, with the target `cluster`.
 fn to_journal(line: &LogEntry) {
     let LogEntry { name, text, .. } = line;
     let channel = line.channel.as_str();

@@ -4,16 +4,16 @@ use crate::mapstore::StoreError;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
 
-/// Why the map authority could not start or go on.
+/// Why the map authority could not start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum MonError {
-    /// The store failed, is held by somebody else or is corrupt.
+    /// The store failed, is in use by another process or is corrupt.
     #[error("map store: {0}")]
     Store(#[from] StoreError),
-    /// Another map authority took over: this one must stop at once, its state is stale.
+    /// Another map authority took over. This one must stop at once, because its state is stale.
     #[error("fenced: another map authority has taken over the store")]
     Fenced,
-    /// Something stored can't be decoded.
+    /// A stored value can't be decoded.
     #[error("map store holds {what} that can't be used: {detail}")]
     Corrupt {
         /// The key or structure.
@@ -21,10 +21,10 @@ pub enum MonError {
         /// What is wrong with it.
         detail: String,
     },
-    /// The directory holds no cluster.
+    /// The directory contains no cluster.
     #[error("{0} holds no cluster; make one with mkfs first")]
     NotInitialised(String),
-    /// The directory holds a cluster already.
+    /// The directory already contains a cluster.
     #[error("{0} holds a cluster already")]
     AlreadyInitialised(String),
     /// The configuration or an argument can't be used.

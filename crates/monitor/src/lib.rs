@@ -1,11 +1,11 @@
 //! The map authority as a daemon: sessions over the messenger around the pure map logic.
 //!
-//! One thread owns the map state and the map store. It takes what has arrived, applies all of it, makes it durable in
-//! one transaction, then answers and publishes: whatever comes in while a transaction is being synced shares the next
-//! one, so an idle authority commits at once and a busy one in batches. Messages keep their share of the messenger's
-//! throttle until then, which bounds the queue.
+//! One thread owns the map state and the map store. It takes all messages that have arrived, applies them, makes the
+//! changes durable in one transaction, then answers and publishes. Messages that arrive during a sync share the next
+//! transaction, so an idle authority commits at once and a busy one in batches. Messages hold their share of the
+//! messenger's throttle until then, which bounds the queue.
 //!
-//! Fenced off, or on an error of the store, the thread ends and the authority with it: what it knows may be stale.
+//! If the authority is fenced off or the store fails, the thread and the authority end, because their state may be stale.
 
 mod admin;
 mod authority;
@@ -42,11 +42,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// How long connections may write what they have queued when the authority stops.
+/// How long connections may continue to write queued data when the authority stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Makes a cluster in `data_dir`: an empty map with the options' CRUSH failure domain and full ratios, and the
-/// entities of `keyring`. Durable on return. Refuses a directory that holds a cluster.
+/// Creates a cluster in `data_dir`: an empty map with the options' CRUSH failure domain and full ratios, and the entities
+/// of `keyring`. Durable on return. Refuses a directory that contains a cluster.
 pub fn mkfs(config: &Config, data_dir: &Path, fsid: Uuid, keyring: &Keyring) -> Result<(), MonError> {
     let store = open_store(data_dir)?;
     let options = config.snapshot();
@@ -63,7 +63,7 @@ pub fn mkfs(config: &Config, data_dir: &Path, fsid: Uuid, keyring: &Keyring) -> 
     })
 }
 
-/// Whether `data_dir` holds a cluster, and which.
+/// The id of the cluster in `data_dir`, if there is one.
 pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
     if !data_dir.join(STORE_DIR).exists() {
         return Ok(None);
@@ -73,11 +73,10 @@ pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
     Ok(Some(nacre_types::encoding::decode::<persist::Cluster>(&entry.value)?.fsid))
 }
 
-/// Tells the cluster that the map store in `data_dir` was restored from an old copy (rule R7): its history goes on
-/// under a new generation. Likewise where the store lacks changes that were acknowledged, and is refused therefore. The
-/// authority must not run. `osds` are those that the cluster has beyond what the copy
-/// lists, as far as the operator knows: PGs wait until every one has told what it has or was declared lost. Returns the
-/// generation.
+/// Declares that the map store in `data_dir` was restored from an old copy (rule R7): its history continues in a new
+/// generation. Also used if the store is refused because it lacks acknowledged changes. The authority must not run. `osds`
+/// are the OSDs that the cluster has besides those in the copy, as far as the operator knows: PGs wait until each of them
+/// has reported its contents or was declared lost. Returns the generation.
 pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError> {
     if !data_dir.join(STORE_DIR).is_dir() {
         return Err(MonError::NotInitialised(data_dir.display().to_string()));
@@ -88,17 +87,17 @@ pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError>
     Ok(generation)
 }
 
-/// Where in the data directory the map store is.
+/// The directory of the map store within the data directory.
 const STORE_DIR: &str = "store.db";
 
 fn open_store(data_dir: &Path) -> Result<LocalStore, MonError> {
     Ok(LocalStore::open(&store_dir(data_dir)?)?)
 }
 
-/// The directory of the map store, which is made if it does not exist.
+/// The directory of the map store. Created if it does not exist.
 fn store_dir(data_dir: &Path) -> Result<PathBuf, MonError> {
     use std::os::unix::fs::DirBuilderExt;
-    // The store holds every entity's key.
+    // The store contains the keys of all entities.
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700);
     let dir = data_dir.join(STORE_DIR);
@@ -106,7 +105,7 @@ fn store_dir(data_dir: &Path) -> Result<PathBuf, MonError> {
     Ok(dir)
 }
 
-/// A running map authority. Dropping it stops it; [`MonServer::stop`] does so in order.
+/// A running map authority. Dropping it stops it; [`MonServer::stop`] does an orderly stop.
 pub struct MonServer {
     addr: SocketAddr,
     fsid: Uuid,
@@ -121,12 +120,12 @@ pub struct MonServer {
 }
 
 impl MonServer {
-    /// Opens the cluster in `data_dir` and listens on `listen` (port 0 for any). Returns when it serves.
+    /// Opens the cluster in `data_dir` and listens on `listen` (port 0 for any). Returns when it accepts connections.
     pub fn start(config: &Config, data_dir: &Path, listen: SocketAddr) -> Result<MonServer, MonError> {
         Self::start_on(config, Arc::new(open_store(data_dir)?), listen)
     }
 
-    /// As [`MonServer::start`], on a map store that is open.
+    /// Like [`MonServer::start`], on an open map store.
     pub fn start_on(
         config: &Config,
         store: Arc<dyn MapStore>,
@@ -165,7 +164,7 @@ impl MonServer {
             }
         };
         let mut databases = loaded.databases;
-        // Before the port is bound: a handshake must not miss a key that is stored.
+        // Before the port is bound, so that handshakes find every stored key.
         keys.replace(&databases.auth);
         let _inside = runtime.enter();
         let addr = messenger.bind(listen).map_err(|e| MonError::Network(e.to_string()))?;
@@ -189,7 +188,7 @@ impl MonServer {
             })
             .map_err(|e| MonError::Invalid(e.to_string()))?;
         let admin_socket = AdminSocket::start(config, admin::on_socket(&inputs));
-        // From here on options that count at start keep their values.
+        // From here on, options that apply at start keep their values.
         config.mark_started();
         tracing::info!(%addr, %fsid, "map authority serves");
         Ok(MonServer {
@@ -205,12 +204,12 @@ impl MonServer {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The cluster.
+    /// The id of the cluster.
     pub fn fsid(&self) -> Uuid {
         self.fsid
     }
@@ -220,17 +219,17 @@ impl MonServer {
         self.perf.clone()
     }
 
-    /// Asks for the cluster's metrics, as Ceph's manager exposes them.
+    /// A handle to request the cluster's metrics, as Ceph's manager exposes them.
     pub fn metrics(&self) -> MonMetrics {
         MonMetrics(self.inputs.clone())
     }
 
-    /// Turns to an error when the authority had to end: fenced off, or its store failed. The process should end too.
+    /// Changes to an error when the authority had to end: fenced off, or its store failed. The process should end too.
     pub fn failure(&self) -> watch::Receiver<Option<Arc<MonError>>> {
         self.failure.clone()
     }
 
-    /// Stops in order: what was accepted is durable and answered.
+    /// Stops after everything accepted is durable and answered.
     pub fn stop(mut self) {
         self.end();
     }
@@ -238,7 +237,7 @@ impl MonServer {
     fn end(&mut self) {
         self.admin_socket = None;
         self.perf.clear();
-        // The receiver is gone if the authority has ended by itself.
+        // The receiver is gone if the authority has ended on its own.
         let _ = self.inputs.send(Input::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -250,7 +249,7 @@ impl MonServer {
             let (done, wait) = channel();
             runtime.spawn(async move {
                 messenger.shutdown(GRACE).await;
-                // Nobody waits any more if it took too long.
+                // The receiver is gone if the timeout has passed.
                 let _ = done.send(());
             });
             let _ = wait.recv_timeout(GRACE * 2);
@@ -265,19 +264,19 @@ impl Drop for MonServer {
     }
 }
 
-/// The time now.
+/// The current time.
 fn now(clock: &dyn Clock) -> Now {
     Now { mono_ms: clock.monotonic().as_millis() as u64, wall_ns: clock.wall_ns() }
 }
 
-/// Hands everything to the authority's thread.
+/// Forwards all connection events to the authority's thread.
 struct Door {
     inputs: Sender<Input>,
 }
 
 impl Dispatcher for Door {
     fn on_message(&self, conn: &Conn, frame: Frame) {
-        // The authority has ended: the connection will too.
+        // The authority has ended, so the connection will end too.
         let _ = self.inputs.send(Input::Message(conn.clone(), frame));
     }
 
@@ -286,7 +285,7 @@ impl Dispatcher for Door {
     }
 }
 
-/// The entities' keys, as handshakes look them up.
+/// The entities' keys, for lookups by handshakes.
 #[derive(Default)]
 struct SharedKeys {
     records: RwLock<BTreeMap<EntityName, KeyRecord>>,

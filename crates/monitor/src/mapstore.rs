@@ -1,11 +1,10 @@
-//! The seam to what keeps the cluster's map: a small ordered key-value store with compare-and-swap transactions.
+//! The interface to the store of the cluster's map: a small ordered key-value store with compare-and-swap transactions.
 //!
-//! The contract is that of etcd's v3 API in its smaller part, limits included, so that an embedded store and etcd can
-//! stand behind it alike: one revision counter for the whole store, one more with each transaction that changes
-//! something; every key remembers the revision of its creation and of its last change. Implementations pass the suite
-//! in [`conformance`].
+//! The contract is a subset of etcd's v3 API, limits included, so that both an embedded store and etcd can implement it.
+//! The whole store has one revision counter, which each transaction that changes something raises by one. Every key has
+//! the revisions of its creation and of its last change. Implementations pass the suite in [`conformance`].
 //!
-//! Knows nothing of maps: keys and values are bytes.
+//! Does not know about maps: keys and values are bytes.
 
 pub mod conformance;
 mod local;
@@ -17,14 +16,14 @@ use nacre_types::errno::Errno;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The most comparisons, and the most operations, of one transaction (etcd's `--max-txn-ops`).
+/// Maximum number of comparisons, and of operations, in one transaction (etcd's `--max-txn-ops`).
 pub const MAX_TXN_OPS: usize = 128;
-/// The most bytes of keys and values in one transaction (etcd's `--max-request-bytes`).
+/// Maximum bytes of keys and values in one transaction (etcd's `--max-request-bytes`).
 pub const MAX_TXN_BYTES: usize = 1536 * 1024;
-/// The most entries that one page of a range read returns.
+/// Maximum number of entries that one page of a range read returns.
 pub const MAX_PAGE: usize = 1000;
 
-/// Why the store did not do what it was asked.
+/// Why a call of the store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Another process uses the store.
@@ -35,7 +34,7 @@ pub enum StoreError {
         "transaction of {ops} operations and {bytes} bytes exceeds the limits ({MAX_TXN_OPS} operations, {MAX_TXN_BYTES} bytes)"
     )]
     TooLarge {
-        /// Operations or comparisons, whichever are more.
+        /// Number of operations or of comparisons, whichever is greater.
         ops: usize,
         /// Bytes of keys and values.
         bytes: usize,
@@ -43,7 +42,7 @@ pub enum StoreError {
     /// A key appears twice in a transaction, or is empty. Nothing changed.
     #[error("malformed transaction: {0}")]
     Malformed(&'static str),
-    /// The lease has expired or never was.
+    /// The lease has expired or never existed.
     #[error("lease {0:x} does not exist")]
     NoLease(u64),
     /// A watch asked for changes that are no longer kept: read the range again and watch from its revision.
@@ -103,7 +102,7 @@ pub enum Compare {
 }
 
 impl Compare {
-    /// The key that is looked at.
+    /// The key that is compared.
     pub fn key(&self) -> &[u8] {
         match self {
             Compare::Value { key, .. } | Compare::ModRevision { key, .. } | Compare::Absent { key } => key,
@@ -127,7 +126,7 @@ pub enum Op {
         key: Vec<u8>,
         /// Its new value.
         value: Vec<u8>,
-        /// The lease with which it goes away; `None` keeps it for good.
+        /// The lease on which the key depends. With `None` the key is permanent.
         lease: Option<LeaseId>,
     },
     /// Removes a key, if it exists.
@@ -158,7 +157,7 @@ impl Op {
 pub struct Txn {
     /// All must hold.
     pub compares: Vec<Compare>,
-    /// Applied in order; no key twice.
+    /// Applied in order. No key may appear twice.
     pub ops: Vec<Op>,
 }
 
@@ -169,7 +168,7 @@ impl Txn {
         self
     }
 
-    /// Adds a lasting key.
+    /// Adds a permanent key.
     pub fn put(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Txn {
         self.ops.push(Op::Put { key: key.into(), value: value.into(), lease: None });
         self
@@ -187,7 +186,7 @@ impl Txn {
             + self.ops.iter().map(Op::bytes).sum::<usize>()
     }
 
-    /// Refuses what etcd would refuse. Every implementation calls this first.
+    /// Refuses transactions that etcd would refuse. Every implementation calls this first.
     pub fn check(&self) -> Result<(), StoreError> {
         let ops = self.ops.len().max(self.compares.len());
         let bytes = self.bytes();
@@ -205,7 +204,7 @@ impl Txn {
     }
 }
 
-/// What became of a transaction. Returned when it is durable.
+/// The outcome of a transaction. Returned when it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything took effect, in this revision.
@@ -227,7 +226,7 @@ pub struct Entry {
     pub key: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
-    /// Revision in which it came into being.
+    /// Revision of its creation.
     pub create_revision: u64,
     /// Revision of its last change.
     pub mod_revision: u64,
@@ -240,55 +239,55 @@ pub struct Entry {
 pub struct Page {
     /// Entries in ascending order of keys.
     pub entries: Vec<Entry>,
-    /// Whether the range holds more: go on after the last key.
+    /// Whether the range contains more: continue after the last key.
     pub more: bool,
-    /// The store's revision at the read: watch from the next one to miss nothing.
+    /// The store's revision at the read. A watch from the next one misses nothing.
     pub revision: u64,
 }
 
-/// One change that a watcher sees.
+/// One change reported to a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The revision that made it.
     pub revision: u64,
     /// The key.
     pub key: Vec<u8>,
-    /// Its new value; `None` where it was removed.
+    /// Its new value, or `None` if it was removed.
     pub value: Option<Vec<u8>>,
 }
 
-/// A running watch; dropping it ends it.
+/// A running watch. Dropping it ends it.
 pub trait Watch: Send {
-    /// The next change, in order of revisions, waiting at most `timeout`; `None` if there was none.
-    /// A watcher that falls too far behind gets [`StoreError::Compacted`].
+    /// Returns the next change, in order of revisions. Waits at most `timeout`, then returns `None`. A watcher that falls
+    /// too far behind gets [`StoreError::Compacted`].
     fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
 }
 
 /// An ordered key-value store with compare-and-swap transactions, leases and watches.
 pub trait MapStore: Send + Sync {
-    /// Carries out `txn` if its conditions hold. Durable on return; an I/O error leaves the outcome unknown.
+    /// Executes `txn` if its conditions hold. Durable on return. After an I/O error the outcome is unknown.
     fn transact(&self, txn: &Txn) -> Result<Outcome, StoreError>;
 
     /// Reads one key.
     fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError>;
 
-    /// Reads keys in `start..end`, at most `limit` and [`MAX_PAGE`] of them and some 1 MiB.
+    /// Reads keys in `start..end`: at most `limit` and [`MAX_PAGE`] entries, and about 1 MiB.
     fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Page, StoreError>;
 
-    /// A lease that ends unless it is kept alive within each `ttl`; its keys end with it.
+    /// Grants a lease that expires unless it is renewed within each `ttl`. Its keys are removed with it.
     fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
 
-    /// Starts a lease's time anew.
+    /// Restarts a lease's time.
     fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
 
-    /// Ends a lease now, its keys with it.
+    /// Ends a lease now and removes its keys.
     fn revoke_lease(&self, lease: LeaseId) -> Result<(), StoreError>;
 
-    /// Changes to keys in `start..end` from `revision` on, the past ones first.
+    /// Watches changes to keys in `start..end` from `revision` on, past changes first.
     fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, StoreError>;
 }
 
-/// The end of the range of all keys that begin with `prefix`: the least key that is greater than all of them.
+/// The end of the range of all keys with `prefix`: the smallest key that is greater than all of them.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -297,11 +296,11 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // Nothing is greater than a prefix of 0xff bytes only; no such prefix is in use.
+    // Nothing is greater than a prefix of only 0xff bytes; no such prefix is in use.
     vec![u8::MAX; prefix.len() + 1]
 }
 
-/// All entries whose keys begin with `prefix`, page by page, at no one point in time.
+/// All entries whose keys start with `prefix`. Read page by page, not at one point in time.
 pub fn read_prefix(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<Entry>, StoreError> {
     let end = prefix_end(prefix);
     let mut start = prefix.to_vec();

@@ -1,12 +1,12 @@
-//! How the map gets into the map store and back (docs/format/mapstore.md).
+//! How the map is written to the map store and read back (docs/format/mapstore.md).
 //!
-//! An epoch is one incremental. It becomes durable, together with everything else of its proposal, in the transaction
-//! that moves `osdmap/last` to it; that transaction, like all others, compares the fencing key. What does not fit into
-//! one transaction goes ahead of it in others: chunks of the incremental under keys that nobody reads while
-//! `osdmap/last` is lower, and keys of databases, each of which is complete in itself. A crash in between leaves
-//! chunks that the next attempt at the same epoch overwrites.
+//! An epoch is one incremental. It becomes durable, together with everything else of its proposal, in the transaction that
+//! moves `osdmap/last` to it. That transaction, like all others, compares the fencing key. Whatever does not fit into one
+//! transaction is written before it in others: chunks of the incremental under keys that are not read while `osdmap/last`
+//! is lower, and keys of databases, each of which is complete in itself. A crash in between leaves chunks that the next
+//! attempt at the same epoch overwrites.
 //!
-//! From time to time the full map is written the same way, chunks first, and what it makes superfluous is deleted.
+//! The full map is written periodically in the same way, chunks first. Older full maps and incrementals are then deleted.
 
 use crate::error::MonError;
 use crate::mapstore::{
@@ -29,37 +29,37 @@ use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Bytes of a map per key; a transaction holds at most two.
+/// Bytes of a map per key. A transaction holds at most two such values.
 const CHUNK_BYTES: usize = 512 << 10;
-/// Operations left for chunks and keys in a transaction, besides the fixed ones.
+/// Maximum number of operations for chunks and keys in a transaction, besides the fixed ones.
 const OPS_PER_TXN: usize = MAX_TXN_OPS - 8;
-/// Bytes left likewise.
+/// The same limit in bytes.
 const BYTES_PER_TXN: usize = MAX_TXN_BYTES - (64 << 10);
-// A longer one would not fit into any transaction, and its proposal could never be committed.
+// A longer value would not fit into any transaction, and its proposal could never be committed.
 const _: () = assert!(keys::MAX_VALUE_BYTES + (8 << 10) < BYTES_PER_TXN);
-/// Epochs from one full map to the next.
+/// Epochs between full maps.
 const FULL_EVERY: u32 = 100;
-/// Incrementals that are kept at least, for those that were away (`mon_min_osdmap_epochs`).
+/// Minimum number of incrementals to keep, for peers that were away (`mon_min_osdmap_epochs`).
 const KEPT_INCREMENTALS: u32 = 500;
-/// Incrementals and their bytes that are kept in memory for subscribers.
+/// Maximum number and bytes of incrementals kept in memory for subscribers.
 const CACHED_INCREMENTALS: usize = 1_000;
 const CACHED_BYTES: usize = 32 << 20;
-/// Log lines that go with one proposal, at most.
+/// Maximum number of log lines in one proposal.
 const LOG_LINES: usize = 32;
-/// Transactions that delete old log lines each time, besides those for as many lines as were stored since the last time.
+/// Transactions per round that delete old log lines, besides those for as many lines as were stored since the last round.
 const LOG_TRIMS: usize = 4;
-/// Client ids reserved at a time.
+/// Number of client ids reserved at a time.
 const CLIENT_BLOCK: u64 = 1_000;
 /// The first client id, as in Ceph.
 const FIRST_CLIENT: u64 = 4_100;
-/// A generation's client ids and numbers of service keys begin at the generation shifted by so many bits. Generations are
-/// seconds since 1970, so that they stay below 2^53, which every reader of JSON represents exactly.
+/// The client ids and service key numbers of a generation start at the generation shifted by this number of bits.
+/// Generations are seconds since 1970, so the ids stay below 2^53, which every JSON reader represents exactly.
 const IDS_PER_GENERATION_BITS: u32 = 20;
-/// Ids that a new generation leaves out at least: more than the lost history can have given out in a second, for a clock
-/// that was set back, where the generation alone does not lead beyond them.
+/// Minimum number of ids that a new generation skips: more than the lost history can have assigned in a second. Needed if
+/// the clock was set back and the generation alone does not exceed the lost ids.
 const RESTORED_ID_GAP: u64 = 1 << IDS_PER_GENERATION_BITS;
 
-/// What a map store belongs to.
+/// The identity of the cluster that a map store belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cluster {
     pub(crate) fsid: Uuid,
@@ -72,7 +72,7 @@ impl Versioned for Cluster {
     const NAME: &'static str = "mon::Cluster";
 }
 
-/// What is stored of a map: itself if it is small, else in how many chunks.
+/// The head of a stored map: the map itself if it is small, otherwise the number of its chunks.
 #[derive(Serialize, Deserialize)]
 struct Head {
     chunks: u32,
@@ -85,7 +85,7 @@ impl Versioned for Head {
     const NAME: &'static str = "mon::Head";
 }
 
-/// The map store in the hands of the one map authority that may commit.
+/// The map store, owned by the one map authority that may commit.
 pub(crate) struct Persistence {
     store: Arc<dyn MapStore>,
     fence: Vec<u8>,
@@ -100,14 +100,14 @@ pub(crate) struct Persistence {
     stored_log: usize,
 }
 
-/// What was stored.
+/// The contents of the store.
 pub(crate) struct Loaded {
     pub(crate) map: OsdMap,
     pub(crate) databases: Databases,
     pub(crate) service_keys: Option<ServiceKeyring>,
 }
 
-/// Makes a cluster in an empty store.
+/// Creates a cluster in an empty store.
 pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Result<(), MonError> {
     let cluster = Cluster { fsid: map.fsid, store_id: Uuid::new_v4(), created_ns: map.created_ns };
     let entities: Vec<KeyValue> = keyring
@@ -139,18 +139,18 @@ pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Res
     run(store, &txn)
 }
 
-/// Declares that a store was restored from an old copy: its history goes on under a new generation, at an epoch that
-/// nobody has seen (rule R7). `osds` as for [`new_generation`]. Returns the generation.
+/// Declares that a store was restored from an old copy: its history continues in a new generation, at an epoch that was
+/// never published (rule R7). `osds` as for [`new_generation`]. Returns the generation.
 ///
-/// Client ids go on beyond those of the lost history: OSDs remember its clients' requests, and would answer those of a
-/// new client with the same id as duplicates, without executing them. The same goes for the numbers of service keys.
+/// Client ids continue above those of the lost history: OSDs remember its clients' requests and would answer requests of a
+/// new client with the same id as duplicates, without executing them. The same applies to the numbers of service keys.
 pub(crate) fn mint_generation(
     store: Arc<dyn MapStore>,
     now_ns: u64,
     osds: &[OsdId],
 ) -> Result<u64, MonError> {
     let (mut persistence, loaded) = Persistence::open(store, "a")?;
-    // The time makes generations of two restores of the same copy differ.
+    // The time makes the generations of two restores of the same copy different.
     let generation = (loaded.map.generation + 1).max(now_ns / 1_000_000_000);
     let map = new_generation(&loaded.map, generation, Now { mono_ms: 0, wall_ns: now_ns }, osds);
     let next_client = read_number(persistence.store.as_ref(), keys::NEXT_CLIENT)?
@@ -170,20 +170,20 @@ pub(crate) fn mint_generation(
     Ok(generation)
 }
 
-/// The first id of `generation`, where the restored copy would have given out `next`.
+/// The first id of `generation`, if the restored copy would have assigned `next`.
 fn restored_id(next: u64, generation: u64) -> Result<u64, MonError> {
     let by_time = generation.min(u64::from(u32::MAX)) << IDS_PER_GENERATION_BITS;
     let id = next.saturating_add(RESTORED_ID_GAP).max(by_time);
-    // Ceph's names of clients have signed numbers.
+    // Client names in Ceph contain signed numbers.
     if id > i64::MAX as u64 / 2 {
         return Err(MonError::Invalid(format!("the map store has given out client or key ids up to {next}")));
     }
     Ok(id)
 }
 
-/// The service keys of a new generation, encoded. Those that the copy holds stay but for the oldest, so that clients that
-/// ran through the restore can renew their tickets and keep their ids. What follows is numbered apart from the keys that
-/// the lost history made under the same numbers with other secrets.
+/// The service keys of a new generation, encoded. Keeps the keys of the copy except the oldest, so that clients that ran
+/// during the restore can renew their tickets and keep their ids. Later keys get numbers that differ from those of the
+/// lost history, which belong to other secrets.
 fn restored_service_keys(old: &ServiceKeyring, generation: u64, now_ns: u64) -> Result<Vec<u8>, MonError> {
     let [_, current, next] = old.keys() else { return Err(corrupt(keys::SERVICE_KEYS, "not three keys")) };
     let now_unix = now_ns / 1_000_000_000;
@@ -200,7 +200,7 @@ fn restored_service_keys(old: &ServiceKeyring, generation: u64, now_ns: u64) -> 
 }
 
 impl Persistence {
-    /// Takes the store over, fencing off whoever had it, and reads everything.
+    /// Takes over the store, fences off its previous owner, and reads everything.
     pub(crate) fn open(store: Arc<dyn MapStore>, mon_name: &str) -> Result<(Persistence, Loaded), MonError> {
         let cluster = store.get(keys::CLUSTER)?;
         let cluster = cluster.ok_or_else(|| MonError::NotInitialised("the map store".into()))?;
@@ -310,7 +310,7 @@ impl Persistence {
         })
     }
 
-    /// Makes a proposal durable. On an error its outcome is unknown or it was fenced off: the caller must stop.
+    /// Makes a proposal durable. After an error the outcome is unknown, or it was fenced off: the caller must stop.
     pub(crate) fn commit(&mut self, proposal: &Proposal, log: &[LogEntry]) -> Result<(), MonError> {
         let mut ops: Vec<Op> = log
             .iter()
@@ -358,10 +358,10 @@ impl Persistence {
         Ok(())
     }
 
-    /// Log lines that go with the next proposal, at most.
+    /// Maximum number of log lines in the next proposal.
     pub(crate) const LOG_LINES: usize = LOG_LINES;
 
-    /// Writes the full map if it is time, and deletes what nobody needs any more, a little at a time.
+    /// Writes the full map if it is due, and deletes obsolete entries, a few at a time.
     pub(crate) fn tidy(&mut self, map: &OsdMap, log_from: u64) -> Result<(), MonError> {
         if map.epoch.0.saturating_sub(self.last_full.0) >= FULL_EVERY {
             let before = self.last_full;
@@ -394,7 +394,7 @@ impl Persistence {
         Ok(())
     }
 
-    /// Deletes keys from `prefix` to `end`, as many as fit into a transaction. True if none is left.
+    /// Deletes keys from `prefix` to `end`, as many as fit into a transaction. Returns true if none is left.
     fn delete_some(&self, prefix: &[u8], end: &[u8], then: Option<(&[u8], u64)>) -> Result<bool, MonError> {
         debug_assert!(end <= prefix_end(prefix).as_slice(), "invariant: the range stays within its prefix");
         let page = self.store.range(prefix, end, OPS_PER_TXN)?;
@@ -422,14 +422,14 @@ impl Persistence {
         Ok(())
     }
 
-    /// Stores new service keys; they may be used when this returns.
+    /// Stores new service keys. Returns when they are durable and may be used.
     pub(crate) fn put_service_keys(&self, service_keys: &ServiceKeyring) -> Result<(), MonError> {
         let value = postcard::to_extend(service_keys, Vec::new())
             .expect("invariant: a plain structure always encodes");
         self.run(&Txn { compares: vec![self.fenced()], ops: vec![put(keys::SERVICE_KEYS.to_vec(), value)] })
     }
 
-    /// A client id that was never given out before.
+    /// Returns a client id that was never assigned before.
     pub(crate) fn next_client(&mut self) -> Result<u64, MonError> {
         if self.clients.is_empty() {
             let next = read_number(self.store.as_ref(), keys::NEXT_CLIENT)?
@@ -449,8 +449,8 @@ impl Persistence {
         self.last
     }
 
-    /// The encoded incrementals from `first` on, at most `bytes` of them but at least one; `None` where they are not at
-    /// hand any more.
+    /// The encoded incrementals from `first` on, at most `bytes` of them but at least one, or `None` if they are no longer
+    /// cached.
     pub(crate) fn incrementals(&self, first: Epoch, bytes: usize) -> Option<Vec<Bytes>> {
         if first > self.last {
             return Some(Vec::new());
@@ -496,7 +496,7 @@ impl Persistence {
     }
 }
 
-/// A refused condition means that somebody else has changed what is ours alone.
+/// Runs a transaction. A failed condition means that another owner has changed keys of this authority.
 fn run(store: &dyn MapStore, txn: &Txn) -> Result<(), MonError> {
     match store.transact(txn)? {
         Outcome::Committed { .. } => Ok(()),
@@ -507,7 +507,7 @@ fn run(store: &dyn MapStore, txn: &Txn) -> Result<(), MonError> {
 /// A key with its value.
 type KeyValue = (Vec<u8>, Vec<u8>);
 
-/// A map's head and, where it is too long for that, its chunks.
+/// The head of a map and, if the map is too long for that, its chunks.
 fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) {
     let crc = crc32c(bytes);
     let length = bytes.len() as u64;
@@ -524,7 +524,7 @@ fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) 
     (encoding::encode(&head), chunks)
 }
 
-/// What [`split`] split, `None` where it is not what it was.
+/// Reverses [`split`]. Returns `None` if the data is damaged.
 fn join(
     head: &[u8],
     mut chunk: impl FnMut(u32) -> Result<Vec<u8>, MonError>,
@@ -540,7 +540,7 @@ fn join(
     Ok((bytes.len() as u64 == head.bytes && crc32c(&bytes) == head.crc).then_some(bytes))
 }
 
-/// Operations in batches that fit into a transaction each.
+/// Divides operations into batches that each fit into a transaction.
 fn batch(ops: Vec<Op>) -> Vec<Vec<Op>> {
     let mut batches: Vec<Vec<Op>> = Vec::new();
     let mut bytes = 0;

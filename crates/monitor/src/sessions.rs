@@ -1,4 +1,4 @@
-//! Who is connected, who waits for an answer, and who wants maps, configuration and service keys.
+//! Sessions of the map authority: peers, pending answers, subscribers to maps, configuration, service keys and the log.
 
 use crate::persist::Persistence;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Bytes of incrementals in one message, some.
+/// Approximate maximum size of the incrementals in one message, in bytes.
 const PUBLISH_BYTES: usize = 4 << 20;
 
 /// See the module's documentation.
@@ -25,11 +25,11 @@ pub(super) struct Sessions {
     followers: HashMap<u64, (Conn, LogSubscribe)>,
     /// The encoded full map and its epoch.
     full: Option<(Epoch, Bytes)>,
-    /// What the configuration that was sent rested on; durable.
+    /// Versions from which the sent configuration was derived. Always durable.
     config_basis: (u64, u64),
-    /// Somebody waits for a configuration until what it rests on is durable.
+    /// A subscriber waits for its configuration until the changes it depends on are durable.
     config_is_due: bool,
-    /// Checks that hold, by code: what was last said of them.
+    /// Current health checks by code, with the severity and summary that were last reported.
     health: BTreeMap<String, (Severity, String)>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Use {
     Answers,
     /// Maps and configuration.
     Maps,
-    /// Service keys as they are rotated.
+    /// Service keys, sent at each rotation.
     ServiceKeys,
     /// Lines of the cluster log.
     Log,
@@ -54,12 +54,12 @@ struct Subscriber {
     entity: EntityName,
     /// The epoch to send next; 0 for a full map.
     next: Epoch,
-    /// What was sent of the configuration, if that is wanted.
+    /// The last configuration sent, if the peer subscribed to it.
     config: Option<Option<BTreeMap<String, String>>>,
 }
 
 impl Subscriber {
-    /// Sends its configuration unless it has it. Where that fails, its connection is to be ended.
+    /// Sends its configuration unless it has it. Returns false if its connection must be ended.
     fn tell_config(&mut self, state: &MapState) -> bool {
         let values = Some(state.config_of(&self.entity));
         if self.config.as_ref() == Some(&values) {
@@ -76,19 +76,19 @@ impl Subscriber {
 }
 
 impl Sessions {
-    /// Ends a connection and forgets it: no reset is reported of what this side ends.
+    /// Ends a connection and removes its sessions. The messenger reports no reset for connections that this side ends.
     pub(super) fn end(&mut self, conn: &Conn) {
         conn.set_context(Arc::new(Ended));
         conn.abort();
         self.remove(conn.id());
     }
 
-    /// Whether this side has ended a connection. Messages that it brought before may still come.
+    /// Whether this side has ended a connection. Messages that were received before may still arrive.
     pub(super) fn was_ended(conn: &Conn) -> bool {
         conn.context::<Ended>().is_some()
     }
 
-    /// Forgets a connection that is over.
+    /// Removes a connection that has ended.
     pub(super) fn remove(&mut self, id: u64) {
         self.waiting.remove(&id);
         self.subscribers.remove(&id);
@@ -96,12 +96,12 @@ impl Sessions {
         self.followers.remove(&id);
     }
 
-    /// How many are connected.
+    /// Number of connections.
     pub(super) fn count(&self) -> usize {
         self.subscribers.len()
     }
 
-    /// How many of them are clients.
+    /// Number of connected clients.
     pub(super) fn clients(&self) -> usize {
         self.subscribers.values().filter(|s| s.entity.kind == EntityKind::Client).count()
     }
@@ -124,8 +124,8 @@ impl Sessions {
         self.subscribers.values().map(entry).collect()
     }
 
-    /// Sends to a peer. One that takes too little, or has gone, loses its connection: what it misses can't be made good on
-    /// this one. It asks again by its next.
+    /// Sends a message to a peer. Ends the connection if its queue is full or it is gone: the message can't be delivered
+    /// on it any more, and the peer asks again on its next connection.
     pub(super) fn send<M: Message>(&mut self, conn: &Conn, message: &M) {
         if let Err(error) = conn.send(message) {
             tracing::debug!(peer = %conn.peer_addr(), message = M::NAME, %error, "not sent");
@@ -133,7 +133,7 @@ impl Sessions {
         }
     }
 
-    /// Sends lines of the log that were missed, and those to come.
+    /// Sends lines of the log that the follower missed, and subscribes it to later ones.
     pub(super) fn follow_log(&mut self, conn: &Conn, wanted: LogSubscribe, state: &MapState) {
         if let Some(after) = wanted.after {
             let missed: Vec<LogEntry> = state.log().stored_after(after).cloned().collect();
@@ -145,7 +145,7 @@ impl Sessions {
         self.followers.insert(conn.id(), (conn.clone(), wanted));
     }
 
-    /// Sends lines that are durable now to those who follow the log.
+    /// Sends lines that are now durable to the followers of the log.
     pub(super) fn publish_log(&mut self, lines: &[LogEntry]) {
         let missed = |(_, (conn, wanted)): &(&u64, &(Conn, LogSubscribe))| !tell_log(conn, wanted, lines);
         let gone: Vec<Conn> =
@@ -153,7 +153,7 @@ impl Sessions {
         gone.iter().for_each(|conn| self.end(conn));
     }
 
-    /// All that are known, once for each use.
+    /// All connections, once for each use.
     pub(super) fn connections(&self) -> impl Iterator<Item = (&Conn, Use)> {
         let waiting = self.waiting.values().map(|conn| (conn, Use::Answers));
         let subscribers = self.subscribers.values().map(|subscriber| (&subscriber.conn, Use::Maps));
@@ -162,7 +162,7 @@ impl Sessions {
         waiting.chain(subscribers).chain(keyholders).chain(followers)
     }
 
-    /// Remembers where an answer will go.
+    /// Registers a connection for an answer.
     pub(super) fn expect_answer(&mut self, conn: &Conn) {
         self.waiting.entry(conn.id()).or_insert_with(|| conn.clone());
     }
@@ -194,7 +194,7 @@ impl Sessions {
             .insert(conn.id(), Subscriber { conn: conn.clone(), entity: entity.clone(), next, config });
     }
 
-    /// Sends everybody what they do not have yet.
+    /// Sends each subscriber the epochs that it does not have yet.
     pub(super) fn publish(&mut self, state: &MapState, persistence: &Persistence) {
         let newest = state.map().epoch;
         let mut encoded: HashMap<Epoch, (Encoded, Epoch)> = HashMap::new();
@@ -215,7 +215,7 @@ impl Sessions {
         gone.iter().for_each(|conn| self.end(conn));
     }
 
-    /// Sends a new subscriber its configuration, if it wants that: now, or with the commit of what is not durable yet.
+    /// Sends a new subscriber its configuration, if it wants that: now, or with the commit of the pending changes.
     pub(super) fn send_config(&mut self, conn: &Conn, state: &MapState) {
         let Some(subscriber) = self.subscribers.get_mut(&conn.id()) else { return };
         if subscriber.config != Some(None) {
@@ -228,7 +228,7 @@ impl Sessions {
         }
     }
 
-    /// Sends everybody whose configuration changed what applies to them. Everything is durable.
+    /// Sends each subscriber its configuration if it changed. Called when everything is durable.
     pub(super) fn publish_config(&mut self, state: &MapState) {
         debug_assert!(!state.has_changes(), "invariant: nobody is told what is not durable");
         let basis = config_basis(state);
@@ -247,7 +247,7 @@ impl Sessions {
         gone.iter().for_each(|conn| self.end(conn));
     }
 
-    /// Lines for the cluster log: checks that came, changed or went, in Ceph's words.
+    /// Lines for the cluster log about checks that are new, changed or cleared, in Ceph's words.
     pub(super) fn health_changes(&mut self, health: &Health) -> Vec<(LogLevel, String)> {
         let level = |severity: Severity| match severity {
             Severity::Warn => LogLevel::Warn,
@@ -276,8 +276,8 @@ impl Sessions {
     }
 }
 
-/// Sends what a follower wants of `lines`. Where that fails, its connection is to be ended: by its next one it asks for what it
-/// missed.
+/// Sends the part of `lines` that a follower subscribed to. Returns false if its connection must be ended; it asks for the
+/// missed lines on its next one.
 fn tell_log(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
     let least = LogLevel::parse(&wanted.level);
     let fits = |line: &&LogEntry| line.level >= least && line.channel.matches(&wanted.channel);
@@ -292,12 +292,12 @@ fn tell_log(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
     sent.is_ok()
 }
 
-/// Configuration depends on the database and, by masks, on CRUSH.
+/// The versions that configurations depend on: of the database and, because of masks, of CRUSH.
 fn config_basis(state: &MapState) -> (u64, u64) {
     (state.config_version(), state.crush_version())
 }
 
-/// The message that leads on from `next`, and the epoch that follows it.
+/// The message with the epochs from `next` on, and the epoch that follows it.
 fn maps_from(
     next: Epoch,
     state: &MapState,
@@ -346,7 +346,7 @@ mod tests {
         fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
     }
 
-    /// Connections on which nothing that is queued is ever sent: the runtime does not run.
+    /// Connections on which queued messages are never sent, because the runtime does not run.
     fn idle_connections<const N: usize>() -> (tokio::runtime::Runtime, Messenger, [Conn; N]) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let entity = EntityName::mon();
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(config(&sessions, &first), Some(masked.clone()));
         assert_eq!(config(&sessions, &second), Some(nothing.clone()));
 
-        // Whoever subscribes costs the others nothing: this one would be sent what it has again.
+        // A new subscriber causes no messages to others: this one would be sent its configuration again.
         sessions.subscribers.get_mut(&first.id()).unwrap().config = Some(Some(BTreeMap::new()));
         subscribe(&mut sessions, &third, 2, &state);
         assert_eq!(config(&sessions, &third), Some(nothing.clone()));

@@ -1,4 +1,4 @@
-//! A map authority over real connections: who gets in, what they may do, what they are told, and what a restart keeps.
+//! A map authority over real connections: authentication, authorization, publications, and what a restart preserves.
 
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Longest wait for something that must happen.
+/// Maximum wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Site {
@@ -33,7 +33,7 @@ struct Site {
 }
 
 impl Site {
-    /// A new cluster whose keyring has an administrator, a reader, somebody without caps and three OSDs.
+    /// A new cluster whose keyring has an administrator, a reader, an entity without caps and three OSDs.
     fn new() -> Site {
         let dir = tempfile::tempdir().unwrap();
         let mut keyring = Keyring::new();
@@ -90,7 +90,7 @@ struct Ear(Sender<Heard>);
 
 impl Dispatcher for Ear {
     fn on_message(&self, _conn: &Conn, frame: Frame) {
-        // The session may be over.
+        // The session may have ended.
         let _ = self.0.send(Heard::Frame(frame));
     }
     fn on_reset(&self, _conn: &Conn, _reset: Reset) {
@@ -133,7 +133,7 @@ impl Session {
         self.conn.send(message).unwrap();
     }
 
-    /// The next message of type `M`; others are kept for later.
+    /// The next message of type `M`. Other messages are kept for later.
     fn wait<M: Message>(&mut self) -> M {
         if let Some(at) = self.later.iter().position(|frame| frame.kind() == M::KIND) {
             return self.later.remove(at).decode().unwrap();
@@ -242,7 +242,7 @@ fn osds_boot_swap_memberships_and_everybody_is_told() {
     assert_eq!((reply.tid, reply.accepted, reply.current), (5, true, Some(proposed.clone())));
     let shown = primary.map_where(|map| map.epoch >= reply.epoch);
     assert_eq!(shown.membership(pg), Some(&proposed));
-    // The same again, from another one, loses.
+    // The same from another OSD loses the race.
     let other = &mut osds[up[1].0 as usize];
     other.send(&PgCas { tid: 6, proposer: member(up[1].0), ..cas });
     let reply: PgCasReply = other.wait();
@@ -282,7 +282,7 @@ fn who_has_no_key_or_no_caps_gets_nothing() {
     );
     let mut nobody = site.connect(&mon, "client.nobody");
     assert_eq!(nobody.command(json!({ "prefix": "status" })).0, -13);
-    // Neither a client nor another OSD speaks for osd.0.
+    // Neither a client nor another OSD may act for osd.0.
     for who in ["client.admin", "osd.1"] {
         let impostor = site.connect(&mon, who);
         impostor.send(&boot(0, 1));
@@ -290,7 +290,7 @@ fn who_has_no_key_or_no_caps_gets_nothing() {
     }
     let mut admin = site.connect(&mon, "client.admin");
     assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
-    // Taking the key away ends what its holder may do.
+    // Removing the key ends the rights of its holder.
     assert_eq!(admin.command(json!({ "prefix": "auth rm", "entity": "client.reader" })).0, 0);
     reader.wait_for_reset();
     site.connect(&mon, "client.reader").wait_for_reset();
@@ -363,7 +363,7 @@ fn subscriptions_show_no_secrets_and_nothing_without_caps() {
     assert_eq!(admin.command(json!({ "prefix": "osd unset", "key": "noout" })).0, 0);
     maps.map_where(|map| map.epoch >= Epoch(3));
     for session in [&mut maps, &mut nobody] {
-        // Answers come in order: whatever was published is there.
+        // Answers are in order: everything published before has arrived.
         assert_eq!(session.command(json!({ "prefix": "auth ls" })).0, -13);
     }
     let kinds = |session: &Session| session.later.iter().map(Frame::kind).collect::<Vec<_>>();
@@ -402,7 +402,7 @@ fn a_rotated_key_shuts_out_the_old_one_at_once() {
     assert_eq!((unknown.0, unknown.1.as_str()), (-2, "entity does not exist"));
 }
 
-/// Whoever only listens loses what it is sent together with the right to it.
+/// A connection that only listens ends when its entity loses the right to what it receives.
 #[test]
 fn revoked_rights_end_what_was_granted_by_them() {
     let site = Site::new();
@@ -411,7 +411,7 @@ fn revoked_rights_end_what_was_granted_by_them() {
     let caps =
         |entity: &str, caps: &str| json!({ "prefix": "auth caps", "entity": entity, "caps": ["mon", caps] });
 
-    // The log, of an entity that is removed and of one that may no longer read it.
+    // The log: for an entity that is removed, and for one that may no longer read it.
     let follow = || LogSubscribe { level: "debug".into(), channel: "*".into(), after: Some(0) };
     let mut reader = site.connect(&mon, "client.reader");
     reader.send(&follow());
@@ -494,7 +494,7 @@ fn configuration_reaches_those_it_is_for() {
     value_of(&mut osds[1], Some("4"));
     set(&mut admin, "osd/class:ssd", "5");
     value_of(&mut osds[1], Some("5"));
-    // The authority obeys its own configuration.
+    // The authority applies its own configuration.
     let rm =
         json!({ "prefix": "osd pool rm", "pool": "p", "pool2": "p", "yes_i_really_really_mean_it": true });
     assert!(admin.command(rm.clone()).1.starts_with("pool deletion is disabled"));

@@ -1,4 +1,4 @@
-//! The commands that are not daemons, each with the argument syntax of Ceph's program of the name.
+//! The commands that are not daemons. Each has the argument syntax of Ceph's program of the same name.
 
 pub(crate) mod backup;
 pub(crate) mod bench;

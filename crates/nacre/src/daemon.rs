@@ -105,7 +105,7 @@ pub(crate) fn osd(args: &[String]) -> Result<()> {
     })
 }
 
-/// Starts the map authority of `config`: its store is `mon_data`, it listens on the first address of `mon_host`.
+/// Starts the map authority of `config`: its store is `mon_data`, and it listens on the first address in `mon_host`.
 pub(crate) async fn start_mon(config: &Config) -> Result<Daemon> {
     let config = config.clone();
     let started = tokio::task::spawn_blocking(move || {
@@ -118,7 +118,7 @@ pub(crate) async fn start_mon(config: &Config) -> Result<Daemon> {
     Ok(Daemon::Mon(started.await?.context("the map authority did not start")?))
 }
 
-/// Makes an empty MapStore in `mon_data` with the keys of the first keyring file that exists.
+/// Creates an empty MapStore in `mon_data` with the keys of the first keyring file that exists.
 fn mon_mkfs(config: &Config) -> Result<()> {
     let options = config.snapshot();
     let fsid = options.global.fsid.context("fsid is not set")?;
@@ -135,7 +135,7 @@ struct Verbs {
     mkfs: bool,
     force: bool,
     mint_generation: bool,
-    /// OSDs named with it.
+    /// OSDs given with `mint_generation`.
     osds: Vec<OsdId>,
 }
 
@@ -157,7 +157,7 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
             "--mkfs" => verbs.mkfs = true,
             "--mint-generation" if kind == EntityKind::Mon => verbs.mint_generation = true,
             "--force" => verbs.force = true,
-            // Ceph's daemons take these; here they always run in the foreground as the calling user.
+            // Options of Ceph's daemons. Nacre's always run in the foreground as the calling user.
             "-f" | "-d" | "--foreground" => {}
             other => match other.parse::<EntityName>().ok().and_then(|name| name.osd_id()) {
                 Some(osd) if kind == EntityKind::Mon => verbs.osds.push(osd),
@@ -182,12 +182,12 @@ pub(crate) enum Daemon {
     Mon(MonServer),
     /// An OSD.
     Osd(nacre_osd::Osd),
-    /// An S3 gateway, its connection to the cluster, and the threads that it works on.
+    /// An S3 gateway, its connection to the cluster, and its threads.
     Gateway(nacre_rgw::server::Server, nacre_client::Cluster, Threads),
 }
 
 impl Daemon {
-    /// Its counters, where it has some.
+    /// Its counters, if it has any.
     fn perf(&self) -> Option<Perf> {
         match self {
             Daemon::Mon(mon) => Some(mon.perf()),
@@ -196,7 +196,7 @@ impl Daemon {
         }
     }
 
-    /// Stops in order: nothing acknowledged is in memory only afterwards.
+    /// Stops the daemon in order: afterwards everything acknowledged is durable.
     pub(crate) async fn stop(self) -> Result<()> {
         match self {
             Daemon::Mon(mon) => Ok(tokio::task::spawn_blocking(move || mon.stop()).await?),
@@ -210,7 +210,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until the daemon has stopped by itself: a failed store, for instance. Says why.
+    /// Waits until the daemon has stopped on its own, for example because of a failed store. Returns the reason.
     pub(crate) async fn failed(&self) -> String {
         match self {
             Daemon::Mon(mon) => {
@@ -230,7 +230,7 @@ impl Daemon {
     }
 }
 
-/// Raises the soft limit of open files to the hard one: every connection takes one, and the soft limit is often 1024.
+/// Raises the soft limit of open files to the hard one: every connection needs a file, and the soft limit is often 1024.
 pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -241,7 +241,7 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// Starts logging and the runtime, then the daemon, and stops it at a signal or when it fails.
+/// Starts logging, the runtime and the daemon. Stops the daemon at a signal or when it fails.
 fn run<F>(config: Config, start: impl FnOnce(Config, Stop) -> F) -> Result<()>
 where
     F: Future<Output = Result<Daemon>>,
@@ -264,13 +264,13 @@ where
     })
 }
 
-/// What the metrics endpoint of a process with these daemons serves.
+/// The pages of the metrics endpoint of a process with these daemons.
 pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
     let mon = daemons.iter().find_map(|daemon| match daemon {
         Daemon::Mon(mon) => Some(mon.metrics()),
         Daemon::Osd(_) | Daemon::Gateway(..) => None,
     });
-    // The map authority's own counters are among the cluster's metrics.
+    // The metrics of the cluster include the map authority's own counters.
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
     let perfs: Vec<Perf> = osds.filter_map(Daemon::perf).collect();
     let gateways = daemons.iter().filter_map(|daemon| match daemon {
@@ -294,11 +294,11 @@ pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
     })
 }
 
-/// The file that holds this process's number; removed when dropped.
+/// The file with this process's id. Removed when dropped.
 pub(crate) struct PidFile(Option<PathBuf>);
 
 impl PidFile {
-    /// Writes the option `pid_file`'s file, if there is one.
+    /// Writes the file in the option `pid_file`, if that is set.
     pub(crate) fn write(config: &Config) -> Result<PidFile> {
         let path = config.get().global.pid_file.trim().to_owned();
         if path.is_empty() {
@@ -325,13 +325,13 @@ pub(crate) fn install_signals() -> Result<Stop> {
     Ok(signal::install(nacre_runtime::log::reopen)?)
 }
 
-/// Waits until one of the daemons has stopped by itself; says why.
+/// Waits until one of the daemons has stopped on its own. Returns the reason.
 pub(crate) async fn first_failure(daemons: &[Daemon]) -> String {
     let watches = daemons.iter().map(|daemon| Box::pin(daemon.failed()));
     futures::future::select_all(watches).await.0
 }
 
-/// Waits for a signal or a failed daemon, then stops all of them, the last started first.
+/// Waits for a signal or a failed daemon, then stops all daemons in reverse order of their start.
 pub(crate) async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Result<()> {
     let failed = tokio::select! {
         () = stop.requested() => None,

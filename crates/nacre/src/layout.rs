@@ -22,22 +22,22 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// What a new cluster is made of.
+/// The parameters of a new cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// Number of OSDs.
     pub(crate) osds: u32,
     /// `osd_objectstore`: one for all OSDs, or one for each.
     pub(crate) objectstores: Vec<String>,
-    /// Where the map authority listens; OSDs listen on the same address's other ports.
+    /// Address of the map authority. OSDs listen on other ports of the same address.
     pub(crate) listen: SocketAddr,
-    /// Further options for `[global]`, checked.
+    /// Further options for `[global]`, already checked.
     pub(crate) options: Vec<(String, String)>,
-    /// Devices for the data of the first OSDs, in order; the others' data is in files.
+    /// Devices for the data of the first OSDs, in order. The data of the other OSDs is in files.
     pub(crate) devices: Vec<BlockDevice>,
 }
 
-/// A device, or a file in the place of one, that an OSD keeps its data on.
+/// A device for an OSD's data, or a file instead of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockDevice {
     /// Absolute.
@@ -77,12 +77,12 @@ impl Layout {
         self.root.join(format!("ceph.{client}.keyring"))
     }
 
-    /// Whether a cluster is there.
+    /// Whether the folder contains a cluster.
     pub(crate) fn exists(&self) -> bool {
         self.conf().exists()
     }
 
-    /// Whether the cluster's map authority runs.
+    /// Whether the cluster's map authority is running.
     pub(crate) fn is_running(&self) -> Result<bool> {
         let config = self.config(EntityName::mon())?;
         Ok(UnixStream::connect(&config.snapshot().global.admin_socket).is_ok())
@@ -111,7 +111,7 @@ impl Layout {
         Ok(ConfigBuilder::new(entity).conf(self.conf()).build()?)
     }
 
-    /// Makes a cluster: configuration, keys and empty stores. The configuration file comes last, so that a cut short
+    /// Creates a cluster: configuration, keys and empty stores. Writes the configuration file last, so that an interrupted
     /// attempt is not taken for a cluster and can be repeated. `progress` counts stores.
     pub(crate) fn create(&self, plan: &Plan, progress: &Progress) -> Result<()> {
         ensure!(!self.exists(), "{} holds a cluster already", self.root.display());
@@ -171,7 +171,7 @@ impl Layout {
         let Self { root } = self;
         let (root, size) = (root.display(), plan.osds.min(3));
         let min_size = size - size / 2;
-        // Who asks for one OSD has said that one copy suffices.
+        // A request for one OSD implies that one copy suffices.
         let alone = if size == 1 { "mon_allow_pool_size_one = true\n" } else { "" };
         let Plan { objectstores, listen, .. } = plan;
         let first = objectstores.first().map_or("bluestore", String::as_str);
@@ -206,7 +206,7 @@ impl Layout {
         )
     }
 
-    /// Changes where the map authority listens. Takes effect at its next start.
+    /// Changes the map authority's address. Takes effect at its next start.
     pub(crate) fn set_listen(&self, listen: SocketAddr) -> Result<()> {
         let text = fs::read_to_string(self.conf())?;
         let mut found = false;
@@ -232,7 +232,7 @@ impl Layout {
     }
 }
 
-/// The section of an OSD that differs from the others.
+/// The section of an OSD with its own options.
 fn own_section(plan: &Plan, osd: usize) -> String {
     let mut lines = String::new();
     if let Some(kind) = plan.objectstores.get(osd).filter(|kind| Some(*kind) != plan.objectstores.first()) {
@@ -240,7 +240,7 @@ fn own_section(plan: &Plan, osd: usize) -> String {
     }
     if let Some(BlockDevice { path, size_bytes }) = plan.devices.get(osd) {
         lines += &format!("bluestore_block_path = {}\n", path.display());
-        // Else a store takes no more than the size of new files.
+        // Otherwise a store would use no more than the size of new files.
         if plan.options.iter().all(|(name, _)| name != "bluestore_block_size") {
             lines += &format!("bluestore_block_size = {size_bytes}\n");
         }

@@ -1,4 +1,4 @@
-//! The nacre binary: daemons and every command, chosen by the first word, or by the name that it is called by.
+//! The nacre binary: daemons and all commands, selected by the first word or by the name of the program.
 
 mod cmd;
 mod daemon;
@@ -10,13 +10,13 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The system's allocator takes a fifth of a write's time, much of it for giving memory back and fetching it again.
-/// RocksDB's C++ uses this one too.
+/// The system's allocator takes a fifth of a write's time, mostly for returning memory and requesting it again. RocksDB's C++
+/// code uses this allocator, too.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Counts for tests that damage what is decoded.
+/// Counts allocations, for tests that damage encoded input.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
 
 type Program = fn(Vec<OsString>) -> ExitCode;
 
-/// Ceph's program of that name.
+/// The equivalent of Ceph's program with this name.
 fn program(name: &str) -> Option<Program> {
     Some(match name {
         "rados" => cmd::rados::main,
@@ -134,12 +134,12 @@ fn program(name: &str) -> Option<Program> {
     })
 }
 
-/// The program that the name in the first argument stands for, whatever folder it is in.
+/// The program for the name in the first argument, in any folder.
 fn named_program(name: &OsStr) -> Option<Program> {
     program(Path::new(name).file_name()?.to_str()?)
 }
 
-/// Where the first word stands that is neither an option nor an option's value.
+/// The position of the first word that is neither an option nor an option's value.
 fn command_position(args: &[OsString]) -> Option<usize> {
     let takes_value =
         ["-c", "--conf", "-n", "--name", "--id", "--user", "-m", "-k", "--keyring", "--cluster", "--path"];

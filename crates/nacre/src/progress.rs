@@ -1,5 +1,5 @@
-//! Progress of long commands on standard error: a bar where that is a terminal, a line every ten seconds elsewhere.
-//! Work that is over at once shows none.
+//! Progress of long commands on standard error: a bar on a terminal, otherwise a line every ten seconds. Short commands show
+//! none.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 /// A bar appears after this time.
 const BAR_AFTER: Duration = Duration::from_millis(400);
-/// Time between lines where there is no terminal.
+/// Interval between lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Time between two drawings of a bar to which nothing was added.
+/// Interval between redraws of a bar without progress.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What is counted.
+/// The unit of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Bytes.
     Bytes,
-    /// Things of this name, in the plural.
+    /// Items with this name, in the plural.
     Items(&'static str),
-    /// Nothing: only the time is shown.
+    /// None: only the time is shown.
     Time,
 }
 
@@ -44,7 +44,7 @@ struct Inner {
 }
 
 impl Progress {
-    /// Shows `what`, of `total` units where that is known.
+    /// Shows `what`, with `total` units if that is known.
     pub(crate) fn start(what: impl Into<String>, unit: Unit, total: Option<u64>) -> Progress {
         let what = what.into();
         let bar = std::io::stderr().is_terminal().then(|| bar(&what, unit, total));
@@ -53,16 +53,16 @@ impl Progress {
         let (over, ended) = mpsc::channel();
         let shown = Arc::clone(&inner);
         let printer = std::thread::Builder::new().name("progress".into()).spawn(move || shown.show(&ended));
-        // Without a thread there is no progress, and the work goes on.
+        // Without a thread there is no progress output, and the command continues.
         Progress { inner, over: Some(over), printer: printer.ok() }
     }
 
-    /// So many more are done.
+    /// Adds finished units.
     pub(crate) fn add(&self, count: u64) {
         self.set(self.inner.done.fetch_add(count, Ordering::Relaxed) + count);
     }
 
-    /// So many are done in all.
+    /// Sets the total number of finished units.
     pub(crate) fn set(&self, done: u64) {
         self.inner.done.store(done, Ordering::Relaxed);
         if let Some(bar) = &self.inner.bar {
@@ -70,7 +70,7 @@ impl Progress {
         }
     }
 
-    /// Prints while the bar is out of the way.
+    /// Prints while the bar is hidden.
     pub(crate) fn aside(&self, print: impl FnOnce()) {
         match &self.inner.bar {
             Some(bar) => bar.suspend(print),
@@ -83,14 +83,14 @@ impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.over.take());
         if let Some(printer) = self.printer.take() {
-            // It only prints: a panic in it does not concern the command.
+            // The thread only prints, so a panic in it does not affect the command.
             let _ = printer.join();
         }
     }
 }
 
 impl Inner {
-    /// Shows how far it is until `ended` has no sender.
+    /// Shows the progress until `ended` has no sender.
     fn show(&self, ended: &mpsc::Receiver<()>) {
         let is_over = |wait| ended.recv_timeout(wait) != Err(mpsc::RecvTimeoutError::Timeout);
         match &self.bar {
@@ -100,7 +100,7 @@ impl Inner {
                 }
                 bar.set_draw_target(ProgressDrawTarget::stderr());
                 bar.enable_steady_tick(TICK);
-                // The end of the work is all that is waited for.
+                // Only waits for the end of the work.
                 let _ = ended.recv();
                 bar.finish_and_clear();
             }

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long the OSDs get to come up before the start counts as failed.
+/// Maximum time for the OSDs to come up before the start fails.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Run a whole cluster in one process: the map authority and its OSDs. Makes the cluster at the first start.
@@ -81,7 +81,7 @@ struct Args {
 }
 
 impl Args {
-    /// Where and how S3 is served; without endpoints it is not. --s3 and --s3-tls replace the endpoints of
+    /// The endpoints and settings of S3. Without endpoints it is not served. --s3 and --s3-tls replace the endpoints of
     /// `rgw_frontends`, and keep its other words.
     fn frontends(&self, layout: &Layout) -> Result<Frontends> {
         let words = match &self.rgw_frontends {
@@ -112,7 +112,7 @@ impl Args {
         Ok(found)
     }
 
-    /// `rgw_frontends`, where it is set: by --option for a new cluster, else in its ceph.conf.
+    /// `rgw_frontends`, if it is set: by --option for a new cluster, otherwise in its ceph.conf.
     fn configured_frontends(&self, layout: &Layout) -> Result<Option<String>> {
         const NAME: &str = "rgw_frontends";
         if layout.exists() {
@@ -127,7 +127,7 @@ impl Args {
     }
 }
 
-/// Where S3 is served, if it is.
+/// The address of S3, if it is served.
 #[derive(Clone, Copy, Debug)]
 struct S3Address(Option<SocketAddr>);
 
@@ -166,7 +166,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let mon = layout.config(EntityName::mon())?;
     log::start(&mon, true)?;
     daemon::raise_open_files();
-    // The daemons have threads of their own.
+    // The daemons have their own threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let outcome = runtime.block_on(async move {
         let stop = daemon::install_signals()?;
@@ -199,7 +199,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             };
             match started {
                 Ok(found) => s3 = found,
-                // The cluster is there without it.
+                // The cluster works without it.
                 Err(error) => eprintln!(
                     "S3 is not served: {error:#}\nThe cluster runs without it; `nacre gateway -c {}` tries again.",
                     layout.conf().display()
@@ -226,7 +226,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     outcome
 }
 
-/// Makes the cluster where there is none, and checks the arguments against one that is there.
+/// Creates the cluster if there is none, and checks the arguments against an existing one.
 fn prepare(layout: &Layout, args: &Args) -> Result<()> {
     // Clients find the cluster by the port in ceph.conf.
     ensure!(args.listen.is_none_or(|addr| addr.port() != 0), "--listen needs a port other than 0");
@@ -237,7 +237,7 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
         let listen = ports::for_new_mon(args.listen)?;
         let options = args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?;
         check_devices(args.bluestore_devs.len(), osds, &objectstores)?;
-        // Last: nothing else may be wrong where devices are cleared.
+        // Last, because everything else must be valid before devices are cleared.
         let devices = devices::prepare(&args.bluestore_devs, args.wipe_devs)?;
         let plan = Plan { osds, objectstores, listen, options, devices };
         place::check_space(&args.data, &plan)?;
@@ -267,7 +267,7 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The stores of a new cluster's OSDs: one for all or one for each.
+/// The stores of a new cluster's OSDs: one kind for all or one for each.
 fn objectstores(given: &[String], osds: Option<u32>) -> Result<Vec<String>> {
     if given.is_empty() {
         return Ok(vec!["bluestore".into()]);
@@ -294,7 +294,7 @@ fn check_devices(devices: usize, osds: u32, objectstores: &[String]) -> Result<(
     Ok(())
 }
 
-/// Takes `NAME=VALUE` apart and checks both against the option table. Options that only Ceph needs may be in ceph.conf.
+/// Parses `NAME=VALUE` and checks both against the option table. Options that only Ceph needs may be in ceph.conf.
 fn checked_option(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').with_context(|| format!("'{text}' is not NAME=VALUE"))?;
     if options::ceph_option(name).is_some() {
@@ -375,7 +375,7 @@ mod tests {
         std::fs::create_dir_all(&old).unwrap();
         std::fs::write(old.join("ceph.conf"), format!("[client]\nrgw_frontends = {words}\n")).unwrap();
         assert_eq!(frontends(&old, &[]).unwrap(), expected);
-        // The command line says where, the file how.
+        // The endpoint is from the command line, the other settings are from the file.
         let moved = frontends(&old, &["--s3", &other.to_string()]).unwrap();
         assert_eq!((moved.plain, moved.request_timeout), (vec![other], expected.request_timeout));
         let none = frontends(&old, &["--s3", "none"]).unwrap();

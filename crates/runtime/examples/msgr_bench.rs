@@ -1,6 +1,6 @@
-//! Messages per second and CPU per message of the messenger over loopback: a server and a client on one
-//! current-thread runtime each, the client keeping `DEPTH` requests of `BYTES` in flight, the server answering each
-//! with a small message.
+//! Measures messages per second and CPU time per message of the messenger over loopback. Server and client have one
+//! current-thread runtime each. The client keeps `DEPTH` requests of `BYTES` in flight; the server answers each with a small
+//! message.
 //!
 //! `cargo run -p nacre-runtime --example msgr_bench -- [SECONDS] [BYTES] [DEPTH] [lossy|lossless] [crc|secure]`
 
@@ -63,7 +63,7 @@ impl Dispatcher for Client {
     fn on_message(&self, conn: &Conn, frame: Frame) {
         let Ok(reply) = frame.decode::<Reply>() else { return };
         self.done.fetch_add(1, Ordering::Relaxed);
-        // Refused once the messenger is closing, which ends the run.
+        // Refused when the messenger is closing, which ends the run.
         let _ = conn.send(&Request { number: reply.number + 1, data: self.data.clone() });
     }
     fn on_reset(&self, _conn: &Conn, reset: Reset) {
@@ -76,7 +76,7 @@ fn thread_cpu() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// A thread with a current-thread runtime; returns the CPU time that it took.
+/// A thread with a current-thread runtime. Returns the CPU time that it used.
 fn lane(stop: &Stop) -> (tokio::runtime::Handle, std::thread::JoinHandle<Duration>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let handle = runtime.handle().clone();

@@ -1,8 +1,8 @@
-//! What every daemon answers about itself: versions, counters, configuration, its log; on its admin socket and to
+//! The commands that every daemon has: versions, counters, configuration, log. They are served on the admin socket and for
 //! `tell`, with Ceph 16.2's words, fields and errors.
 //!
-//! [`Admin`] checks a command's JSON by the daemon's table, carries out what all daemons have in common and leaves the
-//! rest to the daemon. [`socket::AdminSocket`] offers that on a Unix socket.
+//! [`Admin`] checks a command's JSON by the daemon's table, executes the common commands and leaves the rest to the daemon.
+//! [`socket::AdminSocket`] serves them on a Unix socket.
 
 pub mod socket;
 
@@ -18,16 +18,16 @@ use serde_json::{Map, Value, json};
 /// A command's output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Printed in the format that was asked for.
+    /// Printed in the requested format.
     Json(Value),
-    /// Printed as it is.
+    /// Printed unchanged.
     Text(String),
 }
 
-/// A command's success: text for people (Ceph's `outs`) and output.
+/// A command's success: text for users (Ceph's `outs`) and output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// For people.
+    /// For users.
     pub status: String,
     /// For programs.
     pub output: Output,
@@ -39,7 +39,7 @@ impl From<Value> for Answer {
     }
 }
 
-/// A command's failure: its number, and text for people.
+/// A command's failure: its error number, and text for users.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused(pub Errno, pub String);
 
@@ -49,15 +49,15 @@ impl From<Error> for Refused {
     }
 }
 
-/// What a command came to.
+/// The outcome of a command.
 pub type Outcome = Result<Answer, Refused>;
 
-/// An answer as it is sent.
+/// An answer in its encoded form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// 0 or a negated errno.
     pub code: i32,
-    /// For people.
+    /// For users.
     pub status: String,
     /// For programs.
     pub output: Vec<u8>,
@@ -69,19 +69,19 @@ impl From<Refused> for Reply {
     }
 }
 
-/// What a daemon is, as its commands tell.
+/// The state of a daemon that the common commands use.
 #[derive(Clone, Debug)]
 pub struct Admin {
     /// Its options.
     pub config: Config,
     /// Its counters.
     pub perf: Perf,
-    /// Its commands, those of every daemon among them.
+    /// Its commands, including the common ones.
     pub table: &'static Table,
 }
 
 impl Admin {
-    /// Carries out a command in its JSON form; `own` does those that not every daemon has.
+    /// Executes a command in its JSON form. `own` executes those that are not common to all daemons.
     pub fn run(&self, json: &str, own: impl FnOnce(&Call<'_>) -> Outcome) -> Reply {
         let call = match self.table.resolve(json) {
             Ok(call) => call,
@@ -99,7 +99,7 @@ impl Admin {
         }
     }
 
-    /// What all daemons have in common; `None` where the command is none of that.
+    /// Executes a common command. `None` if it is not one.
     fn common(&self, call: &Call<'_>) -> Option<Outcome> {
         Some(match call.prefix() {
             "get_command_descriptions" => Ok(self.table.descriptions().into()),
@@ -126,7 +126,7 @@ impl Admin {
                 None => Err(unknown("getting", call.required("var"))),
             },
             "injectargs" => self.injectargs(&call.texts("injected_args")),
-            // Lines are written as they are made: there is nothing to flush.
+            // Lines are written immediately, so there is nothing to flush.
             "log flush" => Ok(json!({}).into()),
             "log reopen" => {
                 log::reopen();
@@ -202,7 +202,7 @@ impl Admin {
         Ok(json!({ "success": text }).into())
     }
 
-    /// `--name=value`, `--name value`, several of them in one text or in several.
+    /// `--name=value` and `--name value`, one or several per text.
     fn injectargs(&self, args: &[&str]) -> Outcome {
         let words: Vec<&str> = args.iter().flat_map(|text| text.split_whitespace()).collect();
         let mut pairs = Vec::new();
@@ -265,7 +265,7 @@ fn config_help(name: Option<&str>) -> Outcome {
     }
 }
 
-/// A value as `config diff` shows it: switches and numbers have their JSON types, sizes and times are text.
+/// A value as `config diff` shows it: booleans and numbers have their JSON types, sizes and times are text.
 fn typed(spec: &OptionSpec, text: &str) -> Value {
     match spec.ty {
         OptionType::Bool => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),

@@ -1,9 +1,9 @@
 //! The Prometheus endpoint of a process: `GET /metrics`, and on the map authority's `GET /sd` (targets for
 //! `http_sd_configs`).
 //!
-//! One endpoint serves all daemons of the process. It listens on loopback unless `exporter_addr` says otherwise, and
-//! answers whoever reaches it: what it shows are counts, never contents or keys. Bounded: a number of connections, of
-//! which the oldest without a request makes way for another, small requests, one answer each.
+//! One endpoint serves all daemons of the process. It listens on loopback unless `exporter_addr` is set, and answers without
+//! authentication: the metrics are counts, never contents or keys. Bounded: the number of connections, of which the oldest
+//! without a request is closed for a new one; small requests; one answer per connection.
 
 use crate::msgr::{Handshakes, Slot};
 use nacre_common::config::Config;
@@ -15,22 +15,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Ports tried from `exporter_http_port` on: daemons of one machine take one each.
+/// Ports tried from `exporter_http_port` on, one for each daemon of a machine.
 const PORTS: u16 = 100;
-/// Connections at a time.
+/// Maximum number of connections.
 const CONNECTIONS: usize = 64;
-/// Pages that are made at a time.
+/// Number of pages generated at a time.
 const ANSWERS: usize = 8;
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 512;
 /// The longest request.
 const MAX_REQUEST: usize = 8 << 10;
-/// For a request to come and its answer to go.
+/// Maximum time to receive a request and send its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A page's content type and text.
 pub type Page = (&'static str, String);
-/// Makes the page of a path; called on a thread that may block.
+/// Generates the page of a path. Called on a thread that may block.
 pub type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 
 /// The content type of `/metrics`.
@@ -38,7 +38,7 @@ pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
 
-/// Where this process's endpoint listens, once it does: daemons tell it in their metadata.
+/// The address of this process's endpoint, once it listens. Daemons report it in their metadata.
 pub fn address() -> Option<SocketAddr> {
     ADDRESS.get().copied()
 }
@@ -51,8 +51,8 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Binds by `exporter_addr` and `exporter_http_port`, on the current tokio runtime; `None` where that is -1. Where
-    /// no port is free the process goes on without, and says so.
+    /// Binds by `exporter_addr` and `exporter_http_port`, on the current tokio runtime. `None` if the port is -1. If no port is
+    /// free, the process runs without an endpoint and logs that.
     pub async fn bind(config: &Config) -> Result<Option<Exporter>> {
         let options = config.snapshot();
         let port = options.global.exporter_http_port;
@@ -69,7 +69,7 @@ impl Exporter {
                     let addr = listener
                         .local_addr()
                         .map_err(|error| Error::Io { what: "exporter".into(), source: Arc::new(error) })?;
-                    // One endpoint per process: a second one would be another program's.
+                    // One endpoint per process: a second one would belong to another program.
                     let _ = ADDRESS.set(addr);
                     tracing::info!(%addr, "metrics are served");
                     return Ok(Some(Exporter { listener, addr }));
@@ -83,7 +83,7 @@ impl Exporter {
         Ok(None)
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -115,7 +115,7 @@ impl Exporter {
                         });
                     }
                     Err(error) => {
-                        // Out of descriptors, for instance: without a pause this would turn in a circle.
+                        // For instance out of descriptors. Without a pause the loop would spin.
                         tracing::warn!(%error, "metrics endpoint");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
@@ -158,7 +158,7 @@ async fn answer(
         return respond(&mut stream, "405 Method Not Allowed", None).await;
     }
     let path = target.split('?').next().unwrap_or_default().to_owned();
-    // Those that have asked are closed after those that have not.
+    // Connections with a request are closed after those without.
     place.set_known();
     // The semaphore is never closed.
     let Ok(turn) = answers.acquire().await else { return Ok(()) };
@@ -192,7 +192,7 @@ mod tests {
 
     async fn ask(addr: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(addr).await.unwrap();
-        // It may be closed before everything is written.
+        // The connection may be closed before everything is written.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut text = String::new();
         let _ = stream.read_to_string(&mut text).await;
@@ -213,7 +213,7 @@ mod tests {
         assert!(ask(addr, "POST /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 405 "));
         let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(MAX_REQUEST));
         assert!(ask(addr, &long).await.starts_with("HTTP/1.1 431 "));
-        // The first free port from the given one on.
+        // The first free port, starting at the given one.
         let port = addr.port().to_string();
         let config = ConfigBuilder::new(EntityName::mon()).set("exporter_http_port", port).build().unwrap();
         let second = Exporter::bind(&config).await.unwrap().unwrap();
@@ -234,7 +234,7 @@ mod tests {
         }
         let asked = tokio::time::timeout(PATIENCE / 2, ask(addr, "GET /metrics HTTP/1.1\r\n\r\n")).await;
         assert!(asked.unwrap().ends_with("\r\n\r\na 1\n"));
-        // The oldest made way.
+        // The oldest connection was closed.
         let mut byte = [0];
         assert_eq!(silent[0].read(&mut byte).await.unwrap(), 0);
     }

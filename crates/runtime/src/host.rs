@@ -1,11 +1,11 @@
-//! What daemons say of the machine that they run on: `osd metadata`, `mon metadata`, with Ceph's names.
+//! The facts that daemons report about their machine: `osd metadata`, `mon metadata`, with Ceph's names.
 
 use nacre_common::config::Config;
 use nacre_types::ceph::version_text;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Facts about this machine and this release. What can't be found out is left out.
+/// Facts about this machine and this release. Facts that can't be determined are omitted.
 pub fn metadata(config: &Config) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut put = |name: &str, value: Option<String>| {

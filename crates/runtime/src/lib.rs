@@ -1,8 +1,8 @@
-//! Messenger, admin sockets, logs, the exporter and signals: how daemons and clients talk to each other and to the machine.
+//! Messenger, admin sockets, logs, the exporter and signals: communication between daemons, clients and the machine.
 //!
-//! Nothing here knows of PGs, stores or maps.
+//! Does not know about PGs, stores or maps.
 
-/// Counts for tests that damage frames.
+/// Counts allocations, for tests that damage frames.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;

@@ -1,8 +1,7 @@
-//! Log lines: where they go and which are written, by the options `log_*` and `debug_*`.
+//! Logging: the options `log_*` and `debug_*` decide which lines are written, and where.
 //!
-//! One subscriber serves the process, whichever daemons it hosts; it follows option changes. `debug_X = N` becomes a
-//! level for the modules of subsystem X: 0 warnings, 1 to 5 state changes (info), 6 to 15 operations (debug), above
-//! everything (trace).
+//! One subscriber serves all daemons of the process and follows option changes. `debug_X = N` becomes a level for the modules of
+//! subsystem X: 0 warnings, 1 to 5 state changes (info), 6 to 15 operations (debug), above that everything (trace).
 
 mod journal;
 
@@ -81,14 +80,14 @@ fn filter(options: &Options) -> Targets {
             targets = targets.with_target(*module, level_of(level(options)));
         }
     }
-    // The S3 library calls every request that it refuses an error; requests are in metrics and the access log.
+    // The S3 library logs every refused request as an error; requests are in metrics and the access log.
     if default < LevelFilter::DEBUG {
         targets = targets.with_target("s3s", LevelFilter::OFF);
     }
     targets
 }
 
-/// A log file that can be reopened while others write to it.
+/// A log file that can be reopened while threads write to it.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -101,7 +100,7 @@ fn open(path: &Path) -> Result<File> {
 }
 
 impl LogFile {
-    /// Opens `path` for appending, creating its directory where that is missing.
+    /// Opens `path` for appending. Creates its directory if that is missing.
     pub fn open(path: &Path) -> Result<LogFile> {
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
@@ -109,14 +108,14 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) })
     }
 
-    /// Opens the path again, after the file was moved away. On failure goes on with the old file.
+    /// Opens the path again, after the file was moved away. If that fails, keeps the old file.
     pub fn reopen(&self) -> Result<()> {
         self.file.store(Arc::new(open(&self.path)?));
         Ok(())
     }
 }
 
-/// One line's way into the file. The formatter hands over whole lines, and appending writes are atomic.
+/// Writes one line to the file. The formatter passes whole lines, and appending writes are atomic.
 #[derive(Debug)]
 pub struct LineWriter(Arc<File>);
 
@@ -159,12 +158,12 @@ impl Log {
     }
 }
 
-/// The process's log, once it is started.
+/// The process's log, once started.
 static RUNNING: OnceLock<Log> = OnceLock::new();
-/// Counts [`reopen`]s.
+/// Number of calls of [`reopen`].
 static REOPENED: AtomicU64 = AtomicU64::new(0);
 
-/// Reopens the process's log file, and lets everybody who keeps a log of their own do so (SIGHUP, `log reopen`).
+/// Reopens the process's log file, and makes other log files be reopened (SIGHUP, `log reopen`).
 pub fn reopen() {
     REOPENED.fetch_add(1, Ordering::Relaxed);
     if let Some(log) = RUNNING.get() {
@@ -173,21 +172,19 @@ pub fn reopen() {
     tracing::info!("log files are reopened");
 }
 
-/// How often [`reopen`] was called: a log file that is kept open is opened again when this changes.
+/// Number of calls of [`reopen`]. The owner of an open log file reopens it when this changes.
 pub fn reopened() -> u64 {
     REOPENED.load(Ordering::Relaxed)
 }
 
-/// Whether the process logs to the systemd journal: it was started with the journal as its stderr, and `log_to_journald`
-/// is on.
+/// Whether the process logs to the systemd journal: it was started with the journal as its stderr, and `log_to_journald` is on.
 pub fn is_journal() -> bool {
     RUNNING.get().is_some_and(|log| log.journal)
 }
 
-/// Starts logging for the process by `config`'s options, and follows their changes. Where stderr is the systemd journal,
-/// lines go there and nowhere else, unless `log_to_journald` is off. In the foreground lines go to stderr whatever
-/// `log_to_stderr` says. A log file that can't be opened is reported and stderr used instead. Fails where logging has
-/// been started before.
+/// Starts logging for the process by `config`'s options, and follows their changes. If stderr is the systemd journal, lines are
+/// written only there, unless `log_to_journald` is off. In the foreground, lines are written to stderr whatever `log_to_stderr`
+/// is. If a log file can't be opened, reports that and uses stderr instead. Fails if logging was started before.
 pub fn start(config: &Config, foreground: bool) -> Result<Log> {
     let options = config.snapshot();
     let path = options.global.log_file.trim();
@@ -218,24 +215,24 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
         tracing::warn!(%error, "logging to stderr instead");
     }
     config.observe(OPTION_NAMES, move |options, _| {
-        // Fails only when the subscriber is gone, and with it anybody to tell.
+        // Fails only if the subscriber does not exist any more.
         let _ = reload.reload(self::filter(options));
     });
     let log = Log { file, journal };
-    // Logging starts once, as was seen above.
+    // Logging was not started before, as checked above.
     let _ = RUNNING.set(log.clone());
     Ok(log)
 }
 
-/// The target of log lines that tell people why their command waits.
+/// The target of log lines that tell users why their command waits.
 pub const NOTICES: &str = "notice";
 
-/// Prints lines to [`NOTICES`] on stderr, in programs that keep no log. A log that was started prints them itself.
+/// Prints lines to [`NOTICES`] on stderr, for programs without a log. A started log prints them itself.
 pub fn notices_to_stderr() {
     let lines = tracing_subscriber::fmt::layer().without_time().with_level(false).with_target(false);
     let lines = lines.with_ansi(false).with_writer(io::stderr);
     let filter = Targets::new().with_target(NOTICES, LevelFilter::WARN);
-    // It fails where the process has a log.
+    // Fails if the process has a log.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines).with(filter));
 }
 

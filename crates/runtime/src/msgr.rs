@@ -1,17 +1,17 @@
 //! The messenger: authenticated, checksummed, framed messages over TCP.
 //!
-//! A [`Messenger`] belongs to one entity. It runs on one or more *lanes*, each a tokio runtime handle with the
-//! [`Dispatcher`] that is called there; every connection lives on one lane, in one task that reads, writes and keeps
-//! alive. Handlers run synchronously in the reader; what they send is gathered and written with one vectored write
-//! once the reader has nothing left.
+//! A [`Messenger`] belongs to one entity. It runs on one or more *lanes*, each a tokio runtime handle with the [`Dispatcher`]
+//! that is called there. Every connection lives on one lane, in one task that reads, writes and sends keepalives. Handlers run
+//! synchronously in the reader. The messages that they send are collected and written with one vectored write when the reader
+//! has nothing left.
 //!
-//! Two policies. *Lossy*: the first fault ends the connection and is reported with `on_reset`; the owner connects
+//! There are two policies. *Lossy*: the first fault ends the connection and is reported with `on_reset`; the owner connects
 //! again and resends. *Lossless*: a session outlives its sockets; each message has a sequence number, is kept until
-//! acknowledged, sent again after a reconnect, and dispatched exactly once, in order. Its only resets are those that
-//! lose the other side's memory: another process answers, or it closed the session.
+//! acknowledged, sent again after a reconnect, and dispatched exactly once, in order. It is reset only if the other side lost
+//! its memory: another process answers, or it closed the session.
 //!
-//! Bounds: bytes per frame, bytes queued per connection ([`Conn::send`] refuses with `Full`), bytes and messages in
-//! handlers' hands ([`Throttle`], per class of peer: at the bound, reading stops), handshakes at a time. Formats:
+//! Bounds: bytes per frame, bytes queued per connection ([`Conn::send`] refuses with `Full`), bytes and messages held by
+//! handlers ([`Throttle`], per class of peer: at the bound, reading stops), concurrent handshakes. Formats:
 //! docs/format/messenger.md.
 
 mod accept;
@@ -48,13 +48,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// Why a connection or session is over.
+/// Why a connection or session has ended.
 #[derive(Debug, Clone)]
 pub enum Reset {
     /// The other side closed it.
     PeerClosed,
-    /// Another process answers at the address, or the other side has forgotten the session: everything that was in
-    /// flight may or may not have been handled. An outgoing lossless connection goes on with a new session.
+    /// Another process answers at the address, or the other side has lost the session: messages in flight may or may not have
+    /// been handled. An outgoing lossless connection continues with a new session.
     PeerRestarted,
     /// A lossy connection failed.
     Failed(Error),
@@ -64,8 +64,8 @@ pub enum Reset {
     Lapsed,
 }
 
-/// Receives what happens on a lane's connections. Called on the lane's runtime, one call at a time per connection;
-/// must not block. On a current-thread runtime all calls of a lane are on one thread.
+/// Receives the events of a lane's connections. Called on the lane's runtime, one call at a time per connection; must not block.
+/// On a current-thread runtime all calls of a lane are on one thread.
 pub trait Dispatcher: Send + Sync + 'static {
     /// A message arrived.
     fn on_message(&self, conn: &Conn, frame: Frame);
@@ -76,22 +76,22 @@ pub trait Dispatcher: Send + Sync + 'static {
     /// An outgoing connection is up; called again each time a lossless one is re-established.
     fn on_connect(&self, _conn: &Conn) {}
 
-    /// A connection is over, or a lossless session starts afresh (see [`Reset::PeerRestarted`]). Not called after
-    /// [`Conn::close`] on this side.
+    /// A connection has ended, or a lossless session restarts (see [`Reset::PeerRestarted`]). Not called after [`Conn::close`]
+    /// on this side.
     fn on_reset(&self, conn: &Conn, reset: Reset);
 
     /// A lossless connection lost its socket, or could not connect, and will try again.
     fn on_fault(&self, _conn: &Conn, _error: &Error) {}
 }
 
-/// What a connection is made to.
+/// The target of an outgoing connection.
 #[derive(Clone)]
 pub struct Target {
     /// The address.
     pub addr: SocketAddr,
-    /// Who must answer there; anybody who can prove the credential's secret where `None`.
+    /// The entity that must answer there. With `None`, any entity that can prove the credential's secret.
     pub entity: Option<EntityName>,
-    /// What happens on faults.
+    /// The behaviour on faults.
     pub policy: Policy,
     /// The lane that the connection lives on.
     pub lane: usize,
@@ -99,24 +99,24 @@ pub struct Target {
     pub credentials: Arc<dyn Credentials>,
 }
 
-/// Counters of a messenger, rising since its start.
+/// Counters of a messenger since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Messages handed to dispatchers.
     pub messages_received: AtomicU64,
-    /// Their bytes, headers included.
+    /// Bytes of these messages, headers included.
     pub bytes_received: AtomicU64,
-    /// Messages written to sockets, repeats included.
+    /// Messages written to sockets, including repetitions.
     pub messages_sent: AtomicU64,
-    /// Their bytes, headers included.
+    /// Bytes of these messages, headers included.
     pub bytes_sent: AtomicU64,
     /// Sockets lost.
     pub faults: AtomicU64,
-    /// Peers refused at authentication.
+    /// Peers refused during authentication.
     pub refusals: AtomicU64,
     /// Messages received again after a reconnect and dropped.
     pub duplicates: AtomicU64,
-    /// Waits of readers for a throttle.
+    /// How often readers waited for a throttle.
     pub throttle_waits: AtomicU64,
 }
 
@@ -125,14 +125,14 @@ pub(crate) struct Lane {
     pub(crate) dispatcher: Arc<dyn Dispatcher>,
 }
 
-/// Bounds and times that hold for the messenger's life.
+/// Bounds and times that are fixed for the messenger's life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) frame: FrameLimits,
     pub(crate) queue_bytes: usize,
-    /// Of all lossy connections together.
+    /// Bytes in the queues of all lossy connections together.
     pub(crate) queues_bytes: usize,
-    /// Connections taken from others than daemons.
+    /// Maximum number of connections from peers that are not daemons.
     pub(crate) connections: usize,
     pub(crate) keepalive_interval: Duration,
     pub(crate) keepalive_timeout: Duration,
@@ -162,7 +162,7 @@ pub(crate) struct Inner {
     pub(crate) refusals: Mutex<accept::RefusalLog>,
     pub(crate) listeners: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     pub(crate) stopping: tokio::sync::watch::Sender<bool>,
-    /// When the messenger was made: sessions count time from there.
+    /// When the messenger was created. The time of sessions counts from here.
     pub(crate) began: Instant,
 }
 
@@ -170,14 +170,14 @@ pub(crate) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
-/// How long aborted connections may take to notice.
+/// How long aborted connections may take to end.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
 
 /// One entity's messenger. Cloning is cheap; dropping the last clone stops nothing, see [`Messenger::shutdown`].
 #[derive(Clone)]
 pub struct Messenger(Arc<Inner>);
 
-/// Gathers what a [`Messenger`] is made from.
+/// Builds a [`Messenger`].
 pub struct MessengerBuilder {
     config: Config,
     entity: EntityName,
@@ -189,37 +189,37 @@ pub struct MessengerBuilder {
 }
 
 impl MessengerBuilder {
-    /// Adds a lane: connections are spread over the lanes in turn, or placed by [`Target::lane`].
+    /// Adds a lane. Connections are distributed over the lanes in turn, or placed by [`Target::lane`].
     pub fn lane(mut self, handle: Handle, dispatcher: Arc<dyn Dispatcher>) -> Self {
         self.lanes.push(Lane { handle, dispatcher });
         self
     }
 
-    /// Who may connect. No peer may where this is not called.
+    /// Sets the verifier for connecting peers. Without it, no peer may connect.
     pub fn verifier(mut self, verifier: Verifier) -> Self {
         self.verifier = verifier;
         self
     }
 
-    /// The number that tells this run of the process from others; random where it is not called.
+    /// Sets the number that identifies this run of the process. Random by default.
     pub fn nonce(mut self, nonce: u64) -> Self {
         self.nonce = Some(nonce);
         self
     }
 
-    /// The bound on clients' messages in handlers' hands.
+    /// Sets the bound on clients' messages that handlers hold.
     pub fn client_throttle(mut self, throttle: Throttle) -> Self {
         self.client_throttle = Some(throttle);
         self
     }
 
-    /// The bound on daemons' messages in handlers' hands.
+    /// Sets the bound on daemons' messages that handlers hold.
     pub fn cluster_throttle(mut self, throttle: Throttle) -> Self {
         self.cluster_throttle = Some(throttle);
         self
     }
 
-    /// Makes the messenger. Needs at least one lane.
+    /// Builds the messenger. Requires at least one lane.
     pub fn build(self) -> Result<Messenger> {
         if self.lanes.is_empty() {
             return Err(Error::Usage("a messenger needs a lane to run on".into()));
@@ -284,7 +284,7 @@ impl MessengerBuilder {
 }
 
 impl Messenger {
-    /// Starts making the messenger of `config`'s entity.
+    /// Returns a builder for the messenger of `config`'s entity.
     pub fn builder(config: &Config) -> MessengerBuilder {
         MessengerBuilder {
             entity: config.entity().clone(),
@@ -317,8 +317,8 @@ impl Messenger {
         )))
     }
 
-    /// Connects. Returns at once: what is sent is queued until the connection is up ([`Conn::ready`] waits for that),
-    /// and failures are reported to the lane's dispatcher.
+    /// Connects. Returns at once: messages are queued until the connection is up ([`Conn::ready`] waits for that), and failures
+    /// are reported to the lane's dispatcher.
     pub fn connect(&self, target: Target) -> Result<Conn> {
         if target.lane >= self.0.lanes.len() {
             return Err(Error::Usage(format!("no lane {}", target.lane)));
@@ -329,7 +329,7 @@ impl Messenger {
         Ok(connect::start(&self.0, target))
     }
 
-    /// Who it is.
+    /// The messenger's entity.
     pub fn entity(&self) -> &EntityName {
         &self.0.identity.entity
     }
@@ -344,8 +344,8 @@ impl Messenger {
         &self.0.counters
     }
 
-    /// Forgets listeners and connections without a word to anybody, as the end of the process would. For owners whose
-    /// lanes' runtimes have ended already, which is when nothing else gives back what the connections hold on to.
+    /// Drops listeners and connections without notifying anybody, as the end of the process would. For owners whose lanes'
+    /// runtimes have ended already: nothing else frees the connections' resources then.
     pub fn abandon(&self) {
         self.0.stopping.send_replace(true);
         self.0.listeners.lock().clear();
@@ -353,13 +353,13 @@ impl Messenger {
         self.0.conns.lock().clear();
     }
 
-    /// Stops listening, lets connections write what they have queued for at most `grace`, then ends them all.
-    /// Returns when every connection is over. Reports no resets.
+    /// Stops listening, lets connections write queued data for at most `grace`, then ends them all. Returns when every
+    /// connection has ended. Reports no resets.
     pub async fn shutdown(&self, grace: Duration) {
         self.0.stopping.send_replace(true);
         let listeners = std::mem::take(&mut *self.0.listeners.lock());
         for listener in listeners {
-            // It fails only where its runtime is gone, and then it listens no more either.
+            // Fails only if its runtime has ended, and then the listener has, too.
             let _ = listener.await;
         }
         let live = || -> Vec<Arc<ConnInner>> {
@@ -378,7 +378,7 @@ impl Messenger {
         for conn in live() {
             conn.abort();
         }
-        // Where a lane's runtime is gone its connections end without a notice: no task waits for them.
+        // If a lane's runtime has ended, its connections end without a notification, because no task waits for them.
         let all_over = async {
             while let Some(conn) = live().first() {
                 conn.over().await;
@@ -393,12 +393,12 @@ impl Inner {
         if kind == EntityKind::Client { &self.client_throttle } else { &self.cluster_throttle }
     }
 
-    /// The time, as sessions take it.
+    /// The current time of sessions.
     pub(crate) fn now(&self) -> Nanos {
         nanos(self.began.elapsed())
     }
 
-    /// Sleeps until a time of [`Inner::now`]; for ever where there is none.
+    /// Sleeps until a time of [`Inner::now`], or for ever if there is none.
     pub(crate) async fn sleep_until(&self, at: Option<Nanos>) {
         match at {
             Some(at) => tokio::time::sleep(Duration::from_nanos(at.saturating_sub(self.now()))).await,
@@ -406,7 +406,7 @@ impl Inner {
         }
     }
 
-    /// The modes for connections with a peer, by both sides' kinds.
+    /// The modes for connections with a peer, from the kinds of both sides.
     pub(crate) fn modes(&self, peer: Option<EntityKind>, connecting: bool) -> Vec<ConnMode> {
         let options = self.config.get();
         if self.identity.entity.kind == EntityKind::Client {
@@ -423,14 +423,14 @@ impl Inner {
         let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(make(id));
         self.conns.lock().insert(id, Arc::downgrade(&conn));
-        // Shutdown, which looks at what is registered, may have passed already.
+        // Shutdown examines registered connections and may have done so already.
         if *self.stopping.borrow() {
             conn.abort();
         }
         conn
     }
 
-    /// Forgets a connection that is over.
+    /// Removes a connection that has ended.
     pub(crate) fn unregister(&self, conn: &ConnInner) {
         self.conns.lock().remove(&conn.id);
         conn.finish();

@@ -1,7 +1,7 @@
-//! What a daemon tells the service manager that started it: systemd's `sd_notify` protocol.
+//! Notifications to the service manager that started the daemon: systemd's `sd_notify` protocol.
 //!
-//! Messages are datagrams to the socket that `NOTIFY_SOCKET` names. Without that variable nothing is sent. A message that
-//! can't be sent changes nothing for the daemon: it is logged at debug level.
+//! Messages are datagrams to the socket in `NOTIFY_SOCKET`. Without that variable nothing is sent. If a message can't be sent,
+//! the daemon logs that at debug level and continues.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,12 +9,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The daemon serves; `status` is what `systemctl status` shows.
+/// Reports that the daemon serves. `systemctl status` shows `status`.
 pub fn ready(status: &str) {
     notify(&format!("READY=1\nSTATUS={}", one_line(status)));
 }
 
-/// The daemon is stopping.
+/// Reports that the daemon is stopping.
 pub fn stopping() {
     notify("STOPPING=1");
 }
@@ -30,7 +30,7 @@ fn notify(message: &str) {
     }
 }
 
-/// A name that begins with `@` is in the abstract name space.
+/// Sends one message. A name that starts with `@` is in the abstract namespace.
 fn send(socket: &OsStr, message: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

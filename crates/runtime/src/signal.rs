@@ -1,11 +1,11 @@
-//! Graceful stop: the first SIGINT or SIGTERM asks the daemon to stop in order, the second ends it at once.
+//! Graceful stop: the first SIGINT or SIGTERM requests an orderly stop, the second exits at once.
 
 use nacre_common::error::{Error, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Tells everybody who waits that the program is to stop. Cloning shares it.
+/// Notifies all waiting tasks that the program is to stop. Cloning shares the state.
 #[derive(Debug, Clone)]
 pub struct Stop(Arc<watch::Sender<bool>>);
 
@@ -16,30 +16,30 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Not yet requested, by nobody but [`Stop::request`].
+    /// A stop that only [`Stop::request`] triggers.
     pub fn new() -> Stop {
         Stop::default()
     }
 
-    /// Asks for the stop.
+    /// Requests the stop.
     pub fn request(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it was asked for.
+    /// Whether the stop was requested.
     pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns when it was asked for.
+    /// Returns when the stop was requested.
     pub async fn requested(&self) {
-        // The sender lives in self: waiting can't fail.
+        // The sender is in `self`, so waiting can't fail.
         let _ = self.0.subscribe().wait_for(|stop| *stop).await;
     }
 }
 
-/// Handles SIGINT and SIGTERM from now on, on the current tokio runtime; `hangup` runs at each SIGHUP (to reopen log
-/// files). A second SIGINT or SIGTERM exits with 128 + its number, flushing nothing.
+/// Handles SIGINT and SIGTERM from now on, on the current tokio runtime. `hangup` runs at each SIGHUP (to reopen log files). A
+/// second SIGINT or SIGTERM exits with 128 + its number, without flushing.
 pub fn install(hangup: impl Fn() + Send + 'static) -> Result<Stop> {
     let listen =
         |kind| signal(kind).map_err(|e| Error::Io { what: "handle signals".into(), source: Arc::new(e) });

@@ -1,4 +1,4 @@
-//! An engine that records the requests that reach it and refuses them.
+//! An engine for tests that records and refuses all requests.
 
 use super::PoolIo;
 use crate::abi::Handle;
@@ -28,7 +28,7 @@ impl Recorder {
         (PoolIo::create(client, IoCtx::new(recorder.clone(), PoolId(1), "p")), recorder)
     }
 
-    /// For each request since the last call, whether it waits where writes wait.
+    /// For each request since the last call, whether it waits as writes do.
     pub(crate) fn take_writes(&self) -> Vec<bool> {
         std::mem::take(&mut *self.writes.lock())
     }

@@ -1,4 +1,4 @@
-//! Operations on striped objects whose outcome a completion tells. None blocks its caller.
+//! Asynchronous operations on striped objects, with a completion for the outcome. None blocks its caller.
 
 use super::{STRIPERS, stat_reply};
 use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
@@ -10,7 +10,7 @@ use libc::{time_t, timespec};
 use nacre_client::{Pending, Striper};
 use std::ffi::c_int;
 
-/// Starts an operation. `store` puts what it brings where the caller wants it and tells what the completion returns.
+/// Starts an operation. `store` stores the results in the caller's places and returns the completion's value.
 fn start<T: Send + 'static>(
     striper: Handle,
     completion: Handle,
@@ -79,7 +79,7 @@ exports! {
         write(striper, completion, |striper| striper.write_full(name, data))
     }
 
-    /// Reads; the completion returns the number of bytes.
+    /// Reads. The completion returns the number of bytes.
     fn rados_striper_aio_read(
         striper: Handle,
         soid: CText,

@@ -1,7 +1,7 @@
 //! Completions of sets of operations.
 //!
-//! No function of the C interface puts an operation into such a set: it is empty and hence complete, with result 0, and
-//! its callbacks are never called, as in Ceph's library.
+//! No function of the C interface adds an operation to such a set. So it is empty and complete, with result 0, and its callbacks
+//! are never called, as in Ceph's library.
 
 use crate::abi::{CArg, Callback, Handle, Out};
 use crate::guard::exports;
@@ -11,7 +11,7 @@ use std::ffi::c_int;
 static SETS: Table<()> = Table::new();
 
 exports! {
-    /// Makes a completion.
+    /// Creates a completion.
     fn rados_striper_multi_aio_create_completion(
         _cb_arg: CArg,
         _cb_complete: Callback,
@@ -67,7 +67,7 @@ exports! {
         SETS.get(c).map(|_| 0)
     }
 
-    /// Gives the completion back.
+    /// Releases the completion.
     fn rados_striper_multi_aio_release(c: Handle) {
         SETS.remove(c).map(drop)
     }

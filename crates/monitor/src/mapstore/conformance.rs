@@ -1,6 +1,6 @@
-//! What every [`MapStore`] must do, as a suite that its tests run.
+//! The conformance suite for implementations of [`MapStore`].
 //!
-//! Panics with the first thing that is not as it should be.
+//! Panics at the first violation.
 
 use super::{
     Compare, LeaseId, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Outcome, StoreError, Txn, prefix_end,
@@ -9,15 +9,15 @@ use super::{
 use std::any::Any;
 use std::time::Duration;
 
-/// Longest wait for something that must happen.
+/// Maximum wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Part = fn(&dyn MapStore);
 
-/// Makes an empty store and whatever must live as long as it.
+/// Creates an empty store and everything that must live as long as it.
 pub type Factory<'a> = &'a dyn Fn() -> (Box<dyn MapStore>, Box<dyn Any>);
 
-/// Runs the whole suite, each part on a store of its own.
+/// Runs the whole suite, each part on its own store.
 pub fn run(make: Factory<'_>) {
     let parts: [(&str, Part); 8] = [
         ("puts and deletes", puts_and_deletes),

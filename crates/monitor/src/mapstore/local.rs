@@ -1,8 +1,9 @@
-//! The embedded store: RocksDB in a directory of its own, every transaction synced.
+//! The embedded store: RocksDB in its own directory, with every transaction synced.
 //!
-//! A lock file keeps a second process out. A store that has lost transactions that were acknowledged is refused: the file of
-//! [`watermark`](super::watermark) tells how far it had got. Values are stored with their revisions and a checksum of RocksDB's; the
-//! history for watchers is kept in memory only, bounded, so a watch can go back no further than this process.
+//! A lock file excludes other processes. A store that has lost acknowledged transactions is refused: the file of
+//! [`watermark`](super::watermark) records up to which revision it was durable. Values are stored with their revisions and
+//! protected by RocksDB's checksums. The history for watchers is kept only in memory, with a bound, so a watch can't start
+//! before the process did.
 
 use super::watermark::Watermark;
 use super::{Change, Compare, Entry, LeaseId, MAX_PAGE, MapStore, Op, Outcome, Page, StoreError, Txn, Watch};
@@ -17,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Changes kept for watchers, at most.
+/// Maximum number of changes kept for watchers.
 const HISTORY_CHANGES: usize = 16_384;
-/// Bytes of changes kept for watchers, at most.
+/// Maximum bytes of changes kept for watchers.
 const HISTORY_BYTES: usize = 32 << 20;
 /// Bytes after which a page ends early.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Key prefix of entries; what else the database holds begins otherwise.
+/// Key prefix of entries. Other keys of the database start differently.
 const ENTRY: u8 = b'k';
 /// Key prefix of leases.
 const LEASE: u8 = b'l';
@@ -35,7 +36,7 @@ const REVISION_KEY: &[u8] = b"r";
 pub struct LocalStore {
     shared: Arc<Shared>,
     reaper: Option<JoinHandle<()>>,
-    // Declared last: the lock outlives the database.
+    // Declared last, so that the lock outlives the database.
     _lock: File,
 }
 
@@ -55,9 +56,9 @@ struct State {
     leases: BTreeMap<LeaseId, Lease>,
     history: VecDeque<Change>,
     history_bytes: usize,
-    /// The oldest revision of which all changes are in `history`.
+    /// The oldest revision whose changes are all in `history`.
     oldest: u64,
-    /// An earlier write failed: what is on disk is unknown, so nothing more is written or read.
+    /// The error of an earlier write. The state on disk is unknown, so nothing more is written or read.
     failed: Option<StoreError>,
 }
 
@@ -76,19 +77,19 @@ struct Stored {
 }
 
 impl LocalStore {
-    /// Opens the store in `dir`, making it if it does not exist. Leases start their time anew. A store that lacks
-    /// transactions that were acknowledged is corrupt.
+    /// Opens the store in `dir` and creates it if it does not exist. The time of all leases restarts. A store that lacks
+    /// acknowledged transactions is corrupt.
     pub fn open(dir: &Path) -> Result<LocalStore, StoreError> {
         LocalStore::open_with(dir, false)
     }
 
-    /// As [`LocalStore::open`], also where transactions are missing: the caller makes up for them, then calls
-    /// [`LocalStore::accept_loss`]. Until then nobody else can open the store.
+    /// Like [`LocalStore::open`], but accepts a store that lacks transactions: the caller compensates for the loss, then
+    /// calls [`LocalStore::accept_loss`]. Until then, other attempts to open the store fail.
     pub fn open_despite_loss(dir: &Path) -> Result<LocalStore, StoreError> {
         LocalStore::open_with(dir, true)
     }
 
-    /// The store counts as complete from here on. Durable on return.
+    /// Marks the store as complete from here on. Durable on return.
     pub fn accept_loss(&self) -> Result<(), StoreError> {
         self.shared.watermark.accept()
     }
@@ -103,8 +104,8 @@ impl LocalStore {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_paranoid_checks(true);
-        // Recovery stops at a torn tail; the watermark tells whether it reached everything that was acknowledged. The
-        // stricter modes can't tell a torn tail from damage.
+        // Recovery stops at a torn tail; the watermark shows whether it reached every acknowledged transaction. The
+        // stricter modes can't distinguish a torn tail from damage.
         options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
         options.set_track_and_verify_wals_in_manifest(!accept_loss);
         options.set_keep_log_file_num(2);
@@ -141,7 +142,7 @@ impl Drop for LocalStore {
         self.shared.leases_changed.notify_all();
         self.shared.changed.notify_all();
         if let Some(reaper) = self.reaper.take() {
-            // A panic of the reaper has been printed by then; there is nothing to add.
+            // A panic of the reaper has been printed already.
             let _ = reaper.join();
         }
     }
@@ -215,7 +216,7 @@ impl Shared {
         })
     }
 
-    /// Writes `ops` as one revision and tells watchers. The caller holds the state's lock.
+    /// Writes `ops` as one revision and notifies watchers. The caller holds the lock on the state.
     fn commit(&self, state: &mut State, ops: &[Op], mut batch: WriteBatch) -> Result<u64, StoreError> {
         let revision = state.revision + 1;
         let mut changes = Vec::with_capacity(ops.len());
@@ -254,7 +255,7 @@ impl Shared {
         options.set_sync(true);
         let written = self.db.write_opt(batch, &options).map_err(|e| rocks(&e));
         if let Err(error) = written.and_then(|()| self.watermark.raise(revision)) {
-            // After a failed sync the kernel may have dropped the pages: neither retry nor read on.
+            // After a failed sync the kernel may have dropped the pages, so neither retry nor continue to read.
             state.failed = Some(error.clone());
             return Err(error);
         }
@@ -291,7 +292,7 @@ impl Shared {
             let due = state.leases.iter().find(|(_, lease)| lease.deadline <= now).map(|(id, _)| *id);
             if let Some(id) = due {
                 if self.end_lease(&mut state, id).is_err() {
-                    // The error is kept in the state, where the next user of the store meets it.
+                    // The error is kept in the state, and the next call on the store returns it.
                     return;
                 }
                 continue;
@@ -402,7 +403,7 @@ struct LocalWatch {
     shared: Arc<Shared>,
     start: Vec<u8>,
     end: Vec<u8>,
-    /// The revision to look at next, and how many of its changes were handed out.
+    /// The next revision to examine, and how many of its changes were returned already.
     next: (u64, usize),
 }
 

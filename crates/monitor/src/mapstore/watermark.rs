@@ -1,12 +1,12 @@
-//! How far the local store was durable, kept outside of its database (docs/format/mapstore.md).
+//! Records the durable revision of the local store outside of its database (docs/format/mapstore.md).
 //!
-//! After a crash the database ends at the last transaction that it can read. It can't tell a torn tail, which nobody was
-//! told of, from damage that hides acknowledged transactions. The watermark can: a database that ends below it has lost
-//! some. It is written by a thread of its own while the next transaction is being synced, and a transaction is
-//! acknowledged only when the watermark has reached the one before. So it costs hardly any time, and what it does not
-//! cover is the newest transaction alone.
+//! After a crash the database ends at the last transaction that it can read. It can't distinguish a torn tail, which was
+//! never acknowledged, from damage that hides acknowledged transactions. The watermark can: a database that ends below it
+//! has lost transactions. A separate thread writes it while the next transaction is being synced, and a transaction is
+//! acknowledged only when the watermark has reached the one before. So it costs hardly any time, and only the newest
+//! transaction is not covered.
 //!
-//! Writes alternate between two slots in different blocks: a torn write leaves the other one.
+//! Writes alternate between two slots in different blocks, so a torn write leaves the other slot intact.
 
 use super::StoreError;
 use nacre_types::crc32c::crc32c;
@@ -17,25 +17,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The file's name, beside the database.
+/// The file's name, in the directory of the store.
 pub(super) const FILE: &str = "watermark";
 const MAGIC: &[u8; 8] = b"NcrWmrk1";
-/// From one slot to the other: they never share a block of a device.
+/// Distance between the slots, so that they never share a block of a device.
 const SLOT_BYTES: u64 = 4096;
 const RECORD_BYTES: usize = 28;
-/// The revision of a store that has lost some, or whose file can't be read, until a new generation makes up for it.
+/// The revision of a store that has lost transactions, or whose file can't be read, until a new generation.
 const LOST: u64 = u64::MAX;
 
-/// What a file holds.
+/// The contents of a file.
 struct Slots {
     file: File,
-    /// Counts writes; the slot with the highest number counts.
+    /// Number of writes. The slot with the highest number is valid.
     number: u64,
     revision: u64,
 }
 
 impl Slots {
-    /// Opens the file in `dir`. One that is not there or is empty, as in stores of earlier releases, holds revision 0.
+    /// Opens the file in `dir`. A missing or empty file, as in stores of earlier releases, means revision 0.
     fn open(dir: &Path) -> Result<Slots, StoreError> {
         let path = dir.join(FILE);
         let mut options = OpenOptions::new();
@@ -53,7 +53,7 @@ impl Slots {
         Ok(Slots { file, number, revision })
     }
 
-    /// Durable on return.
+    /// Writes `revision`. Durable on return.
     fn write(&mut self, revision: u64) -> Result<(), StoreError> {
         let number = self.number + 1;
         let at = number % 2 * SLOT_BYTES;
@@ -74,7 +74,7 @@ fn encode(number: u64, revision: u64) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// The number and the revision of a slot, `None` where it is empty or torn.
+/// The number and the revision of a slot, or `None` if it is empty or torn.
 fn decode(slot: &[u8]) -> Option<(u64, u64)> {
     let record: &[u8; RECORD_BYTES] = slot.first_chunk()?;
     let number = |at: usize| record[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
@@ -96,17 +96,18 @@ struct Shared {
 struct State {
     wanted: u64,
     durable: u64,
-    /// The store has lost transactions: what the file says stays until [`Watermark::accept`].
+    /// The store has lost transactions: the file is unchanged until [`Watermark::accept`].
     is_lost: bool,
     closing: bool,
     failed: Option<StoreError>,
-    /// With the writer while it writes.
+    /// Taken by the writer while it writes.
     slots: Option<Slots>,
 }
 
 impl Watermark {
-    /// Opens the one in `dir` of a store that ends at `revision`. One that has lost transactions is refused, unless
-    /// `accept_loss`: then it is marked, and refused by others until [`Watermark::accept`] has returned.
+    /// Opens the watermark in `dir` of a store that ends at `revision`. Refuses a store that has lost transactions unless
+    /// `accept_loss` is set. With it the store is marked, and later opens are refused until [`Watermark::accept`] has
+    /// returned.
     pub(super) fn open(dir: &Path, revision: u64, accept_loss: bool) -> Result<Watermark, StoreError> {
         let mut slots = Slots::open(dir)?;
         let is_lost = revision < slots.revision;
@@ -143,7 +144,7 @@ impl Watermark {
         Ok(Watermark { shared, writer: Some(writer) })
     }
 
-    /// `revision` is durable in the database. Returns when everything before it is covered.
+    /// Reports that `revision` is durable in the database. Returns when everything before it is covered.
     pub(super) fn raise(&self, revision: u64) -> Result<(), StoreError> {
         let mut state = self.shared.state.lock();
         while !state.is_lost && state.durable < state.wanted && state.failed.is_none() {
@@ -154,12 +155,12 @@ impl Watermark {
         state.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// A new generation makes up for what is missing: the store counts as complete from here on.
+    /// Marks the store as complete from here on. Called when a new generation has compensated for the loss.
     pub(super) fn accept(&self) -> Result<(), StoreError> {
         let mut state = self.shared.state.lock();
         state.is_lost = false;
         self.shared.changed.notify_all();
-        // The file still has the mark of the loss: it is written even if nothing was changed since.
+        // The file still marks the loss, so it is written even if nothing has changed since.
         state.durable = 0;
         while state.durable < state.wanted && state.failed.is_none() {
             self.shared.changed.wait(&mut state);
@@ -173,7 +174,7 @@ impl Drop for Watermark {
         self.shared.state.lock().closing = true;
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {
-            // A panic of the thread has been printed by then; there is nothing to add.
+            // A panic of the thread has been printed already.
             let _ = writer.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What is stored comes back, however far a commit got before a crash.
+//! Tests that stored state is read back, wherever a crash interrupts a commit.
 
 use super::*;
 use crate::mapstore::{Entry, LeaseId, LocalStore, Page, StoreError, Watch};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A store that dies for good before the transaction after `left` others.
+/// A store that fails permanently before the transaction after `left` others.
 struct Mortal {
     store: Arc<LocalStore>,
     left: AtomicUsize,
@@ -64,7 +64,7 @@ fn open(store: &Arc<LocalStore>) -> (Persistence, MapState) {
     (persistence, MapState::with_databases(loaded.map, Tuning::default(), at(0), loaded.databases))
 }
 
-/// Makes everything that gathered durable.
+/// Makes all pending changes durable.
 fn commit(persistence: &mut Persistence, state: &mut MapState) -> Result<(), MonError> {
     while let Some(proposal) = state.propose(at(1)) {
         let lines = state.take_unstored_log(LOG_LINES);
@@ -267,7 +267,7 @@ fn a_restored_store_gives_out_no_client_id_of_the_lost_history() {
     assert!(matches!(mint_generation(store, 5, &[]), Err(MonError::Invalid(_))));
 }
 
-/// Flips a byte in the middle of the log that the database of a map store writes to, as far as it is filled.
+/// Flips a byte in the middle of the used part of the newest log of a map store's database.
 fn damage_newest_log(store: &Path) {
     let files = std::fs::read_dir(store.join("db")).unwrap().map(|file| file.unwrap().path());
     let newest = files.filter(|path| path.extension().is_some_and(|e| e == "log")).max().unwrap();
@@ -290,7 +290,7 @@ fn a_store_with_a_damaged_log_is_refused_until_a_generation_is_minted() {
     let store = Arc::new(LocalStore::open(&path).unwrap());
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..100 {
-        // Two transactions each: one that takes the store over, one that reserves ids.
+        // Two transactions each: one takes over the store, one reserves ids.
         seen.extend(ids(&store, 2));
     }
     drop(store);
@@ -301,7 +301,7 @@ fn a_store_with_a_damaged_log_is_refused_until_a_generation_is_minted() {
             other => panic!("{other:?}"),
         }
     }
-    // Somebody else began to mint one and did not come to the end of it.
+    // An earlier attempt to mint a generation was interrupted.
     let store = Arc::new(LocalStore::open_despite_loss(&path).unwrap());
     for _ in 0..200 {
         ids(&store, 1);
@@ -356,7 +356,7 @@ fn damaged_maps_are_noticed() {
     assert!(matches!(Persistence::open(store, "a"), Err(MonError::Corrupt { .. })));
 }
 
-/// A stored map: its head's length, its head, and what its keys hold, in pieces of `PIECE` bytes.
+/// A stored map: the length of its head, its head, and the values of its keys in pieces of `PIECE` bytes.
 #[test]
 fn fuzz_stored_maps() {
     const PIECE: usize = 64;

@@ -1,9 +1,9 @@
-//! `nacre backup`: streams in striped volumes, with checksums per block and a digest from end to end.
+//! `nacre backup`: streams in striped volumes, with a checksum per block and a digest per stream.
 //!
-//! A volume is a striped object with the bytes as they came, and beside it an object that describes them ([`catalog`],
-//! docs/format/backup.md): segments, one for each stream that was stored, of blocks with a checksum each. What the
-//! catalog lists is durable. A stream that broke off goes on where the catalog ends (`--resume`), after what comes again
-//! was compared with it.
+//! A volume is a striped object with the unchanged bytes, and an object that describes them ([`catalog`],
+//! docs/format/backup.md): one segment for each stored stream, consisting of blocks with a checksum each. All data that the
+//! catalog lists is durable. An interrupted stream continues at the end of the catalog (`--resume`), after the repeated data was
+//! compared with it.
 
 mod args;
 mod catalog;
@@ -61,12 +61,12 @@ fn carry_out(pool: &IoCtx, args: &Args) -> Result<()> {
         Command::List => list(pool, args.json),
         Command::Info => info(pool, volume, args.json),
         Command::Remove => {
-            // A damaged catalog is no reason to keep the volume.
+            // A volume with a damaged catalog can be removed, too.
             if !Catalog::exists(pool, volume)? {
                 bail!("there is no volume {volume} in pool {}", pool.pool_name());
             }
             match nacre_client::striper(pool.clone()).remove(volume).wait() {
-                // A removal that was interrupted.
+                // An earlier removal was interrupted.
                 Err(error) if error.is_not_found() => {}
                 removed => removed.with_context(|| format!("can't remove {volume}"))?,
             }
@@ -83,7 +83,7 @@ fn list(pool: &IoCtx, as_json: bool) -> Result<()> {
         match Catalog::find(pool, volume) {
             Ok(Some(found)) => volumes.push((volume.to_owned(), Some(found))),
             Ok(None) => {}
-            // One that is damaged hides no other.
+            // A damaged volume must not hide the others.
             Err(error) if error.is::<Damaged>() => {
                 eprintln!("nacre backup: {error:#}");
                 volumes.push((volume.to_owned(), None));
@@ -166,7 +166,7 @@ fn info(pool: &IoCtx, volume: &str, as_json: bool) -> Result<()> {
     print(&text)
 }
 
-/// Writes to standard output. A closed pipe is the reader's choice.
+/// Writes to standard output. A closed pipe is not an error.
 fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -175,7 +175,7 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// How far a transfer is, and its figures at the end.
+/// The progress of a transfer, and its figures at the end.
 struct Transfer {
     progress: Progress,
     began: Instant,
@@ -192,11 +192,11 @@ impl Transfer {
         self.progress.add(bytes);
     }
 
-    /// What was done, how much, how fast: the last line on standard error, or a document on standard output.
+    /// Prints what was done, how much and how fast: as the last line on standard error, or as a document on standard output.
     fn end(self, args: &Args, digest: &str) -> Result<()> {
         drop(self.progress);
         let (volume, bytes, seconds) = (&args.volume, self.bytes, self.began.elapsed().as_secs_f64());
-        // The output of `cat` is the volume's.
+        // The output of `cat` is the volume itself.
         if args.json && args.command != Command::Cat {
             return print(&format!("{}\n", transferred(volume, bytes, seconds, digest)));
         }
@@ -206,12 +206,12 @@ impl Transfer {
     }
 }
 
-/// A transfer for scripts.
+/// The figures of a transfer, for scripts.
 fn transferred(volume: &str, bytes: u64, seconds: f64, digest: &str) -> serde_json::Value {
     json!({ "volume": volume, "bytes": bytes, "seconds": seconds, "digest": digest })
 }
 
-/// Fails with what damage was found, and where.
+/// Fails with a description of the damage and its place.
 fn damaged(volume: &str, what: std::fmt::Arguments<'_>) -> Result<()> {
     bail!("{volume} is damaged: {what}")
 }

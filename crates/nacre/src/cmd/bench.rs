@@ -1,6 +1,6 @@
-//! `nacre bench s3`: load on any S3 server, with the modes and per-second figures of hsbench.
+//! `nacre bench s3`: loads any S3 server, with the modes and per-second figures of hsbench.
 //!
-//! Each connection has one request under way, signed in its headers. Time of connecting counts: clients have it too.
+//! Each connection has one request in flight, signed in its headers. The time to connect counts, because it does for clients.
 
 mod load;
 
@@ -48,9 +48,9 @@ the region from AWS_REGION or AWS_DEFAULT_REGION. Exit code 1 where a request fa
 get, list and del without put take the objects that an earlier run with the same bucket and prefix left.
 ";
 
-/// The most connections.
+/// Maximum number of connections.
 const MAX_THREADS: u64 = 10_000;
-/// The largest object that one PUT takes.
+/// Maximum size of an object in one PUT.
 const MAX_SIZE: u64 = 5 << 30;
 
 struct Args {
@@ -70,7 +70,7 @@ struct Args {
 }
 
 impl Args {
-    /// Takes the arguments apart; `None` where help is asked for.
+    /// Parses the arguments. `None` if help is requested.
     fn parse(args: &[String]) -> Result<Option<Args>> {
         let mut parsed = Args {
             endpoint: "http://127.0.0.1:8000".into(),
@@ -162,7 +162,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
 
 fn bench(args: &Args) -> Result<()> {
     let mut data = vec![0; usize::try_from(args.size)?];
-    // What can't be compressed, so that no server is flattered.
+    // Data that can't be compressed, so that compression gives no server an advantage.
     rand::rng().fill_bytes(&mut data);
     let plan = Arc::new(Plan {
         target: Target::of_environment(&args.endpoint)?,
@@ -254,12 +254,12 @@ fn progress(mode: Mode, duration: Duration) -> ProgressBar {
     bar
 }
 
-/// A record with hsbench's names, and more percentiles. Latencies are in milliseconds, MB are of 1024 × 1024 bytes.
+/// A record with hsbench's names, and more percentiles. Latencies are in milliseconds; MB means 1024 × 1024 bytes.
 fn record(lap: u64, name: &str, mode: Mode, figures: &Figures, took: Duration) -> Value {
     let seconds = took.as_secs_f64().max(1e-9);
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     let mean = if figures.ops > 0 { ms(figures.sum) / figures.ops as f64 } else { 0.0 };
-    // A step's end may lie behind the longest time that there was.
+    // The end of a step may be greater than the actual maximum.
     let quantile = |share: f64| (figures.times.quantile(share) * 1e3).min(ms(figures.max));
     json!({
         "Loop": lap, "IntervalName": name, "Seconds": seconds, "Mode": mode.name(), "Ops": figures.ops,
@@ -270,7 +270,7 @@ fn record(lap: u64, name: &str, mode: Mode, figures: &Figures, took: Duration) -
     })
 }
 
-/// Prints a record in hsbench's manner.
+/// Prints a record in hsbench's format.
 fn say(record: &Value) {
     let number = |name: &str| record[name].as_f64().unwrap_or_default();
     let text = |name: &str| record[name].as_str().unwrap_or_default();
@@ -295,6 +295,6 @@ fn say(record: &Value) {
         number("Slowdowns"),
         number("Errors"),
     );
-    // Who closed standard output does not want to know.
+    // A closed standard output is not an error.
     _ = std::io::stdout().lock().write_all(line.as_bytes());
 }

@@ -1,7 +1,7 @@
-//! `nacre bluestore-tool`: what people use of Ceph's `ceph-bluestore-tool`, on the folder of an OSD that is stopped.
+//! `nacre bluestore-tool`: the commonly used functions of Ceph's `ceph-bluestore-tool`, on the folder of a stopped OSD.
 //!
-//! Options of the configuration (`--bluestore_allocation_recovery_threads=12`) may stand before or after the verb. A store
-//! that an OSD has open is refused.
+//! Options of the configuration (`--bluestore_allocation_recovery_threads=12`) may precede or follow the verb. A store that an
+//! OSD has open is refused.
 
 mod allocation;
 mod archive;
@@ -23,7 +23,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// How the tool names itself in its messages.
+/// The tool's name in its messages.
 const ME: &str = "bluestore-tool";
 
 const NO_BLUEFS: Support =
@@ -116,7 +116,7 @@ enum Verb {
 /// Options of the configuration with their values.
 type Given = Vec<(String, String)>;
 
-/// What a verb works on.
+/// The store, and where the output goes.
 struct Place<'a> {
     path: &'a Path,
     config: BlueStoreConfig,
@@ -124,12 +124,12 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Where text for people goes.
+    /// The writer of text for users.
     fn text(&self) -> Box<dyn Write> {
         self.format.text()
     }
 
-    /// Prints the answer as a document, where that was asked for.
+    /// Prints the answer as a document, if that format was requested.
     fn answer(&self, document: &Value) -> io::Result<()> {
         self.format.answer(&mut io::stdout().lock(), document)
     }
@@ -140,7 +140,7 @@ pub(crate) fn help() -> String {
     <Args as clap::CommandFactory>::command().render_long_help().to_string()
 }
 
-/// Runs the command with what follows the word `bluestore-tool`.
+/// Runs the command with the words after `bluestore-tool`.
 pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     let outcome = split_options(words).and_then(|(words, given)| {
         let refused = refusal(&words);
@@ -150,7 +150,7 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
                 if let Some(why) = refused.filter(|_| error.kind() == ErrorKind::InvalidSubcommand) {
                     bail!(why);
                 }
-                // What clap has to say is for people who are there to read it.
+                // Messages of clap are for users. An error of the output does not matter.
                 let _ = error.print();
                 return Ok(ExitCode::from(error.exit_code() as u8));
             }
@@ -164,7 +164,7 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     })
 }
 
-/// Why the command among these words is refused, if it is one of Ceph's that is.
+/// The reason if the words contain a command of Ceph's that is refused.
 fn refusal(words: &[OsString]) -> Option<String> {
     let words = words.iter().filter_map(|word| word.to_str());
     let mut commands = words.filter_map(|word| COMMANDS.iter().find(|(name, _)| *name == word));
@@ -178,7 +178,7 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
     let config =
         given.into_iter().fold(builder, |builder, (name, value)| builder.set(&name, value)).build()?;
     let mut config = nacre_osd::bluestore_config(&config.snapshot());
-    // No OSD of this machine's is meant to make room for the tool.
+    // The tool must not prefill the log for an OSD.
     config.wal_prefill = false;
     let place = Place { path, config, format: args.format.unwrap_or_default() };
     match &args.verb {
@@ -199,7 +199,7 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
     }
 }
 
-/// Takes the configuration's options out of the command line, wherever they stand.
+/// Separates the configuration's options from the other words of the command line.
 fn split_options(words: Vec<OsString>) -> Result<(Vec<OsString>, Given)> {
     let (mut rest, mut given) = (Vec::new(), Vec::new());
     let mut words = words.into_iter();

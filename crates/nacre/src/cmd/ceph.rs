@@ -1,6 +1,6 @@
 //! `nacre ceph WORDS…`, and the same words directly: the `ceph` program's commands, output and exit codes.
 //!
-//! Words become a command's JSON by the shared table of signatures; the daemon that is meant carries it out.
+//! The shared table of signatures converts words to a command's JSON. The target daemon executes it.
 
 mod advise;
 mod compact;
@@ -28,7 +28,7 @@ pub(super) fn help() -> String {
     plan::help_for(&[])
 }
 
-/// Ends the program with what it says on standard error.
+/// The end of the program, with its text for standard error.
 struct Failure {
     text: String,
     code: u8,
@@ -39,7 +39,7 @@ impl Failure {
         Failure { text: text.into(), code }
     }
 
-    /// As the `ceph` program ends a failed command.
+    /// A failed command, as the `ceph` program reports it.
     fn command(errno: Errno, text: &str) -> Failure {
         Failure::new(format!("Error {}: {text}", errno.name()), exit_code(errno))
     }
@@ -138,7 +138,7 @@ fn carry_out(
         }
     }
     match worst {
-        // Those of several targets were told where they happened.
+        // Errors of several targets were printed when they occurred.
         Some(failure) if *destination == Destination::AllOsds => {
             Err(Failure::new("Error: some OSDs did not carry out the command", failure.code))
         }
@@ -177,8 +177,8 @@ fn deliver(
     }
 }
 
-/// JSON is preceded by an empty line, as scripts that skip the first one expect of the `ceph` program; text ends with a
-/// newline; raw data (`-o -`) stays as it is.
+/// Adds an empty line before JSON, as the `ceph` program does and scripts that skip the first line expect, and a newline after
+/// text. Raw data (`-o -`) is unchanged.
 fn printed(prefix: &str, output: &[u8], formatted: bool, raw: bool) -> Vec<u8> {
     if raw || output.is_empty() {
         return output.to_vec();

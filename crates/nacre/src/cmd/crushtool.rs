@@ -1,9 +1,10 @@
 //! `nacre crushtool`: Ceph's `crushtool`, with its syntax, output and exit codes.
 //!
-//! Five stages, as there: input (read, compile or build a map), tunables, changes, display and test, output. All the
-//! map's logic is in `nacre_types::crush`; here are the files, the words and the layout of what is printed.
+//! It has Ceph's five stages: input (read, compile or build a map), tunables, changes, display and test, output.
+//! `nacre_types::crush` has the map's logic; this module has the files, the command line and the layout of the output.
 //!
-//! [`options::OPTIONS`] has the options and where they differ on purpose from Ceph's. A map that can't be decoded says why.
+//! [`options::OPTIONS`] has the options and their intended differences from Ceph. For a map that can't be decoded, the error has
+//! the reason.
 
 mod args;
 mod build;
@@ -23,7 +24,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-/// How the tool names itself in its messages.
+/// The tool's name in its messages.
 const ME: &str = "crushtool";
 
 /// The names of the dump's parts in XML and tables.
@@ -39,20 +40,20 @@ const DUMP_NAMES: Names = Names {
         "weight_set" => "weights",
         "weights" => "weight",
         "ids" => "id",
-        // Named by pools: sets of weights and ids.
+        // Sets of weights and ids, named by pools.
         _ => "choose_args",
     },
     late: &[],
 };
 
-/// Runs the command with what follows the word `crushtool`.
+/// Runs the command with the words after `crushtool`.
 pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut err = io::stderr().lock();
     let status = run(&words, &mut out, &mut err);
     match status.and_then(|code| out.flush().map(|()| code)) {
         Ok(code) => ExitCode::from(code),
-        // Whoever reads our output has gone: that is how `| head` works.
+        // The reader has closed the pipe, as `| head` does.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{ME}: {error}");
@@ -61,7 +62,7 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Why the tool stops early.
+/// Why the tool stops.
 enum Stop {
     /// A message for standard error, and the exit code.
     Failed(String, u8),
@@ -80,7 +81,7 @@ impl Stop {
         Self::Failed(message.into(), 1)
     }
 
-    /// An error number as crushtool ends with one: its text, and the negated number as exit code.
+    /// An error as crushtool reports it: its text, and the negated number as exit code.
     fn edit(error: &CrushError) -> Self {
         Self::Failed(format!("{ME} {}", error.errno()), exit_code(error))
     }
@@ -143,7 +144,7 @@ fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Resul
             writeln!(out, "{line}")?;
         }
         check::names(&map, most).map_err(|why| {
-            // crushtool tells this on standard output.
+            // crushtool prints this to standard output.
             match writeln!(out, "{why}") {
                 Ok(()) => Stop::Failed(String::new(), 1),
                 Err(error) => Stop::Io(error),
@@ -198,7 +199,7 @@ fn write_file(file: &str, bytes: &[u8]) -> Result<(), Stop> {
     fs::write(file, bytes).map_err(|_| Stop::failed(format!("{ME}: error writing '{file}'")))
 }
 
-/// The changes that the words ask for; true if the map may be another.
+/// Applies the requested changes. Returns true if the map may have changed.
 fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool, Stop> {
     let mut modified = false;
     if let Some((name, weight)) = &args.reweight_item {
@@ -280,7 +281,7 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
             RuleType::Replicated,
         )
         .map_err(|error| Stop::failed(error.to_string()))?;
-        // The mode is what crushtool checks last.
+        // crushtool checks the mode last.
         if let Some(before) = before {
             *map = before;
             return Err(Stop::failed(format!("unknown mode {mode}")));
@@ -289,7 +290,7 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
     }
     if let Some(name) = &args.remove_rule {
         if map.rule_id(name).is_none() {
-            // Not an error there, nor here.
+            // Not an error in crushtool either.
             out.flush()?;
             writeln!(err, "rule {name} does not exist")?;
         } else {
@@ -343,7 +344,7 @@ fn known_item(map: &CrushMap, name: &str, out: &mut dyn Write, err: &mut dyn Wri
     Err(Stop::edit(&CrushError::NotFound(String::new())))
 }
 
-/// A weight in 16.16. Ceph holds it in 31 bits.
+/// A weight in 16.16 format. Ceph stores it in 31 bits.
 fn fixed(weight: f32) -> Result<u32, Stop> {
     let fixed = weight_from_f32(weight).ok().filter(|fixed| *fixed <= i32::MAX.unsigned_abs());
     fixed.ok_or_else(|| Stop::Failed(format!("{ME} {}", Errno::EOVERFLOW), Errno::EOVERFLOW.negated() as u8))

@@ -1,4 +1,4 @@
-//! `nacre doctor`: whether this program and this machine are as they must be for data to be fast and safe.
+//! `nacre doctor`: checks whether this program and this machine meet the conditions for fast and safe data.
 
 use super::backup::is_json;
 use anyhow::{Context, Result, bail};
@@ -19,11 +19,11 @@ files, and measures how long a small write takes to be durable. Prints a line fo
   -h, --help   print this
 ";
 
-/// Writes that are measured.
+/// Number of writes to measure.
 const WRITES: usize = 50;
-/// Slower durable writes than this are told of: a disk without a write cache that survives a power cut, or a busy one.
+/// Slower durable writes cause a warning: the disk has no write cache that survives a power cut, or is busy.
 const SLOW_WRITE: Duration = Duration::from_millis(10);
-/// Fewer open files than this are too few for an OSD with many clients.
+/// A lower limit of open files is too small for an OSD with many clients.
 const FEW_FILES: u64 = 1024;
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
@@ -90,7 +90,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How long appending 4 KiB and making them durable takes in `folder`: the median and the longest.
+/// The time to append 4 KiB durably in `folder`: the median and the maximum.
 fn durable_writes(folder: &Path) -> Result<(Duration, Duration)> {
     let mut file = nameless_file_in(folder)?;
     let mut took = Vec::with_capacity(WRITES);
@@ -104,7 +104,7 @@ fn durable_writes(folder: &Path) -> Result<(Duration, Duration)> {
     Ok((took[WRITES / 2], took[WRITES - 1]))
 }
 
-/// A file that has no name any more.
+/// A file without a name.
 fn nameless_file_in(folder: &Path) -> Result<std::fs::File> {
     let path = folder.join(format!(".nacre-doctor.{}", std::process::id()));
     let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);

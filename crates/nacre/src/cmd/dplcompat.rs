@@ -1,7 +1,7 @@
-//! `nacre-dplcompat`: what Bareos' `dplcompat` device runs for each part of a volume, to keep it in striped objects.
+//! `nacre-dplcompat`: the program that Bareos' `dplcompat` device runs for each part of a volume. Stores it in striped objects.
 //!
-//! The operation is in the arguments, options are in the environment under the names that `options` prints, data comes on
-//! standard input and goes to standard output. Part PART of volume VOL is the striped object `VOL/PART`; the object
+//! The operation is in the arguments, options are in the environment under the names that `options` prints, data is read from
+//! standard input and written to standard output. Part PART of volume VOL is the striped object `VOL/PART`. The object
 //! `VOL.parts` lists a volume's parts with sizes and checksums (docs/format/backup.md). A part is listed once all of it is
 //! durable.
 
@@ -35,12 +35,12 @@ The program for Bareos' dplcompat device (Bareos 24 and later), which calls it; 
 Exit code 0 on success only.
 ";
 
-/// Bytes of one request to the cluster, and requests in flight.
+/// Bytes per request to the cluster, and requests in flight.
 const BLOCK_BYTES: u64 = 4 << 20;
 const DEPTH: usize = 8;
-/// Parts asked for at a time.
+/// Parts per request.
 const PAGE: u64 = 1000;
-/// What the list says of a part that is not stored as a whole.
+/// The list's entry of a part that is not completely stored.
 const UNFINISHED: &[u8] = b"-";
 
 /// Runs the program with the arguments after its name.
@@ -61,7 +61,7 @@ fn run(args: &[OsString]) -> Result<()> {
         .collect::<Result<_>>()?;
     match words[..] {
         ["-h" | "--help"] => return print(USAGE.as_bytes()),
-        // Asked before anything is configured.
+        // Bareos requests these before anything is configured.
         ["options"] => return print(format!("{}\n", device::OPTIONS.join("\n")).as_bytes()),
         ["testconnection"] | ["list", _] | ["stat" | "upload" | "download" | "remove", _, _] => {}
         _ => bail!("unknown operation\n{USAGE}"),
@@ -69,7 +69,7 @@ fn run(args: &[OsString]) -> Result<()> {
     if words[1..].iter().any(|name| name.is_empty()) {
         bail!("the name of a volume or part is empty");
     }
-    // Else a part of one volume could be one of another.
+    // Otherwise a part of one volume could have the name of another volume's part.
     if let Some(part) = words.get(2).filter(|part| part.contains('/')) {
         bail!("'{part}' is no name of a part: there is a '/' in it");
     }
@@ -94,7 +94,7 @@ fn print(data: &[u8]) -> Result<()> {
     stdout.write_all(data).and_then(|()| stdout.flush()).context("can't write to standard output")
 }
 
-/// A part as the list has it.
+/// An entry of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     bytes: u64,
@@ -106,7 +106,7 @@ impl Part {
         format!("{} {:08x}", self.bytes, self.crc32c).into()
     }
 
-    /// `None` for one that is not stored as a whole.
+    /// `None` for a part that is not completely stored.
     fn parse(entry: &[u8]) -> Result<Option<Part>> {
         if entry == UNFINISHED {
             return Ok(None);
@@ -148,7 +148,7 @@ impl Store {
         Ok((cluster, Store { pool, striper }))
     }
 
-    /// Reads, for real: the pool's PGs must answer.
+    /// Performs a real read, so the pool's PGs must answer.
     fn test(&self) -> Result<()> {
         match self.pool.stat(&list_of("")).wait() {
             Err(error) if error.is_not_found() => Ok(()),
@@ -253,7 +253,7 @@ impl Store {
         Ok(())
     }
 
-    /// Data first: what is interrupted can be done again.
+    /// Removes the data first, so that an interrupted removal can be repeated.
     fn remove(&self, volume: &str, part: &str) -> Result<()> {
         let removing = || format!("can't remove {volume} {part}");
         if self.entry(volume, part)?.is_none() {
@@ -273,7 +273,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a list unless somebody has changed it since it was seen to be empty.
+    /// Removes a list, unless it was changed after it was found empty.
     fn remove_list(&self, list: &str) -> Result<()> {
         let mut read = nacre_client::ReadOp::new();
         read.omap_get_keys("", 1);
@@ -286,7 +286,7 @@ impl Store {
         }
         let mut op = WriteOp::new();
         op.assert_version(seen.version).remove();
-        // One that was changed is in use.
+        // A list that was changed is in use.
         let _ = self.pool.operate(list, op).wait()?;
         Ok(())
     }

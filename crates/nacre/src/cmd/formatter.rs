@@ -1,20 +1,19 @@
-//! Ceph's output formats for a JSON document: `json`, `json-pretty`, `xml`, `xml-pretty`, `table`, `table-kv`, `html`
-//! and `html-pretty`, laid out as Ceph's `Formatter` classes do.
+//! Ceph's output formats for a JSON document: `json`, `json-pretty`, `xml`, `xml-pretty`, `table`, `table-kv`, `html` and
+//! `html-pretty`, with the layout of Ceph's `Formatter` classes.
 //!
-//! JSON has no names for the elements of an array and for the document itself; XML and tables do. [`Names`] supplies
-//! them.
+//! In JSON the elements of an array and the document itself have no names; in XML and tables they do. [`Names`] supplies them.
 
 use super::crushtool::tester::general;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// How a document is laid out.
+/// The layout of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// One line of JSON.
     Json,
-    /// JSON, indented by four.
+    /// JSON, indented by four spaces.
     JsonPretty,
     /// XML.
     Xml { pretty: bool },
@@ -27,7 +26,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The format of this name, as in `--format`.
+    /// The format with this name, as in `--format`.
     pub(super) fn from_name(name: &str) -> Option<Format> {
         Some(match name {
             "json" => Format::Json,
@@ -46,15 +45,15 @@ impl Format {
 /// The names that JSON lacks.
 #[derive(Clone, Copy)]
 pub(super) struct Names {
-    /// Of the document.
+    /// The name of the document.
     pub(super) root: &'static str,
-    /// Of an array's elements, by the array's name.
+    /// The name of an array's elements, by the array's name.
     pub(super) element: fn(&str) -> &'static str,
-    /// Fields that Ceph's tables count to the section around the one that they are in.
+    /// Fields that Ceph's tables assign to the section around their own.
     pub(super) late: &'static [&'static str],
 }
 
-/// The document's text. Formats of several lines end with a line end.
+/// The document's text. Formats with several lines end with a newline.
 pub(super) fn render(document: &Value, names: Names, format: Format) -> String {
     match format {
         Format::Json => document.to_string(),
@@ -66,7 +65,7 @@ pub(super) fn render(document: &Value, names: Names, format: Format) -> String {
             let mut markup = Markup { names, pretty, html, out: String::new() };
             markup.value(names.root, document, 0);
             if pretty {
-                // Ceph's ends the document's line once more.
+                // Ceph adds another newline after the document.
                 markup.out.push('\n');
             }
             markup.out
@@ -157,11 +156,11 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// All scalars of the document with the path to each, the innermost section first.
+/// All scalars of the document with their paths, the innermost section first.
 struct Columns {
     names: Names,
     cells: Vec<(String, String)>,
-    /// How often a path occurred.
+    /// How often each path occurred.
     counts: BTreeMap<String, usize>,
 }
 

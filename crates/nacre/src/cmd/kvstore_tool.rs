@@ -1,7 +1,7 @@
 //! `nacre kvstore-tool`: Ceph's `ceph-kvstore-tool` on the databases of Nacre's stores, while they are not in use.
 //!
-//! Prefixes are column families (docs/format/bluestore.md names a BlueStore's). Keys are printed and taken with every
-//! byte but letters, digits and `-._~/` as `%` and two hex digits. `--format` is an extension.
+//! Prefixes are column families (docs/format/bluestore.md lists those of a BlueStore). In printed and given keys, every byte
+//! except letters, digits and `-._~/` is written as `%` and two hex digits. `--format` is an extension.
 
 use super::hexdump::hexdump;
 use super::output::Format;
@@ -42,18 +42,18 @@ Commands:
 
 ";
 
-/// The command that works on a database that can't be opened.
+/// The command for a database that can't be opened.
 const REPAIR: &str = "destructive-repair";
-/// Keys that `store-copy` writes at a time where it is not said.
+/// Keys per write of `store-copy`, by default.
 const KEYS_PER_TRANSACTION: u64 = 128;
 
-/// Why the tool stops early.
+/// Why the tool stops.
 enum Stop {
-    /// The command line is wrong: the usage, after what is wrong with it.
+    /// The command line is wrong. The usage is printed after the error.
     Usage(String),
-    /// What was asked for is not there; it has been said.
+    /// The requested item does not exist. The message was printed already.
     Absent,
-    /// It could not be done.
+    /// The command failed.
     Failed(String),
     /// Output could not be written.
     Io(io::Error),
@@ -71,13 +71,13 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// Runs the command with what follows the word `kvstore-tool`.
+/// Runs the command with the words after `kvstore-tool`.
 pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let outcome = run(&words, &mut out).and_then(|()| Ok(out.flush()?));
     match outcome {
         Ok(()) => return ExitCode::SUCCESS,
-        // Whoever reads our output has gone: that is how `| head` works.
+        // The reader has closed the pipe, as `| head` does.
         Err(Stop::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(Stop::Io(error)) => eprintln!("ceph-kvstore-tool: {error}"),
         Err(Stop::Failed(error)) => eprintln!("{error}"),
@@ -85,12 +85,12 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
             if !error.is_empty() {
                 eprintln!("{error}");
             }
-            // As the real program: the usage is its answer.
+            // Prints the usage, as Ceph's program does.
             let _ = out.write_all(USAGE.as_bytes());
         }
         Err(Stop::Absent) => {}
     }
-    // What was printed before comes first; who does not read it does not matter here.
+    // Earlier output is written first. An error of it does not matter here.
     let _ = out.flush();
     ExitCode::FAILURE
 }
@@ -134,7 +134,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     (command.run)(&Context { store: KvStore::open(kind, path)?, path, format }, args, out)
 }
 
-/// Takes `--format` out of the words.
+/// Removes `--format` from the words.
 fn split_format(words: Vec<&str>) -> Result<(Vec<&str>, Format), Stop> {
     let (mut rest, mut format) = (Vec::with_capacity(words.len()), Format::Plain);
     let mut words = words.into_iter();
@@ -169,10 +169,10 @@ type Run = fn(&Context<'_>, &[&str], &mut dyn Write) -> Result<(), Stop>;
 
 struct Command {
     name: &'static str,
-    /// How many arguments it takes.
+    /// Number of arguments.
     args: std::ops::RangeInclusive<usize>,
     run: Run,
-    /// Against Ceph's.
+    /// Compared with Ceph.
     support: Support,
 }
 
@@ -183,7 +183,7 @@ impl Command {
     }
 }
 
-/// A command that does all that Ceph's does.
+/// A command that is equivalent to Ceph's.
 const fn command(name: &'static str, args: std::ops::RangeInclusive<usize>, run: Run) -> Command {
     Command { name, args, run, support: Support::Full }
 }
@@ -217,7 +217,7 @@ pub(super) fn commands() -> Vec<(&'static str, Support)> {
     COMMANDS.iter().map(|command| (command.name, command.support)).chain([(REPAIR, repair)]).collect()
 }
 
-/// What may be said, for completions.
+/// All commands, for completions.
 pub(super) fn verbs() -> Vec<String> {
     let kinds = ["rocksdb", "bluestore-kv"].map(str::to_owned);
     kinds.into_iter().chain(COMMANDS.iter().map(|command| command.name.to_owned())).collect()
@@ -237,7 +237,7 @@ fn list(context: &Context<'_>, args: &[&str], out: &mut dyn Write, show: Show) -
         outcome = match context.format {
             Format::Plain => print_entry(out, show, prefix, key, value),
             format => {
-                // An entry at a time: all of them may be more than the memory holds.
+                // One entry at a time, because all of them may exceed the memory.
                 let start = if std::mem::take(&mut first) { "[" } else { "," };
                 let entry = format.render(&described(show, prefix, key, value));
                 write!(out, "{start}\n{}", entry.trim_end())
@@ -266,7 +266,7 @@ fn described(show: Show, prefix: &str, key: &[u8], value: &[u8]) -> Value {
     entry
 }
 
-/// A prefix and a key, escaped as in the text.
+/// A prefix and a key, escaped as in the text output.
 fn named(prefix: &str, key: &[u8]) -> Value {
     json!({ "prefix": escape(prefix.as_bytes()), "key": escape(key) })
 }
@@ -291,7 +291,7 @@ fn print_entry(out: &mut dyn Write, show: Show, prefix: &str, key: &[u8], value:
     Ok(())
 }
 
-/// Ceph's crc32c with seed 0, which is not inverted.
+/// Ceph's crc32c with seed 0 and without inversion.
 fn ceph_crc(parts: &[&[u8]]) -> u32 {
     !parts.iter().fold(u32::MAX, |crc, part| nacre_types::crc32c::append(crc, part))
 }
@@ -320,7 +320,7 @@ fn exists(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(
     if found { Ok(()) } else { Err(Stop::Absent) }
 }
 
-/// The value of a key; where there is none, says so.
+/// The value of a key. If there is none, prints that.
 fn value(context: &Context<'_>, args: &[&str], out: &mut dyn Write, gap: &str) -> Result<Vec<u8>, Stop> {
     let key = unescape(args[1])?;
     if context.is_plain() {
@@ -488,7 +488,7 @@ fn compact(
     range: (Option<&[u8]>, Option<&[u8]>),
     out: &mut dyn Write,
 ) -> Result<(), Stop> {
-    // On a terminal only: the real program says nothing.
+    // Only on a terminal: Ceph's program prints nothing.
     let tell = io::IsTerminal::is_terminal(&io::stderr());
     let (before, started) = (context.store.size()?, Instant::now());
     context.store.compact(prefix, range, |prefix| {
@@ -517,7 +517,7 @@ fn stats(context: &Context<'_>, _: &[&str], out: &mut dyn Write) -> Result<(), S
     Ok(())
 }
 
-/// Bytes as the tool prints them: `%` and two hex digits for all but letters, digits and `-._~/`.
+/// The bytes in the tool's output: `%` and two hex digits for all but letters, digits and `-._~/`.
 fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {

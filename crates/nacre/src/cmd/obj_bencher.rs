@@ -1,8 +1,8 @@
-//! What `rados bench` and `rest-bench` share, as Ceph's `ObjBencher`: load with a bounded number of operations in flight,
-//! measured and printed as the real programs do it, the record that a write benchmark leaves, and the removal of its objects.
+//! The common part of `rados bench` and `rest-bench`, like Ceph's `ObjBencher`: load with a bounded number of operations in
+//! flight, measured and printed as in Ceph; the record that a write benchmark leaves; and the removal of its objects.
 //!
-//! An operation's completion starts the next one on the store's own thread; the calling thread only prints. Each write
-//! carries its number, and reads check it, so that a benchmark is a test of integrity too.
+//! An operation's completion starts the next one on the store's own thread; the calling thread only prints. Each write contains
+//! its number, and reads check it, so a benchmark also tests integrity.
 
 mod load;
 mod report;
@@ -21,11 +21,11 @@ use serde_json::json;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Where a write benchmark says what it left behind, unless `--run-name` names another object.
+/// The object in which a write benchmark records the objects that it left, unless `--run-name` names another one.
 pub(super) const LAST_RUN: &str = "benchmark_last_metadata";
-/// What the objects' names begin with.
+/// Prefix of the objects' names.
 pub(super) const PREFIX: &str = "benchmark_data";
-/// Removals at a time.
+/// Concurrent removals.
 const REMOVALS: usize = 64;
 
 /// Why an operation of a store failed.
@@ -35,10 +35,10 @@ pub(super) struct Failed {
     pub(super) errno: Errno,
 }
 
-/// Called when an operation is over.
+/// Called when an operation ends.
 pub(super) type Done<T> = Box<dyn FnOnce(Result<T, Failed>) + Send>;
 
-/// Where the objects are. Copies are the same way to it.
+/// Access to the objects. Copies share one session.
 pub(super) trait Store: Clone + Send + 'static {
     /// Writes `data` at an offset of an object.
     fn write(&self, plan: &Plan, name: &str, offset: u64, data: Bytes, done: Done<()>);
@@ -46,23 +46,23 @@ pub(super) trait Store: Clone + Send + 'static {
     /// Reads a part of an object.
     fn read(&self, name: &str, offset: u64, len: u64, done: Done<Bytes>);
 
-    /// Removes an object; tells whether it was there, as far as the store says.
+    /// Removes an object. Reports whether it existed, as far as the store knows.
     fn remove(&self, name: &str, done: Done<bool>);
 
     /// Replaces a small object.
     fn save(&self, name: &str, data: Vec<u8>) -> Result<(), Failed>;
 
-    /// All of a small object; `None` where there is none.
+    /// Reads a whole small object, or `None` if it does not exist.
     fn load(&self, name: &str) -> Result<Option<Bytes>, Failed>;
 }
 
-/// How a benchmark goes on, and what it prints.
+/// The parameters and the output of a benchmark.
 pub(super) struct Settings<'a> {
     pub(super) run_name: Option<&'a str>,
     pub(super) seconds: u64,
-    /// The longest warm-up in seconds; 0 for none.
+    /// The maximum warm-up in seconds, or 0 for none.
     pub(super) warm_up: u64,
-    /// Seconds of a slice of the curve.
+    /// Seconds per slice of the curve.
     pub(super) slice: u64,
     pub(super) format: Format,
     pub(super) show_time: bool,
@@ -75,8 +75,7 @@ impl Settings<'_> {
     }
 }
 
-/// What a write benchmark left behind, in the real program's encoding: object size u64, objects i32, pid i32, op size
-/// u64, all little-endian.
+/// The record of a write benchmark, in Ceph's encoding: object size u64, objects i32, pid i32, op size u64, all little-endian.
 #[derive(Debug, PartialEq)]
 pub(in crate::cmd) struct Run {
     pub(in crate::cmd) object_size: u64,
@@ -116,7 +115,7 @@ fn host() -> String {
     name.trim().split('.').next().unwrap_or_default().to_owned()
 }
 
-/// The last line as the real program ends a failed benchmark.
+/// The last line of a failed benchmark, as in Ceph's program.
 pub(in crate::cmd) fn bench_failed(what: &str, errno: Errno) -> Failure {
     let errno_line = format!("error {}: {errno}", errno.0);
     Failure::new(format!("error during {what}: {errno}\n{errno_line}"))
@@ -128,7 +127,7 @@ fn cpu_time() -> Duration {
     Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0))
 }
 
-/// What the last write benchmark left, which a read benchmark needs.
+/// The record of the last write benchmark, which a read benchmark needs.
 pub(super) fn last_run(store: &impl Store, run_name: Option<&str>) -> Result<Run, Failure> {
     let name = run_name.unwrap_or(LAST_RUN);
     match store.load(name) {
@@ -145,14 +144,14 @@ pub(super) fn last_run(store: &impl Store, run_name: Option<&str>) -> Result<Run
 }
 
 impl Failed {
-    /// Tells why, and how the program ends.
+    /// Prints the error and returns the program's failure.
     pub(super) fn told(self, what: &str) -> Failure {
         eprintln!("{}", self.text);
         bench_failed(what, self.errno)
     }
 }
 
-/// Does what `plan` says by each of `ways`, and prints it.
+/// Executes `plan` on each of `ways`, and prints the results.
 pub(super) fn run<S: Store>(
     ways: &[S],
     plan: Plan,
@@ -181,7 +180,7 @@ pub(super) fn run<S: Store>(
         if over || second.is_multiple_of(length) {
             let (slice, took, elapsed) = (load.take_slice(), now - sliced, now - started);
             sliced = now;
-            // The rest of a slice at the end says little; a run that is shorter than a slice has no other.
+            // An incomplete slice at the end is not significant, but it is the only one of a run that is shorter than a slice.
             if took.as_secs() + 1 >= length || elapsed == took {
                 report.slice(&slice, took, elapsed, warm_up.is_some());
             }
@@ -206,7 +205,7 @@ pub(super) fn run<S: Store>(
         0 => 0.0,
         ops => (cpu_time() - cpu).as_secs_f64() * 1e6 / ops as f64,
     };
-    // Where a write failed, those in flight with it may have been stored.
+    // After a failed write, the writes in flight with it may have been stored.
     let uncounted = if outcome.failure.is_some() { in_flight } else { 0 };
     let written = outcome.warmed_up + outcome.finished + uncounted;
     run.objects = u32::try_from(written.div_ceil(ops_per_object)).unwrap_or(u32::MAX);
@@ -217,11 +216,11 @@ pub(super) fn run<S: Store>(
         if kind == Kind::Write && !settings.no_cleanup {
             report.cleaning()?;
             let began = Instant::now();
-            // What stays is less than the failure that is told.
+            // An error of the cleanup matters less than the reported failure.
             let removed = remove_run(ways, &run, settings.run_name).ok();
             cleaned = removed.map(|removed| (removed, began.elapsed()));
         } else if kind == Kind::Write {
-            // `cleanup` finds the objects by this; a full store may refuse it.
+            // `cleanup` finds the objects by this record. A full store may refuse it.
             let _ = store.save(settings.record(), run.encode());
         }
         report.end(cleaned)?;
@@ -241,7 +240,7 @@ pub(super) fn run<S: Store>(
     report.end(cleaned)
 }
 
-/// Removes what the last run left, which is nothing where no record is found; returns how many objects there were.
+/// Removes the objects of the last run. Returns how many there were, or `None` if there is no record.
 pub(super) fn remove_last_run(ways: &[impl Store], run_name: Option<&str>) -> Result<Option<u64>, Failure> {
     let loaded = ways[0].load(run_name.unwrap_or(LAST_RUN)).map_err(|failed| failed.told("cleanup"))?;
     let Some(bytes) = loaded else { return Ok(None) };
@@ -249,7 +248,7 @@ pub(super) fn remove_last_run(ways: &[impl Store], run_name: Option<&str>) -> Re
     remove_run(ways, &run, run_name).map(Some).map_err(|failed| failed.told("cleanup"))
 }
 
-/// Prints what a cleanup removed; nothing where there was nothing to remove.
+/// Prints what a cleanup removed. As text, prints nothing if there was no record.
 pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), Failure> {
     match (format, removed) {
         (Format::Plain, None) => Ok(()),
@@ -258,7 +257,7 @@ pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), 
     }
 }
 
-/// Removes what a run wrote, by name, and its record; returns how many objects there were.
+/// Removes the objects of a run by name, and its record. Returns how many objects there were.
 fn remove_run(ways: &[impl Store], run: &Run, run_name: Option<&str>) -> Result<u64, Failed> {
     let prefix = run.prefix();
     let names = (0..u64::from(run.objects)).map(|object| load::object_name(&prefix, object));
@@ -267,7 +266,7 @@ fn remove_run(ways: &[impl Store], run: &Run, run_name: Option<&str>) -> Result<
     Ok(removed)
 }
 
-/// Removes objects, some of them at a time; returns how many there were.
+/// Removes objects with bounded concurrency. Returns how many there were.
 pub(super) fn remove_all(
     ways: &[impl Store],
     names: impl IntoIterator<Item = String>,

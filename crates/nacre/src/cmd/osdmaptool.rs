@@ -1,11 +1,11 @@
 //! `nacre osdmaptool`: Ceph's `osdmaptool`, on maps that `ceph osd getmap -o FILE` writes. Maps in Ceph's own format are
 //! refused.
 //!
-//! It tells where PGs and objects would be placed, also with another CRUSH map, other weights or with OSDs marked up, in
-//! or out (such marks are written only with another change), balances PGs by upmap entries, and shows a map as `ceph osd dump` and
-//! `ceph osd tree` do, by the map authority's own code. Sets shown as `up` and `acting` are what CRUSH and overrides
-//! give; `--test-map-pgs-dump-all` shows the in-sync set as `acting` where the map has one, since that is what serves.
-//! When OSDs last came up or in is not in a map. [`options::OPTIONS`] has the options and where they differ from Ceph's.
+//! It prints where PGs and objects would be placed, optionally with another CRUSH map, other weights or OSDs marked up, in or
+//! out (such marks are written only with another change). It balances PGs by upmap entries, and shows a map as `ceph osd dump`
+//! and `ceph osd tree` do, with the map authority's own code. Sets shown as `up` and `acting` are the result of CRUSH and
+//! overrides. `--test-map-pgs-dump-all` shows the in-sync set as `acting` if the map has one, because that set serves. A map
+//! does not contain when OSDs last came up or in. [`options::OPTIONS`] has the options and how they differ from Ceph's.
 
 mod args;
 mod create;
@@ -30,14 +30,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How the tool names itself in its messages.
+/// The tool's name in its messages.
 const ME: &str = "osdmaptool";
-/// The pool that `--with-default-pool` makes, and the one that is meant where none is named.
+/// The pool that `--with-default-pool` creates, and the default of other options.
 const DEFAULT_POOL: PoolId = PoolId(1);
-/// The exit code of Ceph's -1.
+/// The exit code for Ceph's -1.
 const MINUS_ONE: u8 = 255;
 
-/// Why the tool stops early.
+/// Why the tool stops.
 enum Stop {
     /// A message for standard error, and the exit code.
     Failed(String, u8),
@@ -59,14 +59,14 @@ impl Stop {
     }
 }
 
-/// Runs the command with what follows the word `osdmaptool`.
+/// Runs the command with the words after `osdmaptool`.
 pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let done = run(&words, &mut out).and_then(|()| Ok(out.flush()?));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Failed(message, code)) => {
-            // What was printed before comes first; who does not read it does not matter here.
+            // Earlier output is written first. An error of it does not matter here.
             let _ = out.flush();
             eprintln!("{message}");
             ExitCode::from(code)
@@ -77,7 +77,7 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
             let _ = out.write_all(usage().as_bytes()).and_then(|()| out.flush());
             ExitCode::FAILURE
         }
-        // Whoever reads our output has gone: that is how `| head` works.
+        // The reader has closed the pipe, as `| head` does.
         Err(Stop::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Stop::Io(error)) => {
             eprintln!("{ME}: {error}");
@@ -133,7 +133,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     }
     if let Some(path) = &args.import_crush {
         import_crush(&mut map, path, out)?;
-        // Ceph counts the CRUSH maps of clusters only: those of luminous and later.
+        // Ceph counts only the CRUSH maps of clusters of luminous and later.
         crush_version += u64::from(!map.fsid.is_nil());
         modified = true;
     }
@@ -170,13 +170,13 @@ fn read_range(folder: &str, first: i64, last: i64, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// Counts a change of the map. Ceph's tool gives no time for it.
+/// Raises the epoch for a change. Ceph's tool does not set a time for it.
 fn next_epoch(map: &mut OsdMap) {
     map.epoch = map.epoch.next();
     map.modified_ns = 0;
 }
 
-/// Gives devices other CRUSH weights; true if the map is to be written.
+/// Changes CRUSH weights of devices. Returns true if the map is to be written.
 fn adjust(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<bool, Stop> {
     if args.adjust_crush_weight.is_empty() {
         return Ok(false);
@@ -244,7 +244,7 @@ fn now() -> Now {
     Now { mono_ms: 0, wall_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }
 }
 
-/// Marks OSDs as the words say. An OSD that the map does not have becomes one by being in.
+/// Marks OSDs as requested. Marking an OSD in creates it if the map does not have it.
 fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
     if args.mark_up_in {
         writeln!(out, "marking all OSDs up and in")?;
@@ -266,7 +266,7 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> 
     };
     if let Some(osd) = args.mark_out {
         marking(osd, "out")?;
-        // Ceph's marks it up, too.
+        // Ceph's tool also marks it up.
         if let Some(info) = map.osds.get_mut(&OsdId(osd)) {
             (info.up, info.weight) = (true, 0);
         }
@@ -286,7 +286,7 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Maps the objects and PGs that the words name.
+/// Maps the given objects and PGs.
 fn test(map: &OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
     if let Some(name) = &args.test_map_object {
         let pool = match args.pool {

@@ -1,4 +1,4 @@
-//! How commands print their answers: as text for people, or as one JSON document for scripts.
+//! Output of commands: text for users, or one JSON document for scripts.
 
 use serde_json::Value;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ impl Format {
         }
     }
 
-    /// Where text for people goes: nowhere where JSON was asked for.
+    /// The destination of text for users: none if JSON was requested.
     pub(in crate::cmd) fn text(self) -> Box<dyn Write> {
         match self {
             Format::Plain => Box::new(io::stdout().lock()),
@@ -43,7 +43,7 @@ impl Format {
         }
     }
 
-    /// Writes the document and a newline to `out` where JSON was asked for.
+    /// Writes the document and a newline to `out` if JSON was requested.
     pub(in crate::cmd) fn answer(self, out: &mut dyn Write, document: &Value) -> io::Result<()> {
         match self {
             Format::Plain => Ok(()),

@@ -1,5 +1,5 @@
-//! `nacre completions SHELL` and `nacre man DIR`: shell completions and manual pages, from what `--help` prints and from
-//! the table of cluster commands. Nothing of it is kept in the repository, so nothing can be out of date.
+//! `nacre completions SHELL` and `nacre man DIR`: shell completions and manual pages, from the output of `--help` and the table
+//! of cluster commands. They are not stored in the repository, so they can't be out of date.
 
 use super::{
     backup, bench, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
@@ -13,15 +13,15 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-/// A program, as completions and manual pages know it.
+/// A program, as described in completions and manual pages.
 struct Program {
-    /// The name that it goes by on a command line.
+    /// Its name on a command line.
     name: &'static str,
-    /// What it is, in a line.
+    /// Its purpose, in one line.
     purpose: &'static str,
     /// What `--help` prints.
     help: String,
-    /// What may be said, word by word: `osd pool create`.
+    /// The possible commands, word by word: `osd pool create`.
     sentences: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ fn programs() -> Vec<Program> {
     ]
 }
 
-/// The commands that people type, with the words that may come first among their parameters.
+/// The commands that users type, with the words that may be first among their parameters.
 fn ceph_sentences() -> Vec<String> {
     let mut sentences = BTreeSet::from(ceph::COMPOSED.map(str::to_owned));
     let is_typed = |prefix: &str| {
@@ -113,7 +113,7 @@ fn ceph_sentences() -> Vec<String> {
     sentences.into_iter().collect()
 }
 
-/// Long options that a help text names.
+/// The long options in a help text.
 fn options(help: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let starts = help.match_indices("--").map(|(at, _)| at);
@@ -249,7 +249,7 @@ end
         let name = program.name;
         let mut sentences = program.sentences.clone();
         if name == "nacre" {
-            // The other programs' words after their names.
+            // The commands of the other programs after their names.
             for other in programs.iter().filter(|other| other.name != name) {
                 sentences.extend(other.sentences.iter().map(|said| format!("{} {said}", other.name)));
             }
@@ -282,7 +282,7 @@ pub(crate) fn man(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Ceph's own pages of the names stay where they are.
+/// The name of a page. It differs from Ceph's own pages, so those remain readable.
 fn page_name(program: &str) -> String {
     if program.starts_with("nacre") { program.to_owned() } else { format!("nacre-{program}") }
 }
@@ -305,7 +305,7 @@ fn page(name: &str, program: &Program) -> String {
     out
 }
 
-/// A line of text as roff takes it literally.
+/// A line of text, escaped for roff.
 fn roff(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for c in line.chars() {

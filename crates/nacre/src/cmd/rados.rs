@@ -1,7 +1,7 @@
 //! `nacre rados`: the `rados` program's verbs, options, output and exit codes.
 //!
-//! Extensions: `put-tree DIR [PREFIX]` and `get-tree DIR [PREFIX]` store a directory's files as objects named by their
-//! path below it, and fetch them; benchmarks print the client's CPU time per operation.
+//! Extensions: `put-tree DIR [PREFIX]` and `get-tree DIR [PREFIX]` store a directory's files as objects named by their relative
+//! path, and fetch them. Benchmarks print the client's CPU time per operation.
 
 pub(super) mod args;
 mod bench;
@@ -25,14 +25,14 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What went wrong, as the user reads it, and the exit code.
+/// An error for the user, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) text: String,
     pub(crate) code: u8,
 }
 
-/// `-EINVAL` as an exit code, which the real program gives for values that it can't read.
+/// `-EINVAL` as an exit code, as in Ceph's program for values that it can't parse.
 const EXIT_INVALID: u8 = 234;
 
 impl Failure {
@@ -54,7 +54,7 @@ impl Failure {
     }
 }
 
-/// `DOING pool/object: (2) No such file or directory`, with what the number alone does not say.
+/// `DOING pool/object: (2) No such file or directory`, with details that the number does not contain.
 fn failed(doing: impl std::fmt::Display) -> impl FnOnce(Error) -> Failure {
     move |error| Failure::new(format!("{doing}: {}", reason(&error)))
 }
@@ -138,7 +138,7 @@ fn open_pool(cluster: &Cluster, name: &str, args: &Args) -> Result<IoCtx, Failur
     Ok(pool.with_namespace(&args.namespace).with_locator(&args.locator).with_full_try())
 }
 
-/// What a verb works with.
+/// The inputs of a verb.
 struct Context<'a> {
     invocation: &'a Invocation,
     cluster: &'a Cluster,
@@ -151,7 +151,7 @@ impl Context<'_> {
         self.pool.as_ref().expect("invariant: the table says that the verb needs a pool")
     }
 
-    /// The same pool through a session of its own, which ends with the cluster's handle.
+    /// The same pool through a separate session, which ends with the cluster's handle.
     fn another_session(&self, network: &Arc<Network>) -> Result<(Cluster, IoCtx), Failure> {
         let cluster = session::connect_on(network, self.invocation)
             .map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
@@ -159,17 +159,17 @@ impl Context<'_> {
         Ok((cluster, pool))
     }
 
-    /// `pool/object`, as messages name it.
+    /// `pool/object`, as in messages.
     fn name(&self, object: &str) -> String {
         format!("{}/{object}", self.pool().pool_name())
     }
 
-    /// `-b`, or the real program's 4 MiB.
+    /// `-b`, or Ceph's default of 4 MiB.
     fn op_size(&self) -> u64 {
         self.args.op_size.filter(|size| *size > 0).unwrap_or(4 << 20)
     }
 
-    /// The largest object that OSDs take, by this client's configuration.
+    /// Maximum size of an object on OSDs, according to this client's configuration.
     fn max_object_size(&self) -> u64 {
         let configured = self.cluster.option("osd_max_object_size").and_then(|text| text.parse().ok());
         configured.unwrap_or(128 << 20)
@@ -240,7 +240,7 @@ fn command(verb: &str) -> Option<Command> {
 
 pub(super) const USAGE: &str = include_str!("rados/usage.txt");
 
-/// The verbs that the help tells of.
+/// The verbs in the help text.
 pub(super) fn verbs() -> Vec<String> {
     let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let mut verbs: Vec<String> =

@@ -1,5 +1,5 @@
-//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification|zone|zonegroup`, and `radosgw-admin` by that
-//! name: the S3 gateway's users, buckets and topics, in radosgw-admin's words.
+//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification|zone|zonegroup`, and
+//! `radosgw-admin`: the S3 gateway's users, buckets and topics, with the words of radosgw-admin.
 
 mod args;
 mod ratelimit;
@@ -145,7 +145,7 @@ fn run(args: Vec<OsString>) -> Result<()> {
         Ok(args) => args,
         Err(error) => error.exit(),
     };
-    // Work that gateways do by themselves stays theirs.
+    // The background work of gateways is left to them.
     let config = Config::load(&invocation)?;
     let rgw = nacre_rgw::Config {
         lifecycle: false,
@@ -159,7 +159,7 @@ fn run(args: Vec<OsString>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let progress = Progress::start("radosgw-admin", Unit::Time, None);
     let outcome = runtime.block_on(async {
-        // A gateway makes the pools that the zone names.
+        // Gateways create the pools that the zone names.
         let subject = match args.subject {
             Subject::Zone(verb) => return zone::carry_out(&cluster, verb).await,
             Subject::Zonegroup(verb) => return zone::carry_out_of_group(&cluster, verb).await,
@@ -485,7 +485,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
     })
 }
 
-/// What a check found: radosgw-admin's fields, then ours.
+/// The result of a check: radosgw-admin's fields, then those of Nacre.
 fn checked(name: &str, report: &CheckReport, fixed: bool) -> Value {
     let header = |(objects, bytes): (u64, u64)| json!({ "usage": { "rgw.main": { "size": bytes, "num_objects": objects } } });
     let named = |kind: &str, what: &str, more: Value| {

@@ -1,7 +1,7 @@
-//! `rest-bench`: load on an S3 gateway with the options and the output of the program that Ceph had until its release 9.
+//! `rest-bench`: load on an S3 gateway with the options and the output of the program that was part of Ceph until release 9.
 //!
-//! It measures and prints as `rados bench` does ([`super::obj_bencher`]). Each operation in flight has a connection of its
-//! own, so that memory is bounded by the number of connections and the size of an object.
+//! It measures and prints like `rados bench` ([`super::obj_bencher`]). Each operation in flight has its own connection, so the
+//! number of connections and the size of an object bound the memory.
 
 use super::obj_bencher::{
     self, Done, Failed, Kind, LAST_RUN, PREFIX, Plan, Run, Settings, Store, bench_failed,
@@ -25,15 +25,15 @@ use tokio::sync::Mutex;
 pub(super) const USAGE: &str = include_str!("rest_bench/usage.txt");
 
 const DEFAULT_BUCKET: &str = "rest-bench-bucket";
-/// The most connections.
+/// Maximum number of connections.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// The largest object that one PUT takes.
+/// Maximum size of an object in one PUT.
 const MAX_SIZE: u64 = 5 << 30;
 /// Keys on a page of a listing.
 const PAGE: u32 = 1000;
-/// How long an operation that was told to slow down pauses.
+/// Pause of an operation after a request to slow down.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long it is tried in all.
+/// How long it is retried in total.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The command line.
@@ -60,7 +60,7 @@ struct Args {
 }
 
 impl Args {
-    /// Takes the arguments apart; `None` where help is asked for.
+    /// Parses the arguments. `None` if help is requested.
     fn parse(args: &[String], environment: impl Fn(&str) -> Option<String>) -> Result<Option<Args>, Failure> {
         let mut parsed = Args {
             verb: String::new(),
@@ -88,7 +88,7 @@ impl Args {
                 Some((flag, value)) if arg.starts_with("--") => (flag, Some(value)),
                 _ => (arg.as_str(), None),
             };
-            // Underscores stand for dashes, as in Ceph's other options.
+            // Underscores are equivalent to dashes, as in Ceph's other options.
             let flag = if flag.starts_with("--") { flag.replace('_', "-") } else { flag.to_owned() };
             let mut value = || match inline.or_else(|| args.next().map(String::as_str)) {
                 Some(value) => Ok(value),
@@ -200,12 +200,12 @@ fn usage(text: &str) -> Failure {
 struct Way {
     runtime: Handle,
     connection: Arc<Mutex<Connection<'static>>>,
-    /// What paths begin with: `/BUCKET`, or nothing where the host names the bucket.
+    /// Prefix of paths: `/BUCKET`, or nothing if the host names the bucket.
     root: Arc<str>,
 }
 
 impl Way {
-    /// Asks until the server no longer says that it should come again.
+    /// Sends a request, and repeats it as long as the server asks to retry.
     async fn ask(&self, ask: Ask<'_>, payload: &Payload) -> Result<Answer, Failed> {
         let doing = |why: String| format!("{} {}: {why}", ask.method, ask.path);
         let began = Instant::now();
@@ -242,7 +242,7 @@ impl Way {
         self.ask(Ask { method: &method, path: &path, query: "", keep }, &payload).await
     }
 
-    /// Carries out a request on an object and calls `done` with what `outcome` makes of the answer.
+    /// Starts a request on an object. Passes `done` the result of `outcome` for the answer.
     fn start<T: 'static>(
         &self,
         (method, name): (Method, &str),
@@ -258,7 +258,7 @@ impl Way {
         });
     }
 
-    /// The objects after `after` whose names begin with `prefix`, a page at most, and whether there are more.
+    /// The objects after `after` with names that start with `prefix`, at most one page, and whether there are more.
     fn list(&self, prefix: &str, after: &str) -> Result<(Vec<String>, bool), Failed> {
         let encoded = |text: &str| urlencoding::encode(text).into_owned();
         let (after, prefix) = (encoded(after), encoded(prefix));
@@ -283,13 +283,13 @@ impl Store for Way {
     }
 
     fn read(&self, name: &str, _: u64, len: u64, done: Done<Bytes>) {
-        // One byte more shows that the object is larger than it should be.
+        // One more byte reveals that the object is larger than expected.
         let keep = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(1);
         self.start((Method::GET, name), Payload::empty(), keep, |answer| answer.body, done);
     }
 
     fn remove(&self, name: &str, done: Done<bool>) {
-        // S3 does not tell whether it was there.
+        // S3 does not report whether it existed.
         self.start((Method::DELETE, name), Payload::empty(), 0, |_| true, done);
     }
 

@@ -1,4 +1,4 @@
-//! One connection to an S3 server: requests signed by SigV4 in their headers, answers taken whole.
+//! One connection to an S3 server: requests are signed by SigV4 in their headers, answers are received completely.
 //!
 //! A TLS server's certificate is verified against the system's certificates, or those of `SSL_CERT_FILE`.
 
@@ -20,16 +20,16 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// What stands for the digest of a payload that is not signed.
+/// The placeholder for the digest of an unsigned payload.
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
-/// Longer than any answer that is not a failure takes.
+/// Longer than any successful answer takes.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes of an answer that are kept where it is looked at: a page of a listing, an error's text.
+/// Maximum bytes kept of an answer that is parsed: a page of a listing, an error's text.
 pub(super) const MAX_TEXT: usize = 4 << 20;
 
-/// A server, and who asks.
+/// A server and the credentials.
 pub(super) struct Target {
-    /// As the header `Host` has it.
+    /// The value of the header `Host`.
     pub(super) host: String,
     /// Host and port to connect to.
     pub(super) connect: String,
@@ -37,19 +37,19 @@ pub(super) struct Target {
     pub(super) access_key: String,
     pub(super) secret_key: String,
     pub(super) session_token: Option<String>,
-    /// The header `User-Agent`, where there is one.
+    /// The header `User-Agent`, if any.
     pub(super) agent: Option<String>,
-    /// With TLS.
+    /// For TLS.
     pub(super) tls: Option<Tls>,
 }
 
-/// How a TLS server is spoken to.
+/// The TLS configuration for a server.
 pub(super) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-/// Data to be sent, and its digest where it is signed.
+/// Data to be sent, and its digest if it is signed.
 #[derive(Clone, Debug)]
 pub(super) struct Payload {
     pub(super) data: Bytes,
@@ -60,13 +60,13 @@ pub(super) struct Payload {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// Bytes of its body.
+    /// Size of its body in bytes.
     pub(super) len: u64,
-    /// The beginning of its body, where that was asked for or is an error's.
+    /// The start of its body, if requested or if it is an error.
     pub(super) body: Bytes,
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub(super) method: &'a Method,
@@ -74,7 +74,7 @@ pub(super) struct Ask<'a> {
     pub(super) path: &'a str,
     /// Encoded, its fields in order; empty for none.
     pub(super) query: &'a str,
-    /// So many bytes of the answer's body are wanted.
+    /// Number of bytes of the answer's body to keep.
     pub(super) keep: usize,
 }
 
@@ -89,7 +89,7 @@ fn mac(key: &[u8], text: &str) -> Vec<u8> {
 }
 
 impl Payload {
-    /// Data whose digest goes into the signature, or does not.
+    /// Data with or without a digest in the signature.
     pub(super) fn new(data: Bytes, signed: bool) -> Payload {
         let digest = if signed { hex(&Sha256::digest(&data)) } else { UNSIGNED.to_owned() };
         Payload { data, digest }
@@ -107,7 +107,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// What it says that is not a success: status, and S3's code.
+    /// A description of an unsuccessful answer: status, and S3's code.
     pub(super) fn failure(&self) -> String {
         let text = self.text();
         let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
@@ -119,7 +119,7 @@ impl Answer {
 }
 
 impl Tls {
-    /// TLS with the server of that name.
+    /// TLS with the server of this name.
     pub(super) fn new(host: &str) -> Result<Tls> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -134,19 +134,19 @@ impl Tls {
     }
 }
 
-/// What the environment says of who asks.
+/// A credential from the environment.
 pub(super) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The region of the environment, or Amazon's first.
+/// The region from the environment, or Amazon's first one.
 pub(super) fn region() -> String {
     let region = environment("AWS_REGION").or_else(|| environment("AWS_DEFAULT_REGION"));
     region.unwrap_or_else(|| "us-east-1".to_owned())
 }
 
 impl Target {
-    /// The server at `endpoint`, with the keys and region of the environment.
+    /// The server at `endpoint`, with the keys and region from the environment.
     pub(super) fn of_environment(endpoint: &str) -> Result<Target> {
         let uri: Uri = endpoint.parse().with_context(|| format!("'{endpoint}' is no URL"))?;
         if uri.scheme_str() != Some("http") {
@@ -195,7 +195,7 @@ impl Target {
     }
 }
 
-/// A connection, made anew when it has ended.
+/// A connection, which is re-established when it has ended.
 pub(super) struct Connection<'a> {
     target: &'a Target,
     sender: Option<SendRequest<Full<Bytes>>>,
@@ -207,7 +207,7 @@ impl<'a> Connection<'a> {
         Connection { target, sender: None }
     }
 
-    /// Makes a bucket at this path; tells whether it was not there.
+    /// Creates a bucket at this path. Returns whether it did not exist.
     pub(super) async fn make_bucket(&mut self, path: &str) -> Result<bool> {
         let ask = Ask { method: &Method::HEAD, path, query: "", keep: 0 };
         if self.ask(ask, &Payload::empty()).await?.status.is_success() {
@@ -220,7 +220,7 @@ impl<'a> Connection<'a> {
         Ok(true)
     }
 
-    /// Sends a request and takes its answer.
+    /// Sends a request and receives its answer.
     pub(super) async fn ask(&mut self, ask: Ask<'_>, payload: &Payload) -> Result<Answer> {
         let answered = match tokio::time::timeout(TIMEOUT, self.exchange(ask, payload)).await {
             Ok(answered) => answered,
@@ -299,7 +299,7 @@ async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<SendRequest<Full<Bytes>>> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Its end shows in the next request.
+    // The next request notices its end.
     tokio::spawn(connection);
     Ok(sender)
 }

@@ -1,4 +1,4 @@
-//! What every command that talks to a cluster begins with: who runs it, by which configuration, and the connection.
+//! The start of every command that uses a cluster: the user, the configuration, and the connection.
 
 use nacre_client::{Cluster, Network, native};
 use nacre_common::config::{Config, Invocation, Program, parse_argv};
@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// How long a command waits for the cluster before it says so.
+/// How long a command waits for the cluster before it prints that it waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Takes a tool's command line apart, `CEPH_ARGS` included.
+/// Parses a tool's command line, including `CEPH_ARGS`.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
     let mut texts = Vec::with_capacity(args.len());
     for arg in args {
@@ -19,7 +19,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
     parse_argv(Program::Client, &texts, ceph_args.as_deref()).map_err(|e| e.to_string())
 }
 
-/// Connects as the command line and the configuration say.
+/// Connects according to the command line and the configuration.
 pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
     let config = Config::load(invocation).map_err(|e| e.to_string())?;
     check_named(&config)?;
@@ -38,12 +38,12 @@ pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
     });
     let connected = pending.wait().map_err(|e| e.to_string());
     drop(done);
-    // The thread only prints: a panic in it does not concern the command.
+    // The thread only prints, so a panic in it does not affect the command.
     let _ = hint.join();
     connected
 }
 
-/// Fails where nothing says which cluster is meant: that comes before what is said of its keyring.
+/// Fails if no configuration names a cluster. Checked before errors about its keyring.
 fn check_named(config: &Config) -> Result<(), String> {
     if config.conf_path().is_some() || !config.snapshot().global.mon_host.0.is_empty() {
         return Ok(());
@@ -53,7 +53,7 @@ fn check_named(config: &Config) -> Result<(), String> {
         .to_owned())
 }
 
-/// As [`connect`], on a network thread that is there.
+/// Like [`connect`], on an existing network thread.
 pub(crate) fn connect_on(network: &Arc<Network>, invocation: &Invocation) -> Result<Cluster, String> {
     let config = Config::load(invocation).map_err(|e| e.to_string())?;
     native::connect_on(network, &config).wait().map_err(|e| e.to_string())

@@ -1,16 +1,16 @@
-//! When a benchmark's rate is steady, so that what follows can be measured.
+//! Detects when a benchmark's rate is steady, so that the measurement can start.
 
 use anyhow::{Context, Result};
 use std::time::Duration;
 
-/// Slices that are compared.
+/// Number of slices that are compared.
 const SLICES: usize = 3;
-/// How far apart their rates may be, as a share of their mean.
+/// Maximum difference between their rates, as a share of their mean.
 const TOLERANCE: f64 = 0.1;
-/// The length of a slice where none is named, in seconds.
+/// The default length of a slice in seconds.
 pub(crate) const SLICE_SECONDS: u64 = 5;
 
-/// A warm-up: it ends when the rates of three slices in a row differ by at most a tenth of their mean, or at its limit.
+/// A warm-up. It ends when the rates of three successive slices differ by at most a tenth of their mean, or at its limit.
 #[derive(Debug)]
 pub(crate) struct WarmUp {
     limit: Duration,
@@ -18,7 +18,7 @@ pub(crate) struct WarmUp {
 }
 
 impl WarmUp {
-    /// A warm-up of at most `limit`; none at all where that is zero.
+    /// A warm-up of at most `limit`, or none if that is zero.
     pub(crate) fn new(limit: Duration) -> WarmUp {
         WarmUp { limit, rates: Vec::new() }
     }
@@ -39,7 +39,7 @@ impl WarmUp {
     }
 }
 
-/// Reads a number of whole seconds, as `--warm-up` and `--slice` take it.
+/// Parses a number of whole seconds, for `--warm-up` and `--slice`.
 pub(crate) fn seconds(flag: &str, text: &str, least: u64) -> Result<u64> {
     let seconds =
         text.trim_end_matches('s').parse().ok().filter(|seconds| (least..=86_400).contains(seconds));

@@ -1,23 +1,23 @@
-//! How long operations took, for benchmarks: counts in steps that grow with the time, so that its size does not depend on
-//! how many there are.
+//! A histogram of the times of operations, for benchmarks. The width of its steps grows with the time, so its size does not
+//! depend on the number of operations.
 
 use std::time::Duration;
 
-/// How many operations took how long, in steps of at most 1/16 of the time.
+/// Counts of operations by time, in steps of at most 1/16 of the time.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     counts: Vec<u64>,
     total: u64,
 }
 
-/// Steps from one power of two to the next.
+/// Steps between two powers of two.
 const TIME_STEPS: u64 = 16;
 
 impl Times {
-    /// Adds one.
+    /// Adds one operation.
     pub(crate) fn add(&mut self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(TIME_STEPS);
-        // The leading bit says how long, the next four which step of it.
+        // The leading bit gives the power of two, the next four bits the step.
         let bits = u64::from(us.ilog2());
         let step = (us >> (bits - 4)) - TIME_STEPS;
         let index = usize::try_from((bits - 4) * TIME_STEPS + step).unwrap_or(usize::MAX);
@@ -28,7 +28,7 @@ impl Times {
         self.total += 1;
     }
 
-    /// The time in seconds that `share` (0 to 1) of the operations did not exceed; 0 for none.
+    /// The time in seconds that `share` (0 to 1) of the operations did not exceed, or 0 without operations.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let wanted = (self.total as f64 * share).ceil() as u64;
         let mut seen = 0;

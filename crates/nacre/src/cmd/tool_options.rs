@@ -1,30 +1,30 @@
-//! The form in which `crushtool` and `osdmaptool` describe their options: what `--help` prints, and how far each option
-//! does what Ceph's does.
+//! How `crushtool` and `osdmaptool` describe their options: the output of `--help`, and how far each option is equivalent to
+//! Ceph's.
 
 use nacre_types::support::Support;
 use std::fmt::Write;
 
-/// Where the help's texts begin.
+/// Column in which the texts of the help start.
 const COLUMN: usize = 25;
 
-/// An option: how it is written, what it does, how far it does what Ceph's does.
+/// An option: its syntax, its effect, and its support compared with Ceph.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToolOption {
-    /// `--add-item id weight name`; the option's name is the first word.
+    /// `--add-item id weight name`. The option's name is the first word.
     pub(crate) usage: &'static str,
-    /// What it does, in lines.
+    /// Its effect, in lines.
     pub(crate) help: &'static str,
-    /// Against Ceph's.
+    /// Compared with Ceph.
     pub(crate) support: Support,
 }
 
 impl ToolOption {
-    /// An option that does all that Ceph's does.
+    /// An option that is equivalent to Ceph's.
     pub(super) const fn full(usage: &'static str, help: &'static str) -> ToolOption {
         ToolOption { usage, help, support: Support::Full }
     }
 
-    /// An option that differs in `missing`.
+    /// An option that differs from Ceph's in `missing`.
     pub(super) const fn partial(
         usage: &'static str,
         help: &'static str,
@@ -57,7 +57,7 @@ fn long_names(usage: &'static str) -> impl Iterator<Item = &'static str> {
 /// Options under a heading.
 pub(crate) type Section = (&'static str, &'static [ToolOption]);
 
-/// The sections as `--help` prints them. Options that are refused are left out.
+/// The sections in the format of `--help`, without refused options.
 pub(super) fn listing(sections: &[Section]) -> String {
     let mut out = String::new();
     for (heading, options) in sections {
@@ -80,7 +80,7 @@ pub(super) fn listing(sections: &[Section]) -> String {
     out
 }
 
-/// Where options do less than Ceph's or do it otherwise, for the end of `--help`.
+/// The options that differ from Ceph's, for the end of `--help`.
 pub(super) fn differences(sections: &[Section]) -> String {
     let mut out = "\nDifferences from Ceph 16.2\n\n".to_owned();
     for option in sections.iter().flat_map(|(_, options)| options.iter()) {
@@ -91,7 +91,7 @@ pub(super) fn differences(sections: &[Section]) -> String {
     out
 }
 
-/// Each option once with its support. Those that only the usage of another one names do all that Ceph's do.
+/// Each option once with its support. Options that appear only in the usage of another one are equivalent to Ceph's.
 pub(super) fn rows(sections: &[Section]) -> Vec<(&'static str, Support)> {
     let options = || sections.iter().flat_map(|(_, options)| options.iter());
     let own = options().map(|option| (option.name(), option.support));
@@ -105,7 +105,7 @@ pub(super) fn rows(sections: &[Section]) -> Vec<(&'static str, Support)> {
     rows
 }
 
-/// The reason for which an option of this name is refused.
+/// The reason why an option with this name is refused.
 pub(super) fn refusal(sections: &[Section], name: &str) -> Option<&'static str> {
     let mut options = sections.iter().flat_map(|(_, options)| options.iter());
     options.find(|option| option.name() == name).and_then(|option| match option.support {

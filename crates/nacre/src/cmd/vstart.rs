@@ -1,8 +1,8 @@
-//! `vstart.sh`: Ceph's script that starts a cluster for development, by its name.
+//! `vstart.sh`: the equivalent of Ceph's script that starts a cluster for development.
 //!
-//! The cluster is the one that `nacre serve` makes, in the folder where the script is called, and runs in the background.
-//! Beside it are `ceph.conf`, `keyring` and `bin` with the names of Ceph's tools, where commands that follow a call of the
-//! script look for them. Numbers of daemons come from the environment, as in Ceph: `MON`, `OSD`, `RGW`.
+//! The cluster is created by `nacre serve` in the folder where the script is called, and runs in the background. Beside it are
+//! `ceph.conf`, `keyring` and `bin` with the names of Ceph's tools, where commands after a call of the script expect them.
+//! Numbers of daemons are in the environment, as in Ceph: `MON`, `OSD`, `RGW`.
 
 mod options;
 mod request;

@@ -1,4 +1,4 @@
-//! `nacre gateway`, and what an S3 gateway is told of by options.
+//! `nacre gateway`, and the conversion of options to the configuration of an S3 gateway.
 
 mod delivery;
 mod threads;
@@ -31,15 +31,15 @@ usage: nacre gateway [-c FILE] [-n NAME] [--option-name VALUE]...
                      the same by TLS; SIGHUP reads the files again
 ";
 
-/// How often certificates are looked at for changes where nothing is said.
+/// Default interval between checks of the certificates for changes.
 const RELOAD: Duration = Duration::from_secs(10);
-/// How long a connection may be silent where `request_timeout_ms` is not given: radosgw's default.
+/// How long a connection may be silent if `request_timeout_ms` is not given: radosgw's default.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(65_000);
-/// Connections that may wait to be accepted where `max_connection_backlog` is not given.
+/// Connections that may wait to be accepted if `max_connection_backlog` is not given.
 const BACKLOG: u32 = 4096;
-/// The largest backlog that a kernel is told.
+/// The largest backlog that is passed to the kernel.
 const MAX_BACKLOG: u32 = i32::MAX as u32;
-/// Bytes of the head of a request where `max_header_size` is not given; also the largest value, as in radosgw.
+/// Maximum size of the head of a request in bytes if `max_header_size` is not given; also the largest value, as in radosgw.
 const MAX_HEADER_SIZE: usize = 64 << 10;
 
 /// `nacre gateway`.
@@ -55,11 +55,11 @@ pub(crate) fn gateway(args: &[String]) -> Result<()> {
     })
 }
 
-/// Starts an S3 gateway that listens where `frontends` says.
+/// Starts an S3 gateway that listens on the endpoints in `frontends`.
 pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Result<Daemon> {
     let certificate = frontends.read_certificate()?;
     let cluster = nacre_client::native::connect(config).await.context("can't connect to the cluster")?;
-    // After connecting, when the monitors' configuration counts too.
+    // After connecting, when the monitors' configuration applies, too.
     let threads = Threads::start(config.get().rgw.rgw_thread_pool_size)?;
     let starting = async {
         let delivery = Some(delivery(config, &cluster));
@@ -77,12 +77,12 @@ pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Res
     Ok(Daemon::Gateway(server, cluster, threads))
 }
 
-/// What a gateway is called in metrics.
+/// The name of a gateway in metrics.
 pub(super) fn name_of(server: &Server) -> String {
     server.addrs().first().map_or_else(|| "rgw".to_owned(), |(addr, _)| format!("rgw.{addr}"))
 }
 
-/// Where a gateway is found.
+/// The URLs of a gateway.
 pub(crate) fn urls_of(server: &Server) -> Vec<String> {
     let url = |(addr, tls): &(SocketAddr, bool)| format!("{}://{addr}", if *tls { "https" } else { "http" });
     server.addrs().iter().map(url).collect()
@@ -98,12 +98,12 @@ async fn reload_at_hangup(certificate: Weak<Certificate>) {
     };
     while hangups.recv().await.is_some() {
         let Some(certificate) = certificate.upgrade() else { return };
-        // It reads files. A panic there was reported.
+        // Reloading reads files. A panic there was reported already.
         _ = tokio::task::spawn_blocking(move || certificate.reload()).await;
     }
 }
 
-/// What the options say of a gateway.
+/// The configuration of a gateway from the options.
 pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
     let options = config.snapshot();
     Ok(nacre_rgw::Config {
@@ -146,7 +146,7 @@ pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
     })
 }
 
-/// The quota of new users that options name: enforced where there is a limit.
+/// The quota of new users from the options. Enforced if there is a limit.
 fn default_quota(max_size: i64, max_objects: i64) -> nacre_rgw::Quota {
     let none = nacre_rgw::Quota::default();
     let (max_size, max_objects) = (max_size.max(-1), max_objects.max(-1));
@@ -157,7 +157,7 @@ fn default_quota(max_size: i64, max_objects: i64) -> nacre_rgw::Quota {
     }
 }
 
-/// The secret for SSE-S3 in an option.
+/// Parses the secret for SSE-S3 from an option.
 fn encryption_key(text: &str) -> Result<Option<[u8; 32]>> {
     if text.is_empty() {
         return Ok(None);
@@ -167,7 +167,7 @@ fn encryption_key(text: &str) -> Result<Option<[u8; 32]>> {
     key.map(Some).context("rgw_crypt_default_encryption_key is not 32 bytes in base64")
 }
 
-/// What the options say of how a gateway serves.
+/// The settings of the gateway's server, from the options.
 fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
     let options = &config.snapshot().rgw;
     let path = options.rgw_ops_log_file_path.trim();
@@ -196,7 +196,7 @@ fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
     })
 }
 
-/// So many connections as the process has file descriptors for, beside those of its other work.
+/// The number of connections for which the process has file descriptors, besides those for its other work.
 fn connections_of(wanted: u64) -> usize {
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -207,7 +207,7 @@ fn connections_of(wanted: u64) -> usize {
     wanted.min(room)
 }
 
-/// Where a gateway listens: what `rgw_frontends` says, in radosgw's words.
+/// The endpoints and settings in `rgw_frontends`, in radosgw's syntax.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frontends {
     /// Plain HTTP.
@@ -216,17 +216,17 @@ pub(crate) struct Frontends {
     pub(crate) tls: Vec<SocketAddr>,
     /// Its certificate.
     pub(crate) certificate: Option<PathBuf>,
-    /// The key, where it is not in the certificate's file.
+    /// The key, if it is not in the certificate's file.
     pub(crate) key: Option<PathBuf>,
-    /// How often it is looked whether the files have changed, where that is said; 0 for never.
+    /// Interval between checks of the files for changes, if given; 0 for never.
     pub(crate) reload: Option<Duration>,
-    /// `request_timeout_ms`, where it is given.
+    /// `request_timeout_ms`, if given.
     pub(crate) request_timeout: Option<Duration>,
-    /// `max_connection_backlog`, where it is given.
+    /// `max_connection_backlog`, if given.
     pub(crate) backlog: Option<u32>,
-    /// `max_header_size`, where it is given.
+    /// `max_header_size`, if given.
     pub(crate) max_header_size: Option<usize>,
-    /// `tcp_nodelay`, where it is given.
+    /// `tcp_nodelay`, if given.
     pub(crate) nodelay: Option<bool>,
 }
 
@@ -241,7 +241,7 @@ impl std::str::FromStr for Frontends {
 }
 
 impl Frontends {
-    /// What the words say, whether they name an endpoint or not.
+    /// Parses the words, which may or may not contain an endpoint.
     pub(crate) fn words(text: &str) -> Result<Frontends> {
         let mut found = Frontends::default();
         for word in text.split_whitespace().filter(|word| *word != "beast") {
@@ -293,7 +293,7 @@ impl Frontends {
         Ok(found)
     }
 
-    /// Refuses what does not fit together.
+    /// Refuses inconsistent settings.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.plain.is_empty() || !self.tls.is_empty(), "no endpoint is named");
         ensure!(self.tls.is_empty() || self.certificate.is_some(), "TLS needs a certificate");

@@ -1,7 +1,7 @@
-//! Devices for the data of new OSDs: which may be used, and what is cleared from them before.
+//! Devices for the data of new OSDs: which may be used, and what is cleared from them.
 //!
-//! A device that bears a file system, a partition table, another system's volume or a store is refused, unless the caller
-//! says that what is on it may be lost. A device that is in use (mounted, or part of a volume) is refused in any case.
+//! A device with a file system, a partition table, another system's volume or a store is refused, unless the caller allows the
+//! loss of its data. A device in use (mounted, or part of a volume) is always refused.
 
 use crate::layout::BlockDevice;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,14 +11,14 @@ use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes at the start of a device that are examined, and cleared: every signature below lies in them.
+/// Bytes at the start of a device that are examined and cleared. They contain every signature below.
 const HEAD_BYTES: u64 = 2 << 20;
-/// Bytes at the end: backups of partition tables, superblocks of RAID members.
+/// The same at the end: backups of partition tables, superblocks of RAID members.
 const TAIL_BYTES: u64 = 1 << 20;
-/// The smallest device, in bytes.
+/// Minimum size of a device in bytes.
 const MIN_BYTES: u64 = 64 << 20;
 
-/// What a device bears that has these bytes at this offset; a negative offset counts from its end.
+/// A signature: these bytes at this offset identify the contents. A negative offset counts from the end of the device.
 struct Signature {
     name: &'static str,
     offset: i64,
@@ -29,7 +29,7 @@ const fn at(name: &'static str, offset: i64, magic: &'static [u8]) -> Signature 
     Signature { name, offset, magic }
 }
 
-/// Magic numbers of systems that hold data, as libblkid knows them.
+/// Magic numbers of systems that store data, as in libblkid.
 const SIGNATURES: &[Signature] = &[
     at("a BlueStore of Nacre", 0, b"nacre bluestore\n"),
     at("a BlueStore of Ceph", 0, b"bluestore block device"),
@@ -70,17 +70,16 @@ const SIGNATURES: &[Signature] = &[
     at("a GPT partition table", 4096, b"EFI PART"),
     at("the backup of a GPT partition table", -512, b"EFI PART"),
     at("the backup of a GPT partition table", -4096, b"EFI PART"),
-    // Last: boot sectors of file systems end so too.
+    // Last, because boot sectors of file systems end with these bytes, too.
     at("a partition table", 510, &[0x55, 0xaa]),
 ];
 
-/// Uberblocks of ZFS lie in an array; those in use have this magic number, in either byte order.
+/// ZFS uberblocks are in an array. Those in use have this magic number, in either byte order.
 const ZFS_UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
 const ZFS_UBERBLOCK_BYTES: u64 = 1 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
-/// Examines the devices for a new cluster and, with `wipe`, clears what they bear. Nothing is written where one of them
-/// is refused.
+/// Examines the devices for a new cluster and, with `wipe`, clears their contents. Writes nothing if one of them is refused.
 pub(super) fn prepare(paths: &[PathBuf], wipe: bool) -> Result<Vec<BlockDevice>> {
     let mut opened: Vec<(File, BlockDevice)> = Vec::new();
     for path in paths {
@@ -98,7 +97,7 @@ pub(super) fn prepare(paths: &[PathBuf], wipe: bool) -> Result<Vec<BlockDevice>>
     Ok(opened.into_iter().map(|(_, device)| device).collect())
 }
 
-/// Opens a block device that nothing uses, or a file.
+/// Opens a block device that is not in use, or a file.
 fn open(path: &Path) -> Result<(File, BlockDevice)> {
     let shown = path.display();
     let path = path.canonicalize().with_context(|| format!("can't find the device {shown}"))?;
@@ -116,13 +115,13 @@ fn open(path: &Path) -> Result<(File, BlockDevice)> {
         }
         opened => opened.with_context(|| format!("can't open {shown}"))?,
     };
-    // Seeking tells the size of block devices too.
+    // Seeking also returns the size of block devices.
     let size_bytes = file.seek(SeekFrom::End(0)).with_context(|| format!("can't measure {shown}"))?;
     ensure!(size_bytes >= MIN_BYTES, "{shown} has {size_bytes} bytes: a store takes {MIN_BYTES} or more");
     Ok((file, BlockDevice { path, size_bytes }))
 }
 
-/// What the device bears.
+/// A name for the contents of the device.
 fn signature(file: &File, size: u64) -> Result<Option<&'static str>> {
     let mut head = vec![0; usize::try_from(HEAD_BYTES)?];
     let mut tail = vec![0; usize::try_from(TAIL_BYTES)?];
@@ -150,7 +149,7 @@ fn has_uberblock(head: &[u8]) -> bool {
     starts.into_iter().any(|bytes| bytes.starts_with(&little) || bytes.starts_with(&big))
 }
 
-/// Overwrites where signatures lie.
+/// Overwrites the areas with signatures.
 fn clear(file: &File, size: u64) -> std::io::Result<()> {
     let zeros = vec![0; HEAD_BYTES as usize];
     file.write_all_at(&zeros, 0)?;
@@ -162,7 +161,7 @@ fn clear(file: &File, size: u64) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A file in the place of a device.
+    /// A file instead of a device.
     fn device(folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(name);
         File::create(&path).unwrap().set_len(MIN_BYTES).unwrap();

@@ -12,19 +12,19 @@ use nacre_types::ids::{EntityKind, EntityName};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The user that a new cluster's S3 begins with.
+/// The first S3 user of a new cluster.
 pub(super) const FIRST_USER: &str = "admin";
-/// What a gateway may do, by service.
+/// The capabilities of a gateway, by service.
 const CAPS: [&str; 4] = ["mon", "allow rw", "osd", "allow rwx"];
 
-/// Reads the name of a gateway's client.
+/// Parses the name of a gateway's client.
 pub(super) fn client_name(text: &str) -> Result<EntityName> {
     let name: EntityName = text.parse()?;
     ensure!(name.kind == EntityKind::Client, "the name of a gateway begins with 'client.'");
     Ok(name)
 }
 
-/// Starts the S3 gateway, and makes its first user where there is none; returns where it is found, and the user.
+/// Starts the S3 gateway, and creates its first user if there is none. Returns its URLs and the user.
 pub(super) async fn start(
     layout: &Layout,
     name: Option<&EntityName>,
@@ -55,7 +55,7 @@ pub(super) async fn start(
     }
 }
 
-/// Writes the client's keyring, with a new key where the cluster has none for it.
+/// Writes the client's keyring. Creates the key if the cluster has none for it.
 async fn get_or_create_key(layout: &Layout, admin: &Config, name: &EntityName) -> Result<()> {
     let cluster = nacre_client::native::connect(admin).await?;
     let send = |command: Value| {

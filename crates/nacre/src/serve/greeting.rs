@@ -1,4 +1,4 @@
-//! What `nacre serve` says when the cluster is ready, and when it has stopped.
+//! What `nacre serve` prints when the cluster is ready, and when it has stopped.
 
 use super::gateway::FIRST_USER;
 use crate::daemon::Daemon;
@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where S3 is served, and the first user.
+/// The URLs of S3, and the first user.
 pub(super) type S3 = (Vec<String>, User);
 
-/// The cluster's addresses and keys, and what to do next: commands that run as they are.
+/// Prints the cluster's addresses and keys, and the next steps as commands that work unchanged.
 pub(super) fn greet(
     layout: &Layout,
     daemons: &[Daemon],
@@ -52,7 +52,7 @@ pub(super) fn greet(
     println!("Ctrl-C stops it; the data stays.");
 }
 
-/// What a service that has started says in the journal, which other people than the owner of the keys read.
+/// Logs the start of a service in the journal, without the keys, because others than their owner read the journal.
 pub(super) fn announce(daemons: &[Daemon], s3: Option<&S3>, took: Duration) {
     tracing::info!("cluster is ready after {:.1} s: {}", took.as_secs_f64(), state(daemons, s3));
     if s3.is_some() {
@@ -60,7 +60,7 @@ pub(super) fn announce(daemons: &[Daemon], s3: Option<&S3>, took: Duration) {
     }
 }
 
-/// The cluster in a line: `3 OSDs up, mon on 127.0.0.1:3300, S3 on http://127.0.0.1:8000`.
+/// The cluster in one line: `3 OSDs up, mon on 127.0.0.1:3300, S3 on http://127.0.0.1:8000`.
 pub(super) fn state(daemons: &[Daemon], s3: Option<&S3>) -> String {
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
     let mut text = format!("{osds} OSDs up");
@@ -73,12 +73,12 @@ pub(super) fn state(daemons: &[Daemon], s3: Option<&S3>) -> String {
     text
 }
 
-/// Says where the data is and how to go on.
+/// Prints where the data is and how to restart the cluster.
 pub(super) fn farewell(data: &Path) {
     println!("stopped; the data is in {0}. To start it again: nacre serve --data {0}", data.display());
 }
 
-/// What a shell needs to find this program and this cluster; nothing where it does so by itself.
+/// The environment in which a shell finds this program and this cluster. Empty if it finds them anyway.
 fn environment(layout: &Layout) -> Vec<String> {
     let mut lines = Vec::new();
     let same =

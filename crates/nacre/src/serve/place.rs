@@ -1,4 +1,4 @@
-//! Whether `nacre serve` may use a folder, and whether there is room in it.
+//! Checks whether `nacre serve` may use a folder, and whether it has enough space.
 
 use crate::layout::{Layout, Plan};
 use anyhow::{Context, Result, bail};
@@ -8,12 +8,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What a new OSD's files take, in bytes: BlueStore's database has its log made ahead, FileStore its journal.
+/// Size of a new OSD's files in bytes: BlueStore fills its database's log in advance, FileStore creates its journal.
 const NEW_OSD_BYTES: u64 = 200 << 20;
-/// Likewise of a MemStore, and of the map authority.
+/// The same for a MemStore, and for the map authority.
 const NEW_FILES_BYTES: u64 = 16 << 20;
 
-/// Fails where the file system of `data` has no room for what a new cluster takes.
+/// Fails if the file system of `data` has not enough space for a new cluster.
 pub(super) fn check_space(data: &Path, plan: &Plan) -> Result<()> {
     let of_osd = |osd: usize| {
         let kind = plan.objectstores.get(osd).or_else(|| plan.objectstores.first());
@@ -35,7 +35,7 @@ pub(super) fn check_space(data: &Path, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Fails where this user may not use the cluster's files.
+/// Fails if this user may not use the cluster's files.
 pub(super) fn check_rights(layout: &Layout) -> Result<()> {
     let mut paths = vec![layout.conf()];
     paths.extend(layout.stores()?);

@@ -1,4 +1,4 @@
-//! Which ports `nacre serve` takes, and what it says where another program has them.
+//! The ports of `nacre serve`, and the errors if another program uses them.
 
 use crate::layout::Layout;
 use anyhow::{Context, Result, bail};
@@ -7,14 +7,14 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-/// Where a new cluster's map authority listens.
+/// The port of a new cluster's map authority.
 const MON_PORT: u16 = 3300;
-/// Where S3 is served.
+/// The port of S3.
 const S3_PORT: u16 = 8000;
-/// Ports that are tried, one after the other, where none is named.
+/// Number of successive ports to try by default.
 const TRIES: u16 = 100;
 
-/// The address of a new cluster's map authority: `asked`, or the first free port of loopback.
+/// The address of a new cluster's map authority: `asked`, or the first free port on loopback.
 pub(super) fn for_new_mon(asked: Option<SocketAddr>) -> Result<SocketAddr> {
     match asked {
         Some(addr) => check(addr, "--listen names another address").map(|()| addr),
@@ -22,17 +22,17 @@ pub(super) fn for_new_mon(asked: Option<SocketAddr>) -> Result<SocketAddr> {
     }
 }
 
-/// The address of S3 where none was named: the first free port of loopback.
+/// The default address of S3: the first free port on loopback.
 pub(super) fn for_s3() -> Result<SocketAddr> {
     first_free(S3_PORT, "--s3 names one, or is none")
 }
 
-/// Fails where S3 can't listen on `addr`.
+/// Fails if S3 can't listen on `addr`.
 pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
     check(addr, "--s3 names another address, or is none")
 }
 
-/// Fails where the cluster in `layout` runs already.
+/// Fails if the cluster in `layout` is already running.
 pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
     if layout.is_running()? {
         let conf = layout.conf();
@@ -41,7 +41,7 @@ pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails where another program has the port of the cluster's map authority.
+/// Fails if another program uses the port of the cluster's map authority.
 pub(super) fn check_mon(layout: &Layout) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     match config.snapshot().global.mon_host.resolve()?.first() {
@@ -58,7 +58,7 @@ fn first_free(port: u16, advice: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Fails where this process can't listen on `addr`; `advice` is what to do then.
+/// Fails if this process can't listen on `addr`. The error contains `advice`.
 fn check(addr: SocketAddr, advice: &str) -> Result<()> {
     match TcpListener::bind(addr) {
         Ok(_) => Ok(()),

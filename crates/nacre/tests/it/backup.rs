@@ -11,7 +11,7 @@ fn cluster(objectstore: &str) -> TestCluster {
     cluster
 }
 
-/// Bytes that look random, the same for the same seed.
+/// Pseudorandom bytes from a seed.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut data = Vec::with_capacity(len + 8);
@@ -31,7 +31,7 @@ fn fed(mut command: Command, input: &[u8]) -> Output {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // A program that fails early does not read all of it.
+        // A program that fails early does not read all of the input.
         scope.spawn(move || drop(stdin.write_all(input)));
         child.wait_with_output().unwrap()
     })
@@ -76,7 +76,7 @@ fn volumes_keep_streams_and_notice_damage() {
     ok(run(&["cat", "v", file.to_str().unwrap(), "--segment=0"], b""));
     assert!(fs::read(&file).unwrap() == first);
 
-    // The digest is the one that everybody computes.
+    // The digest is a plain SHA-256.
     let sum = ok(fed(Command::new("sha256sum"), &first));
     let info: serde_json::Value = serde_json::from_slice(&ok(run(&["info", "v", "--json"], b""))).unwrap();
     assert_eq!(info["segments"][0]["sha256"].as_str(), Some(std::str::from_utf8(&sum[..64]).unwrap()));
@@ -94,7 +94,7 @@ fn volumes_keep_streams_and_notice_damage() {
     refused(&run(&["append", "none"], b"x"), "there is no volume none");
     refused(&run(&["cat", "v", "--segment", "2"], b""), "no segment 2");
 
-    // One byte that changed is found, and nothing of its block handed out.
+    // A changed byte is detected, and no data of its block is returned.
     let flipped = [first[5 << 20] ^ 1];
     let path = cluster.folder().join("flipped");
     fs::write(&path, flipped).unwrap();
@@ -109,7 +109,7 @@ fn volumes_keep_streams_and_notice_damage() {
     ok(run(&["create", "v", "--force"], &second));
     assert!(ok(run(&["cat", "v"], b"")) == second);
 
-    // A catalog that can't be read is told of, hides no other volume, and can be removed with its volume.
+    // A catalog that can't be read is reported, hides no other volume, and can be removed with its volume.
     ok(run(&["create", "w"], &first));
     cluster.ok(&[
         "rados",
@@ -145,7 +145,7 @@ fn a_stream_that_broke_off_goes_on_where_it_was() {
     let data = noise(3, 48 << 20);
     let blocks = ["--block-size", "256K"];
     for (command, volume) in [("create", "v"), ("append", "v")] {
-        // Killed in the middle, and again while it goes on.
+        // Killed in the middle, and again while it resumes.
         for (attempt, resume) in [&[][..], &["--resume"]].into_iter().enumerate() {
             let mut child = Command::new(nacre())
                 .args(["backup", command, volume])
@@ -188,7 +188,7 @@ fn a_stream_that_broke_off_goes_on_where_it_was() {
     assert!(stat.ends_with(&format!("size {}\n", 78 << 20)), "{stat}");
 }
 
-/// Bytes of the tree that goes to a volume and back; several GB in the long profile.
+/// Bytes of the tree that is stored in a volume and read back; several GB in the long profile.
 fn tree_bytes() -> u64 {
     match std::env::var("NEXTEST_PROFILE") {
         Ok(profile) if profile == "long" => 4 << 30,
@@ -276,10 +276,10 @@ fn bareos_parts_are_stored_listed_and_removed() {
     let mut elsewhere = Command::new(&program);
     elsewhere.arg("testconnection").env_clear().env("device_options", options.replace("=backup", "=none"));
     refused(&fed(elsewhere, b""), "can't open pool none");
-    // Damage is noticed.
+    // Damage is detected.
     cluster.ok(&["rados", "-p", "backup", "--striper", "truncate", &format!("{volume}/0001"), "499999"]);
     refused(&run(&["download", volume, "0001"], b""), "is damaged");
-    // An upload that dies leaves nothing that is listed.
+    // An interrupted upload leaves nothing in the list.
     let mut child = Command::new(&program)
         .args(["upload", volume, "0000"])
         .env("device_options", &options)

@@ -58,7 +58,7 @@ fn verbs_tell_what_is_allocated() {
 #[test]
 fn stores_in_use_and_no_stores_are_refused() {
     let folder = tempfile::Builder::new().prefix("nacre-tool-").tempdir().unwrap();
-    // A command of Ceph's that there is not says why.
+    // Unsupported commands of Ceph's are refused with a reason.
     let refused = tool(folder.path(), "bluefs-export --out-dir x");
     let told = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{told}");
@@ -93,7 +93,7 @@ fn stores_are_checked_mended_and_described() {
     assert!(ok(path, "qfsck").ends_with("qfsck success\n"));
     let stats = ok(path, "bluefs-stats");
     assert!(stats.contains("onodes") && stats.contains("size 0x10000000"), "{stats}");
-    // The same for scripts: one document and nothing else.
+    // The same for scripts: one document and no other output.
     let document = |words: &str| -> serde_json::Value { serde_json::from_str(&ok(path, words)).unwrap() };
     let sound = document("fsck --format json");
     assert_eq!((&sound["success"], &sound["objects"]), (&true.into(), &500.into()), "{sound}");
@@ -165,7 +165,7 @@ fn objects_go_to_another_store_by_a_file() {
     BlueStore::mkfs(&empty, 64 << 20, &BlueStoreConfig::default()).unwrap();
     ok(&empty, &format!("import --input-file {all}"));
     assert!(ok(&empty, "fsck --deep").contains("fsck success"));
-    // What was replaced is served.
+    // The replaced data is served.
     cluster.spawn(Daemon::Osd(0));
     let back = other.path().join("back");
     cluster.ok(&["rados", "-p", "p", "get", "one", &back.display().to_string()]);

@@ -1,4 +1,4 @@
-//! The tables behind docs/compatibility.md against a cluster: every command, option and flag is tried.
+//! Compares the tables behind docs/compatibility.md with a cluster: tries every command, option and flag.
 
 use crate::support::{PATIENCE, Serve, free_port};
 use bytes::Bytes;
@@ -58,7 +58,7 @@ impl Tried {
     }
 }
 
-/// A value for a required parameter that changes as little as possible.
+/// A value for a required parameter that has as little effect as possible.
 fn argument(signature: &Signature, name: &str, kind: &ParamKind) -> Value {
     match (signature.prefix.as_str(), name, kind) {
         ("injectargs", ..) => json!(["--debug_ms=0/0"]),
@@ -93,11 +93,11 @@ fn call(signature: &Signature) -> Value {
     Value::Object(fields)
 }
 
-/// Commands whose output is data of some other format, whatever format is asked for.
+/// Commands whose output is data in another format, whatever format is requested.
 const DATA: &[&str] =
     &["config assimilate-conf", "config generate-minimal-conf", "osd getcrushmap", "osd getmap"];
 
-/// Whether an answer to a command that asked for JSON is that, or has no output.
+/// Whether the answer to a command with JSON output is JSON or has no output.
 fn is_document(prefix: &str, answer: &Result<(Bytes, String), (Errno, String)>) -> bool {
     match answer {
         Ok((output, _)) if !DATA.contains(&prefix) => {
@@ -107,7 +107,7 @@ fn is_document(prefix: &str, answer: &Result<(Bytes, String), (Errno, String)>) 
     }
 }
 
-/// Whether an answer is that of a command that a daemon carries out, with whatever outcome.
+/// Whether the answer shows that a daemon executed the command, with any outcome.
 fn is_carried_out(answer: &Result<(Bytes, String), (Errno, String)>) -> bool {
     match answer {
         Ok(_) => true,
@@ -142,7 +142,7 @@ fn commands_options_and_flags_behave_as_the_tables_say() {
     tried.ok(json!({ "prefix": "osd unset", "key": "nosnaptrim" }));
 
     let osd = CommandTarget::Osd(OsdId(0));
-    // What only BlueStore has is refused by an OSD in memory.
+    // An OSD in memory refuses commands of BlueStore.
     for signature in osd_commands().signatures().iter().filter(|s| !s.prefix.starts_with("bluestore ")) {
         let answer = tried.send(osd, &call(signature));
         assert!(is_carried_out(&answer), "{}: {answer:?}", signature.prefix);
@@ -166,7 +166,7 @@ fn commands_options_and_flags_behave_as_the_tables_say() {
     cluster_without_data(&tried);
 }
 
-/// Each flag is set, warned about, and taken back.
+/// Each flag is set, warned about, and unset.
 fn flags(tried: &Tried) {
     let signature = mon_commands().find("osd set").unwrap();
     let ParamKind::Choice(names) = &signature.params[0].kind else { panic!() };
@@ -190,7 +190,7 @@ fn options_of_the_cluster(tried: &Tried) {
         assert_eq!(get(spec.name), format!("{value}\n"), "{}", spec.name);
         tried.ok(json!({ "prefix": "config rm", "who": "client.x", "name": spec.name }));
     }
-    // Not every one of so many: a refusal is a line in the audit log.
+    // Only a sample, because each refusal is a line in the audit log.
     for name in options::ceph_only_names().into_iter().step_by(20) {
         let default = options::ceph_option(name).unwrap().default(false);
         assert_eq!(get(name), format!("{default}\n"));
@@ -203,14 +203,14 @@ fn options_of_the_cluster(tried: &Tried) {
     }
 }
 
-/// What a cluster tells of itself that has no objects and no manager.
+/// What a cluster without objects and manager reports.
 fn cluster_without_data(tried: &Tried) {
     let gone = tried.send(CommandTarget::Mon, &json!({ "prefix": "mon dump", "epoch": 5 }));
     assert_eq!(gone, Err((Errno::ENOENT, "there is no map for epoch 5".into())));
     assert_eq!(tried.json(json!({ "prefix": "mon dump", "epoch": 1 }))["epoch"], 1);
     let status = tried.json(json!({ "prefix": "status" }));
     assert_eq!(status["mgrmap"]["available"], tried.json(json!({ "prefix": "mgr stat" }))["available"]);
-    // Stores take space of their own; reports come by the second.
+    // Stores use space themselves; reports arrive every second.
     let deadline = Instant::now() + PATIENCE;
     loop {
         let stats = tried.json(json!({ "prefix": "df" }))["stats"].clone();

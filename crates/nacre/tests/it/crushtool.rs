@@ -1,5 +1,5 @@
-//! `nacre crushtool` against Debian's `crushtool`: the same words in the same place give the same output, the same
-//! file and the same exit code.
+//! Compares `nacre crushtool` with Debian's `crushtool`: the same words in the same folder give the same output, the same file
+//! and the same exit code.
 
 use crate::support::nacre;
 use std::fs;
@@ -70,7 +70,7 @@ choose_args 5 {
 }
 ";
 
-/// Every bucket has a weight set, as the balancer makes them.
+/// Every bucket has a weight set, as the balancer creates them.
 const WEIGHT_SETS: &str = "
 choose_args 18446744073709551615 {
   { bucket_id -1 weight_set [ [ 3.5 2.5 ] ] }
@@ -106,7 +106,7 @@ impl Ran {
 
 fn theirs(dir: &Path, words: &[&str]) -> Ran {
     let mut command = Command::new("crushtool");
-    // Its log would cut into standard error at any place.
+    // Its log would be mixed into standard error at random positions.
     let quiet = "--debug_crush=0/0 --log_to_stderr=false";
     command.args(words).current_dir(dir).env("CEPH_ARGS", quiet).env_remove("CEPH_CONF");
     let output = command.output().unwrap_or_else(|error| {
@@ -123,7 +123,7 @@ fn ours(dir: &Path, words: &[&str]) -> Ran {
     Ran::new(dir, command.output().unwrap())
 }
 
-/// Runs the words (separated by spaces) with both; all must be the same.
+/// Runs the words (separated by spaces) with both tools. All results must be equal.
 fn same(dir: &Path, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (theirs, ours) = (theirs(dir, &words), ours(dir, &words));
@@ -171,7 +171,7 @@ fn with_ids(dir: &Path, sets: &str) -> String {
     sets
 }
 
-/// A map with rules of one ruleset that overlap, which no compiler makes.
+/// A map with overlapping rules of one ruleset, which no compiler creates.
 fn overlapping() -> Vec<u8> {
     let mut map = nacre_types::crush::CrushMap::new_cluster("osd").unwrap();
     let place = [("root".to_owned(), "default".to_owned())].into();
@@ -215,7 +215,7 @@ fn reading_writing_and_showing() {
         "-i simple --test --show-mappings --weight x 1",
         "-i simple --test --show-mappings --min-x abc",
     ] {
-        // The verbose compiler's log is not offered.
+        // Nacre does not have the log of the verbose compiler.
         same(dir.path(), &line.replace("-v ", ""));
     }
     for map in ["simple", "classes", "sets"] {
@@ -337,7 +337,7 @@ fn changing_a_map() {
         same(dir.path(), &format!("-i sets {change} -o OUT"));
         same(dir.path(), &format!("-i simple {change}"));
     }
-    // Ceph's names an address in memory where these two lack a value.
+    // Ceph's error contains an address in memory if these two lack a value.
     for words in ["--add-bucket", "--add-bucket b1", "--move"] {
         let line: Vec<&str> = ["-i", "simple"].into_iter().chain(words.split(' ')).collect();
         let (theirs, ours) = (theirs(dir.path(), &line), ours(dir.path(), &line));
@@ -379,18 +379,18 @@ fn weight_sets_of_some_buckets_are_completed() {
         if part.contains("weight_set") {
             same(dir.path(), "-i part --move h2 --loc root root -o OUT");
         }
-        // Above a rack whose set differs from the sums below it, Ceph keeps a sum of what the set was before.
+        // Above a rack whose set differs from the sums below it, Ceph keeps a sum of the earlier set.
         if part.contains("weight_set") && !part.contains("bucket_id -3") {
             same(dir.path(), "-i part --add-bucket b1 rack --loc root root -o OUT");
         }
-        // Where there are several sets per bucket, Ceph's aborts at a bucket that it makes on the way.
+        // If there are several sets per bucket, Ceph's tool aborts at a bucket that it creates.
         if part.contains("weight_set") && !part.contains("] [") {
             same(dir.path(), "-i part --move osd.1 --loc host new --loc root root -o OUT");
         }
     }
 }
 
-/// A hierarchy per device class, as it was made before there were classes.
+/// A hierarchy per device class, as before device classes existed.
 const BY_CLASS: &str = "\
 device 0 osd.0
 device 1 osd.1
@@ -497,7 +497,7 @@ fn reclassifying_a_map() {
             &format!("-i {map} --set-subtree-class h1 nvme --set-subtree-class osd.3 hdd --tree -o OUT"),
         );
     }
-    // What the buckets of another class hold without being matched themselves is told by a log line there.
+    // Contents of unmatched buckets of another class are reported by a log line in Ceph's tool.
     let words = ["-i", "legacy", "--reclassify", "--reclassify-bucket", "ssd", "ssd", "default"];
     let (theirs, ours) = (theirs(path, &words), ours(path, &words));
     assert_eq!((ours.code, &ours.out), (theirs.code, &theirs.out));

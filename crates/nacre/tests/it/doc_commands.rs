@@ -1,8 +1,8 @@
-//! Every command of the README and of docs/*.md runs as it is written.
+//! Runs every command of the README and of docs/*.md as it is written.
 //!
-//! The `sh` blocks of a page are one script, which runs in a folder of its own against real clusters and must not fail.
-//! What the script does otherwise than the page is in the tables below, with the reason. A page with blocks that is not in
-//! [`PAGES`] fails, and so does an entry that matches nothing any more.
+//! The `sh` blocks of a page form one script, which runs in its own folder against real clusters and must not fail. The tables
+//! below list the differences between the script and the page, with reasons. A page with blocks that is not in [`PAGES`] fails
+//! the test, and so does an entry that does not match anything.
 
 use crate::librados::library_folder;
 use crate::support::{free_port, free_ports, nacre};
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A page, and what runs before its first block.
+/// A page, and the commands before its first block.
 struct Page {
     path: &'static str,
     /// Shell commands.
@@ -20,16 +20,16 @@ struct Page {
 const PAGES: &[Page] = &[
     // Its first block starts the cluster.
     Page { path: "README.md", before: "" },
-    // It goes on where the README's tour ends.
+    // Continues where the README's tour ends.
     Page { path: "docs/guide.md", before: "serve --data ./data; nacre osd pool create backup 32" },
     Page { path: "docs/backup.md", before: "serve --data ./data" },
-    // Daemons as processes of their own, for the page stops some of them; four OSDs, for one is taken away.
+    // Daemons as separate processes, because the page stops some of them; four OSDs, because one is removed.
     Page {
         path: "docs/operations.md",
         before: "daemons data 4; nacre osd pool create first 8; nacre osd pool create backup 32
                  nacre user create --uid alice --display-name Alice",
     },
-    // It goes on where the README's tour has made a bucket.
+    // Continues where the README's tour has created a bucket.
     Page {
         path: "docs/notifications.md",
         before: r#"serve --data ./data
@@ -42,11 +42,11 @@ aws --endpoint-url http://$S3 s3 mb s3://mybucket"#,
         before: "serve --data ./data --objectstore memstore,memstore,memstore,bluestore,bluestore,bluestore
 nacre osd crush rule create-replicated fast default osd mem; nacre osd pool create backup 32",
     },
-    // A benchmark of a store: minutes of work, and a build of its own.
+    // A benchmark of a store: takes minutes and a separate build.
     Page { path: "docs/performance.md", before: "exit 0" },
 ];
 
-/// Text that is replaced wherever it stands: from, to, why.
+/// Text that is replaced everywhere: from, to, why.
 const REPLACED: &[(&str, &str, &str)] = &[
     ("127.0.0.1:8000", "$S3", "tests take ports that are free"),
     ("127.0.0.1:9092", "127.0.0.1:$KAFKA_PORT", "likewise"),
@@ -55,7 +55,7 @@ const REPLACED: &[(&str, &str, &str)] = &[
     ("/tmp/", "$ROOT/tmp/", "tests leave nothing behind"),
 ];
 
-/// Lines that begin so: the page, the beginning, what stands in its place, why.
+/// Lines with a certain start: the page, the start, the replacement, why.
 const LINES: &[(&str, &str, &str, &str)] = &[
     ("README.md", "make run     #", "", "the tour does it"),
     ("README.md", "make run", "serve --data ./data", "it builds first; then it does this in the foreground"),
@@ -80,7 +80,7 @@ const LINES: &[(&str, &str, &str, &str)] = &[
     ("docs/operations.md", "sudo ", "", "systemd is not there; BEFORE stops the OSD"),
 ];
 
-/// What is done before lines that begin so: the page, the beginning, the commands, why.
+/// Commands before lines with a certain start: the page, the start, the commands, why.
 const BEFORE: &[(&str, &str, &str, &str)] = &[
     ("docs/operations.md", "nacre osd purge 3", "stop_osd 3", "what systemctl does"),
     (
@@ -94,7 +94,7 @@ const BEFORE: &[(&str, &str, &str, &str)] = &[
     ("docs/operations.md", "nacre ratelimit set", "start_osd 0", "the page is done with it"),
 ];
 
-/// What the scripts call.
+/// Functions that the scripts call.
 const FUNCTIONS: &str = r#"
 set -e
 # Starts a cluster in one process and waits until it is ready.
@@ -135,7 +135,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The lines of a page's `sh` blocks, without comments and empty ones; lines that go on are joined.
+/// The lines of a page's `sh` blocks, without comments and empty lines. Continued lines are joined.
 fn commands(page: &str) -> Vec<String> {
     let text = fs::read_to_string(repository().join(page)).unwrap();
     let (mut found, mut inside, mut open) = (Vec::new(), false, String::new());
@@ -180,7 +180,7 @@ fn script(page: &Page) -> String {
         for (from, to, _) in REPLACED {
             run = run.replace(from, to);
         }
-        // What the log of a failure ends with is the line that failed.
+        // The log of a failure ends with the line that failed.
         script += &format!("cat <<'+'\n+ {line}\n+\n{run}\n");
     }
     script
@@ -197,7 +197,7 @@ fn run(path: &str) {
     for name in ["nacre", "nacre-dplcompat"] {
         std::os::unix::fs::symlink(nacre(), root.join("bin").join(name)).unwrap();
     }
-    // A tree of files in the place of the whole repository's.
+    // A tree of files instead of that of the whole repository.
     let copied =
         Command::new("cp").arg("-r").arg(repository().join("crates/pg")).arg(root.join("crates")).status();
     assert!(copied.unwrap().success());

@@ -1,4 +1,4 @@
-//! Pages that are generated from the code are as the code says.
+//! Tests that generated pages match the code.
 
 use crate::support::nacre;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn pages_that_are_generated_are_up_to_date() {
     }
 }
 
-/// Options that are read, checked and shown, and that change nothing: there is one value only.
+/// Options that are read, checked and shown, but have no effect, because there is only one value.
 const FIXED: [&str; 3] = ["auth_cluster_required", "auth_service_required", "auth_client_required"];
 
 fn sources(folder: &Path, into: &mut String) {
@@ -29,7 +29,7 @@ fn sources(folder: &Path, into: &mut String) {
                 sources(&path, into);
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            // Comments are no use of an option.
+            // A comment is not a use of an option.
             let text = std::fs::read_to_string(&path).unwrap();
             into.extend(
                 text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|l| [l, "\n"]),

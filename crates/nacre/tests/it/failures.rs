@@ -1,5 +1,4 @@
-//! First failures, for real: processes killed, a disk wiped, the map authority restarted, under load that verifies
-//! every byte.
+//! Real failures: processes killed, a disk wiped, the map authority restarted, under a load that verifies every byte.
 
 use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
 use bytes::Bytes;
@@ -29,14 +28,14 @@ pub(crate) fn open(cluster: &TestCluster, pool: &str) -> IoCtx {
     nacre_client::block_on(connect(cluster).open_pool(pool)).unwrap()
 }
 
-/// What object `name` holds after its `round`-th write: recognisable, and of a length that differs by round.
+/// The contents of object `name` after its `round`-th write: recognisable, with a length that depends on the round.
 fn contents(name: &str, round: u64) -> Bytes {
     let line = format!("{name} round {round}\n");
     let length = 1 + (round as usize * 7919 + name.len() * 31) % 20_000;
     line.into_bytes().into_iter().cycle().take(length.max(32)).collect::<Vec<_>>().into()
 }
 
-/// Clients that write, overwrite, append, read back and verify until told to stop.
+/// Clients that write, overwrite, append, read back and verify until they are stopped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
@@ -59,7 +58,7 @@ impl Load {
         Load { stop, acknowledged, clients, pool: pool.to_owned() }
     }
 
-    /// Waits until so many more writes were acknowledged.
+    /// Waits until that many more writes are acknowledged.
     pub(crate) fn expect_progress(&self, writes: u64, cluster: &TestCluster) {
         let from = self.acknowledged.load(Ordering::SeqCst);
         cluster.wait_for("progress of clients' writes", |_| {
@@ -67,7 +66,7 @@ impl Load {
         });
     }
 
-    /// Stops the clients and verifies, through a new client, everything that was ever acknowledged.
+    /// Stops the clients and verifies all acknowledged data through a new client.
     pub(crate) fn finish(self, cluster: &TestCluster) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         let written: Vec<_> = self.clients.into_iter().map(|client| client.join().unwrap()).collect();
@@ -120,7 +119,7 @@ fn run_client(
 }
 
 pub(crate) fn conf() -> &'static str {
-    // Failures are noticed in seconds, so that a test need not wait for the defaults made for real networks.
+    // Failures are detected in seconds, so that tests need not wait for the defaults, which are for real networks.
     "[global]\nosd_heartbeat_interval = 1\nosd_heartbeat_grace = 4\nmon_osd_down_out_interval = 600\n"
 }
 
@@ -159,7 +158,7 @@ fn io_goes_on_while_osds_die_a_disk_is_wiped_and_the_mon_restarts() {
     cluster.wait_healthy();
 }
 
-/// Clients that append small records to shared objects without pause.
+/// Clients that continuously append small records to shared objects.
 struct Appends {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<u64>>,
@@ -187,7 +186,7 @@ impl Appends {
         Appends { stop, clients }
     }
 
-    /// Stops the clients and verifies that every record is there once, those of a client in their order; returns how many.
+    /// Stops the clients and verifies that every record exists once, in order for each client. Returns their number.
     fn finish(self, cluster: &TestCluster, pool: &str) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         let counts: Vec<u64> = self.clients.into_iter().map(|client| client.join().unwrap()).collect();
@@ -220,7 +219,7 @@ fn an_osd_that_starts_again_at_once_is_filled_while_clients_write() {
         std::thread::sleep(Duration::from_secs(2));
         cluster.kill(Daemon::Osd(osd));
         cluster.spawn(Daemon::Osd(osd));
-        // The health from before is not meant.
+        // The earlier health must not be used.
         std::thread::sleep(Duration::from_secs(5));
         cluster.wait_healthy();
     }
@@ -294,7 +293,7 @@ fn a_full_store_refuses_writes_and_still_deletes() {
         TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
     cluster.create_pool("data", 8, 3, 2);
     cluster.wait_healthy();
-    // A benchmark that fills the store tells what it measured, and gives the space back.
+    // A benchmark that fills the store prints its results and frees the space.
     let bench = cluster.run(&["rados", "-p", "data", "bench", "100", "write", "-b", "1M", "-t", "4"]);
     let (said, failed) = (String::from_utf8_lossy(&bench.stdout), String::from_utf8_lossy(&bench.stderr));
     assert!(!bench.status.success() && failed.contains("No space left on device"), "{said}{failed}");
@@ -305,7 +304,7 @@ fn a_full_store_refuses_writes_and_still_deletes() {
     cluster.wait_healthy();
     let io = open(&cluster, "data").with_full_try();
     let block = Bytes::from(vec![7u8; 1 << 20]);
-    // Each OSD learns with the next heartbeat of its peers that they have room again; 32 objects reach every PG.
+    // Each OSD learns from the next heartbeats of its peers that they have space again; 32 objects reach every PG.
     let mut stored = 32;
     for at in 0..stored {
         let write = |_: &TestCluster| io.write_full(&format!("fill-{at}"), block.clone()).wait().is_ok();
@@ -319,7 +318,7 @@ fn a_full_store_refuses_writes_and_still_deletes() {
         match io.write_full(&format!("fill-{stored}"), block.clone()).wait() {
             Ok(()) => stored += 1,
             Err(error) if is_full(&cluster) => break error,
-            // A primary counts with the space that members had at their last heartbeats; they may have freed more since.
+            // A primary uses the space that members reported with their last heartbeats. They may have freed more since.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
         assert!(stored < 400, "a store of 256 MiB took {stored} MiB");
@@ -334,7 +333,7 @@ fn a_full_store_refuses_writes_and_still_deletes() {
         io.remove(&format!("fill-{at}")).wait().unwrap();
     }
     cluster.wait_healthy();
-    // The members tell each other of their space with every heartbeat.
+    // The members report their space to each other with every heartbeat.
     cluster.wait_for("room for a write", |_| io.write_full("afterwards", block.clone()).wait().is_ok());
     cluster.kill(Daemon::Osd(0));
     cluster.spawn(Daemon::Osd(0));
@@ -342,7 +341,7 @@ fn a_full_store_refuses_writes_and_still_deletes() {
     assert_eq!(io.read("afterwards", 0, 0).wait().unwrap(), block);
 }
 
-/// Runs `serve` in `folder`, which must fail; returns what it says.
+/// Runs `serve` in `folder`, which must fail. Returns its error output.
 fn refused_serve(folder: &Path, args: &[&str]) -> String {
     let limits = if args.contains(&"--s3") { &[][..] } else { &["--s3", "none"][..] };
     let out = Command::new(nacre())
@@ -364,7 +363,7 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
     let taken = taken.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port());
     let silent = format!("127.0.0.1:{}", free_port());
-    // No cluster is there: said after 3 s, and it goes on trying.
+    // There is no cluster: it prints that after 3 s, and keeps trying.
     let waits = Command::new(nacre())
         .args([
             "status",
@@ -415,7 +414,7 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
         "{errors}"
     );
     file.write_all_at(&ours, 0).unwrap();
-    // Somebody else's data. Root without its capabilities has the rights of a file's mode only.
+    // Data of another user. Root without its capabilities has only the rights of a file's mode.
     let mon = folder.join("data/mon");
     fs::set_permissions(&mon, fs::Permissions::from_mode(0o0)).unwrap();
     let errors = refused_serve_again(folder, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
@@ -428,8 +427,8 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
     assert!(hint.is_some() && hint < errors.find("gave up after 5 s"), "{errors}");
 }
 
-/// Runs `serve` on the cluster that is there, which must fail, with `before` as the words before it where the tests run
-/// as root; returns what it says.
+/// Runs `serve` on the existing cluster, which must fail, after the words `before` if the tests run as root. Returns its error
+/// output.
 fn refused_serve_again(folder: &Path, before: &[&str]) -> String {
     let before = if rustix::process::geteuid().is_root() { before } else { &[] };
     let words = [before, &[nacre(), "serve", "--data", "data", "--s3", "none"]].concat();

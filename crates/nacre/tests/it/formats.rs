@@ -1,23 +1,23 @@
-//! `--format json`: each command that prints a result prints one JSON document, on standard output and nothing else.
+//! `--format json`: each command that prints a result prints one JSON document to standard output and nothing else.
 //!
-//! The commands are those that the programs' own help lists: one that is new there, and not in a table below, fails.
+//! The commands are taken from the programs' own help. A new one that is not in a table below fails the test.
 
 use crate::support::{Daemon, TestCluster, nacre};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Output, Stdio};
 
-/// What a command prints where JSON is asked for.
+/// The output of a command with JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prints {
     /// A document.
     Json,
-    /// Nothing: it does something.
+    /// No output.
     Nothing,
 }
 use Prints::{Json, Nothing};
 
-/// Verbs of rados with arguments, in an order in which each finds what it needs.
+/// Verbs of rados with arguments. The order provides what each of them needs.
 const RADOS: &[(&str, Prints)] = &[
     ("lspools", Json),
     ("df", Json),
@@ -81,7 +81,7 @@ const KVSTORE: &[(&str, Prints)] = &[
     ("destructive-repair", Json),
 ];
 
-/// Commands of ceph-bluestore-tool on its store. The last two make and crash stores of their own.
+/// Commands of ceph-bluestore-tool on its store. The last two create and crash their own stores.
 const BLUESTORE: &[(&str, Prints)] = &[
     ("show-label", Json),
     ("fsck", Json),
@@ -110,7 +110,7 @@ const BACKUP: &[(&str, Prints)] = &[
     ("rm volume", Nothing),
 ];
 
-/// A process that ends with the value.
+/// A process that is killed when the value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -141,7 +141,7 @@ fn check(cluster: &TestCluster, before: &[&str], words: &str, prints: Prints) {
     }
 }
 
-/// The first words of lines of a program's help that are indented by so many spaces, without options.
+/// The first words of the lines of a program's help with this indentation, without options.
 fn verbs(program: &str, indent: usize) -> BTreeSet<String> {
     let help = Command::new(nacre()).args([program, "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
@@ -161,7 +161,7 @@ fn of_table(table: &[(&str, Prints)]) -> BTreeSet<String> {
 #[test]
 fn every_command_of_the_help_is_tried() {
     let mut rados = verbs("rados", 3);
-    // They need a cache tier: tests of tiers have them.
+    // These need a cache tier. The tests of tiers cover them.
     for of_tiers in [
         "cache-flush",
         "cache-try-flush",
@@ -194,7 +194,7 @@ fn programs_print_a_document_where_json_is_asked_for() {
     std::fs::write(folder.join("TREE/file"), "data").unwrap();
     for (words, prints) in RADOS {
         let words = match *words {
-            // Only its holder is known by name.
+            // Only the holder has a known name.
             "lock break o name client.0" => {
                 let info = run(&cluster, &["rados", "-p", "it"], "lock info o name");
                 let info: Value = serde_json::from_slice(&info.stdout).unwrap();
@@ -209,7 +209,7 @@ fn programs_print_a_document_where_json_is_asked_for() {
     }
     check(&cluster, &["doctor"], &format!("--data {}", folder.display()), Json);
     check(&cluster, &["osd", "compact"], "osd.1", Json);
-    // Each entry is a document in a line of its own.
+    // Each entry is a document on its own line.
     let mut follow = Command::new(nacre());
     follow.args(["-w", "--format", "json", "-c"]).arg(cluster.conf()).stdout(Stdio::piped());
     let mut follow = Running(follow.spawn().unwrap());

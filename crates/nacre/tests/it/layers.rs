@@ -1,12 +1,12 @@
-//! The crates' allowed direction, as ARCHITECTURE.md draws it. A new edge is an architectural decision: it is made
-//! there and here together. And what may be used of others: licences, sources, and the profile of the tests.
+//! The allowed dependencies between crates, as in ARCHITECTURE.md. A new edge is an architectural decision, recorded in both
+//! places. Also checks licences and sources of external crates, and the profile of the tests.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Each crate with what it may use of the workspace.
+/// Each crate with the workspace's crates that it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
     // Used by tests only.
     ("fuzz", &[]),
@@ -64,7 +64,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Dependencies that make code impure: clocks, sockets, threads, randomness.
 const IMPURE: &[&str] = &["tokio", "rand", "getrandom", "rustix", "socket2", "rocksdb", "tracing"];
 
-/// What the simulator must not have, by whatever way: databases and sockets, timers and threads of tokio.
+/// Crates that the simulator must not depend on, directly or indirectly: databases and sockets, timers and threads of tokio.
 const NOT_SIMULATED: &[&str] = &["rocksdb", "librocksdb-sys", "mio", "socket2", "nacre-runtime"];
 
 #[test]
@@ -174,10 +174,10 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// Crates that would bring a second TLS or crypto stack beside rustls and RustCrypto.
+/// Crates that would add a second TLS or crypto stack besides rustls and RustCrypto.
 const REFUSED: &[&str] = &["native-tls", "openssl"];
 
-/// Whether a licence expression (SPDX, or the old form with slashes) can be satisfied. Parentheses only ever surround alternatives.
+/// Whether a licence expression (SPDX, or the old form with slashes) can be satisfied. Parentheses only surround alternatives.
 fn may_be_used(expression: &str) -> bool {
     expression.replace(['(', ')'], "").split(" AND ").all(|all| {
         all.split(['/']).flat_map(|any| any.split(" OR ")).any(|licence| LICENCES.contains(&licence.trim()))
@@ -201,7 +201,7 @@ fn dependencies_have_licences_and_sources_that_are_allowed() {
         assert!(!REFUSED.contains(&name), "{name} may not be used");
         let licence = package["license"].as_str().unwrap_or_default();
         assert!(may_be_used(licence), "{name} has the licence {licence:?}");
-        // The workspace's own have none.
+        // The workspace's own crates have no source.
         if let Some(source) = package["source"].as_str() {
             assert!(source.starts_with("registry+"), "{name} comes from {source}");
         }

@@ -1,4 +1,4 @@
-//! Debian's unmodified programs on our `librados.so.2` and `libradosstriper.so.1`.
+//! Debian's unmodified programs on Nacre's `librados.so.2` and `libradosstriper.so.1`.
 
 use crate::support::{TestCluster, nacre};
 use std::collections::BTreeSet;
@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Where Debian has Ceph's libraries, both of which ours is.
+/// Paths of Ceph's two libraries in Debian. Nacre's library replaces both.
 const DEBIANS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/librados.so.2", "/usr/lib/x86_64-linux-gnu/libradosstriper.so.1"];
 
-/// The library under test: the one that Cargo builds for this crate's tests beside them, or the one beside the binary that
-/// `NACRE_TEST_BINARY` names.
+/// The library under test: the one that Cargo builds for this crate's tests in the same folder, or the one beside the binary in
+/// `NACRE_TEST_BINARY`.
 pub(crate) fn ours() -> PathBuf {
     let beside = std::env::var_os("NACRE_TEST_BINARY").map(PathBuf::from);
     let library = beside.unwrap_or_else(|| std::env::current_exe().unwrap()).with_file_name("librados.so");
@@ -19,7 +19,7 @@ pub(crate) fn ours() -> PathBuf {
     library
 }
 
-/// A folder with the library under the names that programs load it by.
+/// A folder with the library under the names by which programs load it.
 pub(crate) fn library_folder(inside: &Path) -> PathBuf {
     let folder = inside.join("lib");
     fs::create_dir_all(&folder).unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn library_folder(inside: &Path) -> PathBuf {
     folder
 }
 
-/// Compiles a C source of this folder into the cluster's.
+/// Compiles a C source of this folder to a file in the cluster's folder.
 fn compile(cluster: &TestCluster, source: &str, output: &str, args: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/librados").join(source);
     let output = cluster.folder().join(output);
@@ -42,7 +42,7 @@ fn compile(cluster: &TestCluster, source: &str, output: &str, args: &[&str]) -> 
     output.into_os_string().into_string().unwrap()
 }
 
-/// Runs a program with our library in the place of Ceph's, on the cluster.
+/// Runs a program on the cluster, with Nacre's library instead of Ceph's.
 fn run(cluster: &TestCluster, program: &str, args: &[&str]) -> Output {
     Command::new(program)
         .args(args)
@@ -55,7 +55,7 @@ fn run(cluster: &TestCluster, program: &str, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// As [`run`]; the program must succeed. Returns what it prints.
+/// Like [`run`], but the program must succeed. Returns its output.
 pub(crate) fn ok(cluster: &TestCluster, program: &str, args: &[&str]) -> String {
     let out = run(cluster, program, args);
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -63,8 +63,8 @@ pub(crate) fn ok(cluster: &TestCluster, program: &str, args: &[&str]) -> String 
     stdout.into_owned()
 }
 
-/// Defined C functions of a library with their versions, as `objdump -T` prints them. Those in parentheses are for
-/// programs that ask for no version; in ours they have a name.
+/// Defined C functions of a library with their versions, as `objdump -T` prints them. Versions in parentheses are for programs
+/// that request no version; in Nacre's library they have a name.
 fn functions(library: &Path) -> BTreeSet<(String, String)> {
     let out = Command::new("objdump").arg("-T").arg(library).output().unwrap();
     assert!(out.status.success(), "objdump: {}", String::from_utf8_lossy(&out.stderr));
@@ -84,19 +84,19 @@ fn every_c_function_of_cephs_library_is_there_in_its_version() {
     let (theirs, ours) = (&rados | &striper, functions(&ours()));
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    // Names of later releases of Ceph.
+    // Names from later releases of Ceph.
     let more: Vec<_> = ours.difference(&theirs).map(|(name, _)| name.as_str()).collect();
     assert_eq!(more, ["rados_aio_stat2", "rados_stat2", "rados_striper_aio_stat2", "rados_striper_stat2"]);
 }
 
-/// The C programs of this folder, each of one group of functions.
+/// The C programs of this folder, one for each group of functions.
 const PROGRAMS: [&str; 8] = ["aio", "client", "commands", "compound", "forks", "objects", "pools", "striper"];
 
 fn source(program: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/librados/{program}.c"))
 }
 
-/// Nothing that a program could call is left untried.
+/// Tests that the programs call every function.
 #[test]
 fn every_c_function_is_called_by_a_c_program() {
     let text: String = PROGRAMS.iter().map(|program| fs::read_to_string(source(program)).unwrap()).collect();
@@ -110,7 +110,7 @@ fn every_c_function_is_called_by_a_c_program() {
     assert!(untried.is_empty(), "{untried:?}");
 }
 
-/// The page says what fails with EOPNOTSUPP; a C program calls just these and finds it so.
+/// The page lists the functions that fail with EOPNOTSUPP. A C program calls exactly these and checks that.
 #[test]
 fn the_list_of_what_is_missing_is_true() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/librados.md");
@@ -127,7 +127,7 @@ fn the_list_of_what_is_missing_is_true() {
     assert_eq!(listed, called);
 }
 
-/// A cluster with the programs compiled, linked with Debian's libraries, and a pool for each.
+/// A cluster with the compiled programs, linked with Debian's libraries, and a pool for each.
 fn with_programs() -> (TestCluster, Vec<(&'static str, String)>) {
     let conf =
         "[global]\nosd_pool_default_size = 2\nosd_pool_default_pg_num = 8\nmon_allow_pool_delete = true";
@@ -148,7 +148,7 @@ fn c_programs_run_unchanged() {
     }
 }
 
-/// What is left at the end is what lives as long as the process: the log and tables of handles.
+/// Memory that remains allocated at the end because it lives as long as the process: the log and tables of handles.
 const LEFT_BYTES: u64 = 128 << 10;
 
 #[test]
@@ -157,7 +157,7 @@ fn c_programs_leak_nothing_and_touch_no_foreign_memory() {
     for (pool, program) in programs {
         let log = cluster.folder().join("valgrind.log");
         let log_file = format!("--log-file={}", log.display());
-        // Of lost memory only what nothing points to: tables of handles point into the middle of what they hold.
+        // Only unreachable memory counts: tables of handles point into the middle of their objects.
         let checks = [
             "--leak-check=full",
             "--errors-for-leak-kinds=definite,indirect",
@@ -202,7 +202,7 @@ fn what_make_install_installs_serves_programs() {
     let options = done(Command::new(prefix.join("bin/nacre-dplcompat")).arg("options"));
     assert!(options.contains("poolname"));
 
-    // Compiled again: pkg-config's flags and Ceph's headers. What it runs with is what was installed.
+    // Compiled with pkg-config's flags and Ceph's headers, and run with the installed library.
     let mut flags = Command::new("pkg-config");
     flags.args(["--cflags", "--libs", "libradosstriper"]).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
     let flags = done(&mut flags);
@@ -211,7 +211,7 @@ fn what_make_install_installs_serves_programs() {
     compiler.arg("-Wno-deprecated-declarations").arg("-o").arg(&program).arg(source("striper"));
     done(compiler.args(flags.split_whitespace()));
     let linked = done(Command::new("ldd").arg(&program).env("LD_LIBRARY_PATH", &libraries));
-    // One library by two names: a program that is linked with either loads it by the first.
+    // One library with two names: a program that is linked with either loads it under the first.
     assert!(linked.contains(libraries.join("librados.so.2").to_str().unwrap()), "{linked}");
     assert!(functions(&libraries.join("libradosstriper.so.1")).len() >= 278);
     let versions = done(Command::new("readelf").arg("-d").arg(libraries.join("librbd.so.1")));
@@ -245,7 +245,7 @@ fn the_ceph_program_runs_unchanged() {
     let version = json(&["tell", "osd.0", "version"]);
     assert!(version["version"].is_string(), "{version}");
     assert_eq!(json(&["tell", "osd.0", "config", "get", "debug_osd"])["debug_osd"], "7/7");
-    // One answer per OSD, each after its name.
+    // One answer per OSD, each preceded by its name.
     let all = ceph(&["tell", "osd.*", "version"]);
     assert!(all.contains("osd.0: {") && all.contains("osd.1: {"), "{all}");
     let mon = json(&["mon", "dump", "-f", "json"])["mons"][0]["name"].as_str().unwrap().to_owned();
@@ -277,7 +277,7 @@ fn programs_that_are_linked_with_cephs_library_run_unchanged() {
     let conf =
         "[global]\nosd_pool_default_size = 2\nosd_pool_default_pg_num = 8\nmon_allow_pool_delete = true";
     let cluster = TestCluster::start_with(2, "memstore", conf);
-    // Debian's Python, whose binding it is, whatever other Python there is.
+    // Debian's Python, to which the binding belongs, even if there is another Python.
     let bindings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/librados/bindings.py");
     assert_eq!(ok(&cluster, "/usr/bin/python3", &[bindings.to_str().unwrap()]), "done\n");
 

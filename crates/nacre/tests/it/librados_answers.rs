@@ -1,7 +1,7 @@
-//! What our librados answers to usual and odd calls, compared with what Ceph's answered to the same calls.
+//! Compares the results of usual and unusual calls of Nacre's librados with those of Ceph's.
 //!
-//! `librados/answers/probe.py` makes the calls and prints one line for each; `ceph-16.2.txt` is what it printed with Ceph
-//! 16.2 on a Ceph cluster (`record` makes it). Each line that differs is in `differences.txt` with the reason.
+//! `librados/answers/probe.py` makes the calls and prints one line for each. `ceph-16.2.txt` is its output with Ceph 16.2 on a
+//! Ceph cluster (created by `record`). `differences.txt` lists each line that differs, with the reason.
 
 use crate::librados::ok;
 use crate::support::TestCluster;
@@ -13,7 +13,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/librados/answers").join(name)
 }
 
-/// Answers by part, call and how often the call was made before in that part.
+/// Results by part, call and number of earlier identical calls in that part.
 fn answers(text: &str) -> BTreeMap<(String, String, usize), String> {
     let (mut found, mut part) = (BTreeMap::new(), String::new());
     for line in text.lines() {
@@ -22,7 +22,7 @@ fn answers(text: &str) -> BTreeMap<(String, String, usize), String> {
             continue;
         }
         let (call, answer) = line.split_once(": ").unwrap_or((line, ""));
-        // A command is JSON, with such separators of its own.
+        // A command is JSON, which contains such separators itself.
         let (call, answer) = match line.rfind("}: ") {
             Some(at) if part == "commands" => (&line[..=at], &line[at + 3..]),
             _ => (call, answer),
@@ -33,14 +33,14 @@ fn answers(text: &str) -> BTreeMap<(String, String, usize), String> {
     found
 }
 
-/// How a command's output begins and ends, where the command succeeds: `begins { leads 0 ends 1`.
+/// The start and the end of a command's output, if the command succeeds: `begins { leads 0 ends 1`.
 fn shape(answer: &str) -> Option<&str> {
     let shape = answer.strip_prefix("0 begins ")?;
     let end = shape.find(" ends ")? + " ends 0".len();
     shape.get(..end)
 }
 
-/// Whether two answers to a call are alike. Of commands, the shape of JSON counts: the rest is compared by other tests.
+/// Whether two results of a call are equivalent. For commands only the shape of JSON is compared; other tests compare the rest.
 fn alike(part: &str, call: &str, theirs: &str, ours: &str) -> bool {
     if part != "commands" || !call.contains('{') {
         return theirs == ours;
@@ -51,8 +51,7 @@ fn alike(part: &str, call: &str, theirs: &str, ours: &str) -> bool {
     }
 }
 
-/// Parts and calls of `differences.txt`, lines of the form `PART | CALL | REASON`; a `*` ends a call of which only the
-/// beginning counts.
+/// Parts and calls of `differences.txt`, in lines of the form `PART | CALL | REASON`. A call that ends with `*` is a prefix.
 fn listed() -> Vec<(String, String)> {
     let text = fs::read_to_string(file("differences.txt")).unwrap();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));

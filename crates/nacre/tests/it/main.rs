@@ -47,7 +47,7 @@ mod s3_versions;
 mod s3_zone;
 mod security;
 mod serve;
-// Tests of crates/push use the rest of it.
+// The tests of crates/push use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../push/tests/it/servers.rs"]
 mod servers;

@@ -1,5 +1,5 @@
-//! What tests of bucket notifications share: topics, configurations and objects by a small client, topics' figures by the
-//! product's commands, HTTP servers that take events, and a check of what arrived.
+//! Common parts of the tests of bucket notifications: topics, configurations and objects by a small client, topics' statistics
+//! by the product's commands, HTTP servers that receive events, and a check of the received events.
 
 use crate::s3::S3;
 use crate::s3_faults::Gateway;
@@ -19,19 +19,19 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The namespaces of topics' queues: of current shards, of closed ones, of spilled events and of dead letters.
 pub(crate) const NAMESPACES: [&str; 4] = ["notif", "notif.closed", "notif.spill", "notif.dead"];
-/// Between two looks at what is waited for.
+/// Interval between polls.
 const LOOK: Duration = Duration::from_millis(50);
-/// Differences that are printed.
+/// Maximum number of differences that are printed.
 const SHOWN: usize = 10;
 
-/// Runs a future to its end.
+/// Runs a future to completion.
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: LazyLock<Runtime> =
         LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
     RUNTIME.block_on(future)
 }
 
-/// Looks again and again until it succeeds. A look that does not says what it saw.
+/// Polls until `look` succeeds. When it fails, it returns a description of the state.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -43,7 +43,7 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String
     }
 }
 
-/// A request to create or replace an object of so many bytes.
+/// A request to create or replace an object of `size` bytes.
 pub(crate) fn put(bucket: &str, key: &str, size: usize) -> Request {
     Request::new(Method::PUT, bucket, key).body(vec![b'.'; size])
 }
@@ -63,7 +63,7 @@ fn arn_of(topic: &str) -> String {
     format!("arn:aws:sns:default::{topic}")
 }
 
-/// A gateway, as its user and its administrator see it.
+/// A gateway, with its user and its administrator.
 pub(crate) struct Site {
     endpoint: String,
     pub(crate) keys: Keys,
@@ -92,7 +92,7 @@ impl Site {
         self.answer(&request.header("content-type", "application/x-www-form-urlencoded").body(form))
     }
 
-    /// Asks for a topic.
+    /// Sends a request to create a topic.
     pub(crate) fn ask_for_topic(&self, name: &str, attributes: &[(&str, &str)]) -> Answer {
         let entry = |number: usize, part: &str| format!("Attributes.entry.{number}.{part}");
         let entries = (1..=attributes.len()).map(|number| (entry(number, "key"), entry(number, "value")));
@@ -104,7 +104,7 @@ impl Site {
         self.post("CreateTopic", &fields)
     }
 
-    /// Makes a persistent topic, or replaces its attributes.
+    /// Creates a persistent topic, or replaces its attributes.
     pub(crate) fn create_topic(&self, name: &str, endpoint: &str, more: &[(&str, &str)]) {
         let fixed = [("push-endpoint", endpoint), ("persistent", "true")];
         let made = self.ask_for_topic(name, &[&fixed[..], more].concat());
@@ -126,8 +126,8 @@ impl Site {
         assert!(answer.status.is_success(), "{answer:?}");
     }
 
-    /// Makes a bucket whose objects' creations and removals have events for these topics, with a configuration of its name for
-    /// each.
+    /// Creates a bucket with a configuration for each of these topics, with the topic's name, for the creation and removal of
+    /// objects.
     pub(crate) fn create_bucket(&self, bucket: &str, topics: &[&str]) {
         self.succeed(&Request::new(Method::PUT, bucket, ""));
         let configuration = |topic: &&str| {
@@ -153,7 +153,7 @@ impl Site {
         }
     }
 
-    /// Sends a request, which must be answered, on a connection of its own.
+    /// Sends a request, which must be answered, on its own connection.
     pub(crate) fn answer(&self, request: &Request) -> Answer {
         run(self.ask(&mut self.connect(), request))
     }
@@ -165,19 +165,19 @@ impl Site {
         answer
     }
 
-    /// Sends a request, which must succeed, on a connection of its own.
+    /// Sends a request, which must succeed, on its own connection.
     pub(crate) fn succeed(&self, request: &Request) -> Answer {
         run(self.carry_out(&mut self.connect(), request))
     }
 
-    /// Runs a command of ours, which must succeed; returns what it prints.
+    /// Runs a command of Nacre's, which must succeed. Returns its output.
     pub(crate) fn command(&self, args: &[&str]) -> String {
         let out = Command::new(nacre()).arg("-c").arg(&self.conf).args(args).output().unwrap();
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Runs a command of ours that prints JSON.
+    /// Runs a command of Nacre's that prints JSON.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let text = self.command(args);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
@@ -189,12 +189,12 @@ impl Site {
         listed.lines().map(str::to_owned).collect()
     }
 
-    /// What `topic stats` prints.
+    /// The output of `topic stats`.
     pub(crate) fn stats(&self, topic: &str) -> Value {
         self.json(&["topic", "stats", topic])
     }
 
-    /// Waits until a topic's queue holds so many events.
+    /// Waits until a topic's queue contains `count` events.
     pub(crate) fn wait_entries(&self, topic: &str, count: usize) {
         wait_for(&format!("{topic} holds {count} events"), || {
             let stats = self.stats(topic);
@@ -208,7 +208,7 @@ impl Site {
         listed.as_array().unwrap_or_else(|| panic!("no list: {listed}")).clone()
     }
 
-    /// Waits until a topic has so many dead letters; returns them.
+    /// Waits until a topic has `count` dead letters. Returns them.
     pub(crate) fn wait_letters(&self, topic: &str, count: usize) -> Vec<Value> {
         wait_for(&format!("{topic} has {count} dead letters"), || {
             let letters = self.letters(topic);
@@ -228,12 +228,12 @@ fn lock(records: &Mutex<Vec<Value>>) -> MutexGuard<'_, Vec<Value>> {
 }
 
 impl Consumer {
-    /// Starts one that accepts all events.
+    /// Starts a server that accepts all events.
     pub(crate) fn start() -> Consumer {
         Consumer::new(Sink::start())
     }
 
-    /// One that accepts all events and is reached as `sink` is.
+    /// A server with `sink`'s address that accepts all events.
     pub(crate) fn new(sink: Sink) -> Consumer {
         let consumer = Consumer { sink, accepted: Arc::default() };
         consumer.accept(|_| true);
@@ -245,12 +245,12 @@ impl Consumer {
         format!("{}/events", self.sink.url())
     }
 
-    /// The certificate that the server's is verified against.
+    /// The certificate to verify the server's certificate.
     pub(crate) fn ca(&self) -> PathBuf {
         self.sink.ca()
     }
 
-    /// From now on accepts requests all of whose events are such, and answers others with 400.
+    /// From now on accepts requests if `is_accepted` holds for all their events, and answers others with 400.
     pub(crate) fn accept(&self, is_accepted: impl Fn(&Value) -> bool + Send + 'static) {
         let accepted = Arc::clone(&self.accepted);
         self.sink.answer(move |request| {
@@ -269,7 +269,7 @@ impl Consumer {
         lock(&self.accepted).clone()
     }
 
-    /// Those of a configuration, which has the name of its topic.
+    /// The accepted events of a configuration, which has the name of its topic.
     pub(crate) fn records_of(&self, topic: &str) -> Vec<Value> {
         let mut records = self.records();
         records.retain(|record| record["s3"]["configurationId"] == topic);
@@ -288,7 +288,7 @@ pub(crate) fn text(record: &Value, path: &str) -> String {
     text.unwrap_or_else(|| panic!("no {path}: {record}")).to_owned()
 }
 
-/// The first event of each id, in the order in which they arrived. An event that arrives again must be the same.
+/// The first event of each id, in order of arrival. An event that arrives again must be identical.
 fn first_occurrences(records: &[Value]) -> Vec<&Value> {
     let (mut known, mut firsts) = (BTreeMap::new(), Vec::new());
     for record in records {
@@ -303,10 +303,10 @@ fn first_occurrences(records: &[Value]) -> Vec<&Value> {
     firsts
 }
 
-/// An event: its type, and the object's size where it was created.
+/// An event: its type, and the object's size if it was created.
 type Expectation = (String, Option<usize>);
 
-/// The events that there must be of each key, in the order of its changes.
+/// The expected events of each key, in the order of its changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expected(BTreeMap<String, Vec<Expectation>>);
 
@@ -315,23 +315,24 @@ impl Expected {
         self.0.entry(key.to_owned()).or_default().push((name.to_owned(), size));
     }
 
-    /// An object of that size was put.
+    /// Expects the event of an object of that size that was put.
     pub(crate) fn created(&mut self, key: &str, size: usize) {
         self.add(key, "ObjectCreated:Put", Some(size));
     }
 
-    /// An object was removed.
+    /// Expects the event of an object that was removed.
     pub(crate) fn removed(&mut self, key: &str) {
         self.add(key, "ObjectRemoved:Delete", None);
     }
 
-    /// How many events there must be.
+    /// Number of expected events.
     pub(crate) fn count(&self) -> usize {
         self.0.values().map(Vec::len).sum()
     }
 
-    /// Says what is missing of the events that arrived, in this order, or is there and must not be. Events may arrive again
-    /// under their id. Fails where those of a key, each at its first arrival, are not in the order of their sequencers.
+    /// Compares the events that arrived, in this order, with the expected ones, and returns an error with the differences.
+    /// Events may arrive again under their id. Fails if the events of a key, each at its first arrival, are not in the order of
+    /// their sequencers.
     pub(crate) fn check(&self, records: &[Value]) -> Result<(), String> {
         let mut found = Expected::default();
         let mut last: BTreeMap<String, String> = BTreeMap::new();

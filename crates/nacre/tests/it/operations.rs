@@ -1,5 +1,5 @@
-//! What operators do to a running cluster: ask daemons by their admin sockets, follow the log, rotate logs, look for
-//! slow requests.
+//! Operators' tasks on a running cluster: commands to daemons through their admin sockets, following the log, rotating logs,
+//! finding slow requests.
 
 use crate::support::{Daemon, PATIENCE, TestCluster, nacre};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// Debian's own `ceph` program, for what needs no connection.
+/// Debian's own `ceph` program, for commands that need no connection.
 fn debians_ceph(cluster: &TestCluster, args: &[&str]) -> Output {
     Command::new("/usr/bin/ceph")
         .args(args)
@@ -28,7 +28,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A program whose lines are read as they come; killed when dropped.
+/// A program whose lines are read as they arrive. Killed when dropped.
 struct Follower {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -52,7 +52,7 @@ impl Follower {
         Follower { child, lines }
     }
 
-    /// Waits for a line that contains `text`; returns it.
+    /// Waits for a line that contains `text`. Returns it.
     fn wait_for(&self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -80,7 +80,7 @@ fn daemons_answer_on_their_admin_sockets() {
     let socket = cluster.folder().join("run/ceph-osd.0.asok");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // Debian's program finds the socket by ceph.conf, learns the commands from the daemon and prints what it says.
+    // Debian's program finds the socket by ceph.conf, gets the commands from the daemon and prints its answer.
     let out = debians_ceph(&cluster, &["daemon", "osd.0", "perf", "dump", "osd"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let dump = json(&String::from_utf8(out.stdout).unwrap());
@@ -90,7 +90,7 @@ fn daemons_answer_on_their_admin_sockets() {
     let out = debians_ceph(&cluster, &["daemon", socket.to_str().unwrap(), "dump_historic_ops"]);
     assert_eq!(json(&String::from_utf8(out.stdout).unwrap())["size"], 20);
 
-    // So does ours; what is set so is seen by the map authority.
+    // So does Nacre's. The map authority sees options that are set this way.
     cluster.ok(&["daemon", "osd.0", "config", "set", "osd_max_backfills", "7"]);
     let diff = json(&cluster.ok(&["daemon", "osd.0", "config", "diff", "get", "osd_max_backfills"]));
     assert_eq!(diff["diff"]["osd_max_backfills"]["override"], 7);
@@ -200,7 +200,7 @@ fn logs_are_rotated_by_sighup() {
     assert!(contains(&osd_log, "log files are reopened"));
 }
 
-/// What an endpoint of the cluster serves.
+/// The page of an endpoint of the cluster.
 fn fetch(addr: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\n\r\n").as_bytes()).unwrap();
@@ -232,7 +232,7 @@ fn every_metric_that_the_board_queries_is_exported() {
     let cluster = TestCluster::start_with(2, "bluestore", "");
     cluster.create_pool("p", 4, 2, 1);
     cluster.ok(&["rados", "-p", "p", "put", "o", cluster.conf().to_str().unwrap()]);
-    // A check that holds, so that its metric is there.
+    // An active check, so that its metric exists.
     cluster.ok(&["osd", "set", "noout"]);
     let mon = json(&cluster.ok(&["mon", "metadata", "a"]))["exporter_addr"].as_str().unwrap().to_owned();
     assert!(mon.starts_with("127.0.0.1:"), "{mon}");
@@ -276,14 +276,14 @@ fn units_start_daemons_that_exist() {
             assert!(text.lines().any(|found| found == line), "{name} has no {line}");
         }
         let unit = temp.path().join(name);
-        // Manual pages are where packages are installed.
+        // Manual pages exist only where packages are installed.
         let lines = text.lines().filter(|line| !line.starts_with("Documentation="));
         let text: String = lines.map(|line| line.replace("/usr/local/bin/nacre", nacre()) + "\n").collect();
         fs::write(&unit, text).unwrap();
         units.push(unit);
     }
     fs::copy(folder.join("nacre.target"), temp.path().join("nacre.target")).unwrap();
-    // Containers have no systemd; where it is, it has the last word.
+    // Containers have no systemd. If it is installed, it also verifies the units.
     if let Ok(out) = Command::new("systemd-analyze").arg("verify").args(&units).output() {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     }
@@ -351,7 +351,7 @@ fn the_doctor_finds_this_build_well() {
     let folder = tempfile::tempdir().unwrap();
     let doctor = Command::new(nacre()).args(["doctor", "--data"]).arg(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    // How fast this machine's disk is does not count here.
+    // The speed of this machine's disk does not matter here.
     for line in ["ok   RocksDB's CRC", "ok   RocksDB's scan", "durable write"] {
         assert!(said.contains(line), "{said}");
     }

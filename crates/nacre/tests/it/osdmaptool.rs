@@ -1,4 +1,4 @@
-//! `osdmaptool` beside Debian's, and on the maps of a cluster.
+//! Compares `osdmaptool` with Debian's, and runs it on the maps of a cluster.
 
 use crate::support::{TestCluster, nacre};
 use std::fs;
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A text without the times and the EC profile, which Nacre has not.
+/// A text without times and the EC profile, which Nacre does not have.
 fn timeless(text: &str) -> String {
     let profile = [
         "\"default\":{\"k\":\"2\",\"m\":\"2\",\"plugin\":\"jerasure\",\"technique\":\"reed_sol_van\"}",
@@ -36,7 +36,7 @@ fn timeless(text: &str) -> String {
     text
 }
 
-/// What Ceph's tool told by its log (a time, a thread, a level and the words), told as Nacre's does.
+/// The text of Ceph's log lines (with a time, a thread and a level) in the form of Nacre's messages.
 fn unlogged(stderr: &str) -> String {
     let plain = |line: &str| match line.split_once(" -1 ") {
         Some((stamp, words)) if stamp.contains("+0000 ") => format!("osdmaptool: {words}\n"),
@@ -45,7 +45,7 @@ fn unlogged(stderr: &str) -> String {
     stderr.lines().filter(|line| !line.is_empty()).map(plain).collect()
 }
 
-/// Runs both on their own map of the same kind; exit codes and standard output must be alike.
+/// Runs both tools on their own map of the same kind. Exit codes and standard output must be equivalent.
 fn alike(folder: &Path, args: &str) -> String {
     let (ours, theirs) = (ours(folder, &format!("ours {args}")), theirs(folder, &format!("theirs {args}")));
     let named = |bytes: &[u8]| timeless(&text(bytes).replace("ours", "theirs"));
@@ -115,12 +115,12 @@ fn placement_is_that_of_cephs_osdmaptool() {
         ] {
             alike(folder, args);
         }
-        // Debian's hangs at this.
+        // Debian's tool hangs at this.
         let again = text(&ours(folder, "ours --mark-up-in --mark-out 2 --mark-in 2 --test-map-pgs").stdout);
         let all = text(&ours(folder, "ours --mark-up-in --test-map-pgs").stdout);
         let marked = again.replace("marking OSD@2 as out\n", "").replace("marking OSD@2 as in\n", "");
         assert!(again != all && marked == all, "{again}");
-        // The CRUSH map is the same to the last byte, and either reads the other's.
+        // The CRUSH map is identical, and each tool reads the other's.
         ours(folder, "ours --export-crush ours.crush");
         theirs(folder, "theirs --export-crush theirs.crush");
         let decompiled =
@@ -129,7 +129,7 @@ fn placement_is_that_of_cephs_osdmaptool() {
         assert!(decompiled("ours.crush").contains("host localhost"));
     }
 
-    // With three hosts all replicas find a place; marks are kept with the change.
+    // With three hosts all replicas find a place; marks are written with the change.
     let built = "--build --num_osds 9 -o three host straw2 3 root straw2 0";
     assert!(run(&mut Command::new("crushtool"), folder, built).status.success());
     alike(folder, "--mark-up-in --import-crush three");
@@ -138,7 +138,7 @@ fn placement_is_that_of_cephs_osdmaptool() {
     assert!(alike(folder, "--test-map-pgs").contains("size 3\t288\n"));
     assert!(alike(folder, "--print").contains("\nmodified 0.000000\n"));
     alike(folder, "--dump json");
-    // Marks alone are no action, and are not kept.
+    // Marks alone are not an action, and are not written.
     for marks in ["--mark-up-in --mark-out 1", "--mark-out 1"] {
         let (ours, theirs) = both(folder, &format!("MAP {marks}"));
         assert_eq!(ours.status.code(), theirs.status.code(), "{marks}");
@@ -149,7 +149,7 @@ fn placement_is_that_of_cephs_osdmaptool() {
     }
 }
 
-/// What both tools answer to the same words.
+/// The output of both tools for the same words.
 fn both(folder: &Path, args: &str) -> (Output, Output) {
     (ours(folder, &args.replace("MAP", "ours")), theirs(folder, &args.replace("MAP", "theirs")))
 }
@@ -219,11 +219,11 @@ fn upmaps_even_out_what_osds_hold() {
     ] {
         alike(folder, &format!("{exact} {args}"));
     }
-    // Both kept the same map.
+    // Both wrote the same map.
     assert!(alike(folder, "--print").contains("\npg_upmap_items 1."));
     alike(folder, "--dump json");
     alike(folder, "--tree");
-    // As an active balancer, in random order: it ends within a PG of every OSD's share.
+    // As an active balancer, in random order: at the end every OSD is within one PG of its share.
     let active = "--mark-up-in --upmap commands --upmap-deviation 1 --upmap-max 1000 --upmap-active";
     let (out, _) = both(folder, &format!("MAP {active}"));
     let (stdout, commands) = (text(&out.stdout), fs::read_to_string(folder.join("commands")).unwrap());
@@ -300,20 +300,20 @@ fn a_clusters_map_is_shown_as_the_cluster_shows_it() {
     assert_eq!(shown("--tree"), cluster.ok(&["ceph", "osd", "tree"]));
     let json = |text: String| {
         let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        // The map authority remembers these beside the map.
+        // The map authority stores these outside of the map.
         for stamp in ["last_up_change", "last_in_change"] {
             json.as_object_mut().unwrap().remove(stamp);
         }
         json
     };
     assert_eq!(json(shown("--dump json")), json(cluster.ok(&["ceph", "osd", "dump", "--format", "json"])));
-    // Where an object is, by both.
+    // The place of an object, from both.
     let placed = json(cluster.ok(&["ceph", "osd", "map", "it", "foo", "--format", "json"]));
     let pool = placed["pool_id"].to_string();
     let line = shown(&format!("--test-map-object foo --pool {pool}"));
     let up = placed["up"].to_string();
     assert_eq!(line, format!(" object 'foo' -> {} -> {up}\n", placed["pgid"].as_str().unwrap()));
-    // The CRUSH map goes out, is changed, and comes in.
+    // The CRUSH map is exported, changed, and imported.
     assert!(shown("--export-crush crush").contains("exported crush map to crush"));
     let mut real = Command::new("crushtool");
     assert!(

@@ -1,4 +1,4 @@
-//! The Debian packages and the tarball, on a minimal Debian that systemd runs: what a stranger does with them.
+//! The Debian packages and the tarball, on a minimal Debian with systemd: the steps of a new user.
 
 mod machine;
 
@@ -11,11 +11,11 @@ use std::process::Command;
 const UNITS: [&str; 5] =
     ["nacre.target", "nacre.service", "nacre-mon@.service", "nacre-osd@.service", "nacre-rgw@.service"];
 
-/// Runs `scripts/package KIND` on the binaries under test; returns the files that it made.
+/// Runs `scripts/package KIND` on the binaries under test. Returns the created files.
 fn package(kind: &str, version: Option<&str>, out: &Path) -> Vec<PathBuf> {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package"));
     command.arg(kind).arg(out).env("NACRE", nacre()).env("LIBRADOS", crate::librados::ours());
-    // Compressing takes longer than all else.
+    // Compression takes longer than everything else.
     command.env("DPKG_DEB_COMPRESSOR_TYPE", "none").env_remove("VERSION");
     command.envs(version.map(|version| ("VERSION", version)));
     let made = command.output().unwrap();
@@ -23,7 +23,7 @@ fn package(kind: &str, version: Option<&str>, out: &Path) -> Vec<PathBuf> {
     String::from_utf8(made.stdout).unwrap().lines().map(PathBuf::from).collect()
 }
 
-/// The names of the files, as they are in the machine's `/root` once they are copied there.
+/// Copies the files to the machine's `/root`. Returns their names.
 fn copy_in(machine: &Machine, files: &[PathBuf]) -> String {
     files.iter().for_each(|file| machine.copy_in(file));
     let names = files.iter().map(|file| format!(" ./{}", file.file_name().unwrap().to_str().unwrap()));
@@ -34,7 +34,7 @@ fn install(machine: &Machine, debs: &str) -> String {
     machine.ok(&format!("apt-get install --no-install-recommends {debs} 2>&1"))
 }
 
-/// The block of commands with this text in the section on packages of docs/operations.md, as a script for root, who has no sudo.
+/// The block of commands with this text in the section on packages of docs/operations.md, as a script for root, without sudo.
 fn documented(text: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let page = fs::read_to_string(page).unwrap();
@@ -44,8 +44,8 @@ fn documented(text: &str) -> String {
     format!("sudo() {{ \"$@\"; }}\n{commands}")
 }
 
-/// Every file of the cluster's folder, with its owner, its mode and its size, and a digest of all of them. Stores are sparse files
-/// of 100 GiB: the digest is of a copy whose holes depend on the content alone.
+/// Every file of the cluster's folder, with its owner, mode and size, and a digest of all of them. Stores are sparse files of
+/// 100 GiB: the digest is of a copy whose holes depend only on the content.
 fn data(machine: &Machine) -> String {
     machine.ok("rm -rf /tmp/copy; cp -a --sparse=always /var/lib/nacre /tmp/copy; cd /var/lib/nacre; find . -printf '%p %u %m %s\n' | sort
          cd /tmp/copy; tar --sparse --sort=name --mtime=@0 -cf - . | sha256sum")
@@ -88,7 +88,7 @@ fn aws(machine: &Machine, port: u16, words: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Debian's packages of Ceph are as Debian made them, and found as before.
+/// Checks that Debian's packages of Ceph are unmodified and found as before.
 fn check_debians_ceph(machine: &Machine) {
     assert_eq!(machine.ok("dpkg --verify librados2 libradosstriper1 python3-rados ceph-common"), "");
     assert!(machine.ok("dpkg -S /usr/bin/ceph").starts_with("ceph-common: "));
@@ -104,7 +104,7 @@ fn packages_serve_a_cluster_and_never_touch_its_data() {
     let debs = package("deb", None, &folder.path().join("old"));
     let machine = Machine::boot(folder.path(), &included);
     let debs = copy_in(&machine, &debs);
-    // Where documentation has them, for apt that asks no questions.
+    // At the paths used in the documentation, with an apt that asks no questions.
     machine.ok("mkdir -p target; ln -s .. target/packages; echo 'APT::Get::Assume-Yes \"true\";' >/etc/apt/apt.conf.d/yes");
 
     install(&machine, &debs);
@@ -169,7 +169,7 @@ fn packages_serve_a_cluster_and_never_touch_its_data() {
     check_tarball(&machine, folder.path());
 }
 
-/// What systemd knows of the service, and what the journal has from it.
+/// Checks the state of the service in systemd, and its lines in the journal.
 fn check_service(machine: &Machine) {
     let shown = machine.ok("systemctl show -p StatusText nacre");
     assert_eq!(shown, "StatusText=3 OSDs up, mon on 127.0.0.1:3300, S3 on http://127.0.0.1:8000\n");
@@ -188,7 +188,7 @@ fn check_service(machine: &Machine) {
     };
     assert!(has("cluster is ready", "6"), "{journal}");
     assert!(has("log files are reopened", "6"), "{journal}");
-    // The cluster log goes there too, a health check as a warning.
+    // The cluster log is also written there, with a health check as a warning.
     assert!(has("a line for the journal", "6"), "{journal}");
     assert!(has("Health check failed: ", "4"), "{journal}");
     for line in lines.iter().filter(|line| line["_SYSTEMD_UNIT"] == "nacre.service") {
@@ -200,7 +200,7 @@ fn check_service(machine: &Machine) {
     assert_eq!(machine.ok("find /var/lib/nacre/log -type f"), "", "logs go to the journal only");
 }
 
-/// Ceph's programs and names, and somebody who may do nothing.
+/// Checks Ceph's programs and names, and a user without rights.
 fn check_clients(machine: &Machine) {
     let by_ceph = machine.ok("LD_LIBRARY_PATH=/usr/lib/nacre /usr/bin/ceph -s");
     assert!(by_ceph.contains("3 osds: 3 up"), "{by_ceph}");
@@ -214,7 +214,7 @@ fn check_clients(machine: &Machine) {
     }
 }
 
-/// The same cluster by one process a daemon, with a gateway that has a key of its own.
+/// The same cluster with one process per daemon, and a gateway with its own key.
 fn check_separate_daemons(machine: &Machine) {
     machine.ok(&documented("nacre-mon@a"));
     assert_eq!(greeting(machine), "hello\n");
@@ -229,7 +229,7 @@ fn check_separate_daemons(machine: &Machine) {
     assert_eq!(machine.ok("systemctl list-units --plain --no-legend --state=failed 'nacre*'"), "");
 }
 
-/// The tarball in /usr/local, as its own instructions say.
+/// Installs the tarball in /usr/local according to its own instructions.
 fn check_tarball(machine: &Machine, folder: &Path) {
     let tarball = package("tarball", None, &folder.join("tarball"));
     let name = copy_in(machine, &tarball);

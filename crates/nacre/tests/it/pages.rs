@@ -1,4 +1,4 @@
-//! Completions in a real shell, and manual pages.
+//! Tests completions in a real shell, and manual pages.
 
 use crate::support::nacre;
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-/// What bash would offer after `line`, whose last word is being typed.
+/// The completions that bash offers after `line`, whose last word is incomplete.
 fn offered(folder: &Path, line: &str) -> Vec<String> {
     let script = format!(
         "export PATH={}:$PATH\nsource <(nacre completions bash)\nCOMP_WORDS=({line})\n{}\

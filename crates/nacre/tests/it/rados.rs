@@ -1,5 +1,5 @@
-//! `nacre rados` on a cluster: every verb's output and exit code as Debian's `rados` 16.2 gives them on a real one, and
-//! data that comes back byte for byte.
+//! `nacre rados` on a cluster: every verb has the output and exit code of Debian's `rados` 16.2 on a real one, and data is read
+//! back byte for byte.
 
 use crate::support::{TestCluster, nacre};
 use std::fs;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a command printed, and its exit code.
+/// The output of a command, and its exit code.
 #[derive(Debug, PartialEq)]
 struct Ran {
     out: String,
@@ -47,19 +47,19 @@ impl Pool<'_> {
         run_with(self.0, &words, input)
     }
 
-    /// Succeeds and says nothing.
+    /// Requires success without output.
     fn quiet(&self, words: &str) {
         let ran = self.run(words);
         assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (0, "", ""), "{words}");
     }
 
-    /// Succeeds and prints this.
+    /// Requires success with this output.
     fn prints(&self, words: &str, out: &str) {
         let ran = self.run(words);
         assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (0, out, ""), "{words}");
     }
 
-    /// Fails with this line.
+    /// Requires a failure with this line.
     fn fails(&self, words: &str, err: &str) {
         let ran = self.run(words);
         assert_eq!((ran.code, ran.out.as_str(), ran.err.trim_end()), (1, "", err), "{words}");
@@ -206,7 +206,7 @@ fn large_objects_stream_both_ways() {
     assert!(fs::read(&target).unwrap() == data);
     let tail = pool.run(&format!("get streamed {} --offset 9000000", target.display()));
     assert_eq!((tail.code, fs::read(&target).unwrap()), (0, data[9_000_000..].to_vec()));
-    // Replacing it with less leaves nothing of what was there.
+    // Replacing it with less data leaves nothing of the previous contents.
     assert_eq!(pool.run_with("put streamed -", b"short").code, 0);
     pool.prints("get streamed -", "short");
     assert_eq!(pool.run_with("put empty -", b"").code, 0);
@@ -289,7 +289,7 @@ fn bench_writes_reads_verifies_and_cleans_up() {
     assert_eq!((json["total_reads_made"].as_str(), json["read_size"].as_str()), (Some("48"), Some("4096")));
     assert_eq!(pool.run("bench 1 rand -t 4").code, 0);
 
-    // Damage to the data is found.
+    // Damage to the data is detected.
     let name = pool.run("ls").out.lines().find(|n| n.ends_with("_object1")).unwrap().to_owned();
     assert_eq!(pool.run_with(&format!("put {name} - --offset 8200"), b"!").code, 0);
     let damaged = pool.run("bench 10 seq -t 4");
@@ -365,7 +365,7 @@ fn cache_verbs_name_each_object_and_go_on_after_failures() {
     for (words, data) in [("put a -", b"a"), ("-N ns --object-locator loc put b -", b"b")] {
         assert_eq!(pool.run_with(words, data).code, 0);
     }
-    // The pool is no cache: each verb fails, in the words of the real program.
+    // The pool is not a cache: each verb fails, with the text of Ceph's program.
     for verb in ["cache-flush", "cache-try-flush", "cache-evict"] {
         let ran = pool.run(&format!("{verb} a"));
         assert!(ran.code == 1 && ran.err.starts_with("error from cache-flush a: ("), "{ran:?}");

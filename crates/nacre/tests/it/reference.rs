@@ -1,5 +1,5 @@
-//! The command lines of the documents that Nacre starts from (`tests/reference/lines.txt`), run as they stand there by
-//! Ceph's names on PATH, with hosts and paths substituted.
+//! Runs the command lines of the documents that Nacre is based on (`tests/reference/lines.txt`) unchanged, with Ceph's names on
+//! PATH and with hosts and paths substituted.
 
 mod contracts;
 mod notifications;
@@ -71,7 +71,7 @@ fn lines_on_notifications_work_or_wait_for_their_system() {
     assert_pending(&began_to_work);
 }
 
-/// What an option's line says: its name, and its fields by name.
+/// The description of an option: its name, and its fields by name.
 fn described(line: &str) -> (&str, Vec<(&str, &str)>) {
     let (name, fields) = line.split_once(' ').unwrap();
     (name, fields.split(", ").map(|field| field.split_once(": ").unwrap()).collect())
@@ -79,7 +79,7 @@ fn described(line: &str) -> (&str, Vec<(&str, &str)>) {
 
 #[test]
 fn options_of_the_documents_are_as_described() {
-    // One thread per core; the help says what Ceph's default is.
+    // One thread per core; the help states Ceph's default.
     const OTHERS: &[(&str, &str, &str)] = &[
         ("bluestore_allocation_recovery_threads", "default", "-1"),
         ("bluestore_allocation_recovery_threads", "type", "int"),
@@ -106,7 +106,7 @@ fn options_of_the_documents_are_as_described() {
     assert!(
         table::normal(&threads.help_text()).contains("0 for the simple scan on one thread, Ceph's default")
     );
-    // Options of calls of vstart.sh that wait for their system.
+    // Options in calls of vstart.sh that wait for their system.
     for line in table::of("004", &Verdict::Pending) {
         if let Some((name, _)) = line.strip_prefix("-o \"").and_then(|option| option.split_once('=')) {
             assert!(options::find(name).is_none(), "{name} is there: it is no longer pending");
@@ -118,7 +118,7 @@ fn options_of_the_documents_are_as_described() {
 fn the_checks_and_loads_of_the_document_on_rocksdb_hold() {
     let settings = table::of("003", &Verdict::Setting);
     let [build, load] = &settings[..] else { panic!("{settings:?}") };
-    // The document looks for an optimised build of RocksDB in the log of a build; here the program tells.
+    // The document looks for an optimised build of RocksDB in the log of a build. Here the program prints that.
     assert_eq!(build, "DCMAKE_BUILD_TYPE=RelWithDebInfo");
     let folder = tempfile::tempdir().unwrap();
     let doctor = Command::new(nacre()).args(["doctor", "--data"]).arg(folder.path()).output().unwrap();
@@ -228,7 +228,7 @@ fn stores_are_chosen_for_one_osd_or_for_all() {
     let [all, one] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(chosen(&format!("[global]\n{all}\n")), ["memstore", "memstore"]);
     assert_eq!(chosen(&format!("[osd]\n{all}\n")), ["memstore", "memstore"]);
-    // Lines of older releases are no errors.
+    // Options of older releases are not errors.
     let ignored = table::of("001", &Verdict::Advisory).join("\n");
     let conf = format!("[osd.0] \n{ignored}\n{one}\n");
     assert_eq!(chosen(&conf), ["memstore", "bluestore"]);
@@ -249,7 +249,7 @@ fn old_spellings_still_work() {
     place.ok("ceph osd blacklist add 10.0.0.1:0/7 60");
     assert!(place.ok("ceph osd blocklist ls").contains("10.0.0.1:0/7"));
     place.ok("ceph osd blacklist rm 10.0.0.1:0/7");
-    // Connection options, wherever they stand.
+    // Connection options, in any position.
     let conf = place.conf();
     let conf = conf.display();
     let keyring = place.home().join("data/ceph.client.admin.keyring");

@@ -1,4 +1,4 @@
-//! The release build, which users run: optimised, and without the code that only tests need.
+//! Tests the release build for users: optimised, and without code that only tests need.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,13 +39,13 @@ fn mutations() -> BTreeSet<String> {
     body.lines().filter_map(variant).filter(|name| name != "None").collect()
 }
 
-/// The release build's binary and library: those that `NACRE_TEST_BINARY` names, or else what Cargo builds.
+/// The release build's binary and library: those in `NACRE_TEST_BINARY`, or otherwise what Cargo builds.
 fn release_build() -> (PathBuf, PathBuf) {
     if let Some(binary) = std::env::var_os("NACRE_TEST_BINARY") {
         return (PathBuf::from(&binary), Path::new(&binary).with_file_name("librados.so"));
     }
     let mut cargo = Command::new(env!("CARGO"));
-    // Variables that Cargo sets for this test are no settings of the build: build scripts that depend on them would run again.
+    // Variables that Cargo sets for this test are not settings of the build: build scripts that depend on them would run again.
     let set_by_cargo = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_", "LD_LIBRARY_PATH"]
             .iter()

@@ -1,4 +1,4 @@
-//! `rest-bench` by its name on served clusters.
+//! Runs `rest-bench` by its name on served clusters.
 
 use crate::s3::S3;
 use crate::s3_edges;
@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;
 
-/// A gateway as `rest-bench` is told of it.
+/// The parameters with which `rest-bench` accesses a gateway.
 pub(crate) struct Bench<'a> {
-    /// Where the link is by which the program is called.
+    /// The folder of the link through which the program is called.
     folder: &'a Path,
     host: &'a str,
     keys: (&'a str, &'a str),
@@ -42,14 +42,14 @@ impl<'a> Bench<'a> {
         self.command(words).output().unwrap()
     }
 
-    /// Succeeds; returns its output.
+    /// Requires success. Returns the output.
     pub(crate) fn ok(&self, words: &str) -> String {
         let out = self.run(words);
         assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Fails; returns what it says.
+    /// Requires a failure. Returns the error output.
     fn fails(&self, words: &str) -> String {
         let out = self.run(words);
         assert_eq!(out.status.code(), Some(1), "{words}: {}", String::from_utf8_lossy(&out.stdout));
@@ -57,7 +57,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Waits until the bucket has no objects: its sums name none then.
+/// Waits until the bucket has no objects, and its statistics are empty.
 fn wait_empty(s3: &S3, bucket: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -101,7 +101,7 @@ fn rest_bench_writes_reads_verifies_and_cleans_up() {
     assert_eq!((&read["total_reads_made"], &read["read_size"]), (&json!("33"), &json!("5000")));
     bench.ok("--bucket load -t 4 --seconds 1 rand");
 
-    // Damage to the data is found.
+    // Damage to the data is detected.
     let prefix = write.lines().nth(1).unwrap().strip_prefix("Object prefix: ").unwrap().to_owned();
     let endpoint = ["--endpoint-url", &s3.endpoint];
     let object = format!("s3://load/{prefix}_object7");
@@ -126,21 +126,21 @@ fn rest_bench_writes_reads_verifies_and_cleans_up() {
     assert_eq!(bench.ok("--bucket load cleanup"), "");
     wait_empty(&s3, "load");
 
-    // With a seed, the contents are of that seed alone; a run by another name is found by it.
+    // With a seed, the contents depend only on that seed. A run with another name is found by it.
     let named = "--bucket load -t 2 --run-name mine --seed 7";
     bench.ok(&format!("{named} -b 70000 --max-objects 5 --no-cleanup write"));
     bench.ok(&format!("{named} seq"));
     assert!(bench.fails("--bucket load --run-name mine seq").contains("is not correct!"));
     assert!(bench.fails("--bucket load seq").starts_with("Must write data"));
-    // What a run left that ended before it wrote its record is found by its name.
+    // The objects of a run that ended before it wrote its record are found by their name.
     assert_eq!(bench.ok("--bucket load cleanup --prefix benchmark_data"), "Removed 5 objects\n");
-    // The record by another name stays.
+    // The record with another name remains.
     s3.wait_finished("load", 1);
     assert!(
         bench.fails("--bucket load cleanup --prefix x").contains("it must begin with \"benchmark_data\"")
     );
 
-    // By time, in the bucket that it makes, with what it wrote removed.
+    // For a given time, in the bucket that it creates, with the written objects removed.
     let out = bench.ok("-t 4 -b 4K --seconds 1 write");
     assert!(out.contains("\nCleaning up (deleting benchmark objects)\nRemoved "), "{out}");
     let made =
@@ -163,7 +163,7 @@ fn rest_bench_tells_what_fails() {
     assert!(told.contains("no TLS with "), "{told}");
     assert!(bench.fails("--protocol ftp write").starts_with("bad protocol\nusage: rest-bench "));
 
-    // The keys of the environment serve where none are named.
+    // The keys in the environment are used if none are given.
     let out = Command::new(s3.folder().join("rest-bench"))
         .args(["--api-host", bench.host, "-t", "1", "-b", "1", "--max-objects", "1", "write"])
         .env("AWS_ACCESS_KEY_ID", &s3.access)
@@ -172,7 +172,7 @@ fn rest_bench_tells_what_fails() {
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 
-    // A quota that is reached ends the run; what it wrote is counted and removed.
+    // A quota that is reached ends the run. The written objects are counted and removed.
     s3.nacre(&[
         "quota",
         "set",
@@ -197,7 +197,7 @@ fn rest_bench_speaks_tls_and_to_buckets_hosts() {
     let (s3, tls) = s3_edges::start();
     let bench = Bench { host: &tls, ..Bench::of(&s3) };
     let words = "--protocol https -t 4 -b 5M --max-objects 5 write";
-    // The system does not know who signed the certificate.
+    // The system does not trust the issuer of the certificate.
     assert!(bench.fails(words).contains("certificate"));
     let ok = |words: &str| {
         let out = bench.command(words).env("SSL_CERT_FILE", s3.folder().join("ca.crt")).output().unwrap();

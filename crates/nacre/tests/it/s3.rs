@@ -20,13 +20,13 @@ impl S3 {
         S3::start_with(&[])
     }
 
-    /// With some more options.
+    /// With further options.
     pub(crate) fn start_with(more: &[&str]) -> S3 {
         let more: Vec<&str> = more.iter().flat_map(|option| ["-o", option]).collect();
         S3::start_in(tempfile::tempdir().unwrap(), &more)
     }
 
-    /// Starts one in a folder that has `data` and `serve.err` of it, with more arguments.
+    /// Starts one in a folder that contains its `data` and `serve.err`, with further arguments.
     pub(crate) fn start_in(folder: tempfile::TempDir, more: &[&str]) -> S3 {
         let data = folder.path().join("data");
         std::fs::create_dir_all(&data).unwrap();
@@ -54,19 +54,19 @@ impl S3 {
         self.folder.path().join("data/ceph.conf")
     }
 
-    /// A path beside the cluster's own; programs run there.
+    /// A path in the cluster's folder, in which programs run.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Runs a command of ours, which must succeed; returns its output.
+    /// Runs a command of Nacre's, which must succeed. Returns its output.
     pub(crate) fn nacre(&self, args: &[&str]) -> Vec<u8> {
         let out = Command::new(nacre()).arg("-c").arg(self.conf()).args(args).output().unwrap();
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
         out.stdout
     }
 
-    /// Who has the first user's keys.
+    /// A client with the first user's keys.
     pub(crate) fn client(&self) -> Client<'_> {
         let (access, secret) = (self.access.as_str(), self.secret.as_str());
         Client { endpoint: &self.endpoint, access, secret, folder: self.folder.path() }
@@ -77,7 +77,7 @@ impl S3 {
         self.client().ok(program, args)
     }
 
-    /// A file of so many bytes that do not repeat; returns its path.
+    /// A file of `len` bytes that do not repeat. Returns its path.
     pub(crate) fn file(&self, name: &str, len: usize) -> String {
         let path = self.folder.path().join(name);
         let bytes: Vec<u8> =
@@ -86,7 +86,7 @@ impl S3 {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Waits until so many objects are counted in a bucket: all changes are finished then.
+    /// Waits until `objects` objects are counted in a bucket: then all changes are finished.
     pub(crate) fn wait_finished(&self, bucket: &str, objects: u64) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -109,11 +109,11 @@ fn boto3_finds_what_s3_promises() {
     let others = [keys[1], keys[3]];
     let args = [suite, &s3.endpoint, &s3.access, &s3.secret, others[0], others[1]];
     s3.ok("/usr/bin/python3", &args);
-    // All that is left goes, and nothing stays behind.
+    // Everything that is left is removed, and nothing remains.
     for bucket in ["acls", "policies", "browsers", "objects", "conditions", "listing", "parts", "access"] {
         s3.nacre(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
     }
-    // Records that can't be read, before all others, keep nothing from being collected, and are shown.
+    // Records that can't be read are before all others. They do not prevent collection, and are shown.
     for shard in 0..32 {
         let (shard, key) = (format!("gc.{shard}"), "\u{1}damaged of a test");
         s3.nacre(&["rados", "-p", "default.rgw.log", "-N", "gc", "setomapval", &shard, key, "x"]);

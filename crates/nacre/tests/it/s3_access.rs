@@ -1,4 +1,4 @@
-//! Who may do what at a gateway, on a served cluster.
+//! Tests access control of a gateway on a served cluster.
 
 use crate::s3::S3;
 
@@ -28,7 +28,7 @@ fn strangers_get_nothing() {
     let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
     s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "The other one"], &keys[..]].concat());
     s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret, keys[1], keys[3]]);
-    // A record that is damaged is the server's fault, and what is wrong with it is for the log.
+    // A damaged record is an error of the server, and the details are only in the log.
     let damaged = s3.path("damaged");
     std::fs::write(&damaged, b"secret detail").unwrap();
     let put = ["rados", "-p", "default.rgw.meta", "-N", "root", "put", "damaged"];
@@ -38,7 +38,7 @@ fn strangers_get_nothing() {
     assert!(out.ends_with("500") && out.contains("<Code>InternalError</Code>"), "{out}");
     assert!(out.contains("We encountered an internal error.") && !out.contains("secret"), "{out}");
     s3.nacre(&["rados", "-p", "default.rgw.meta", "-N", "root", "rm", "damaged"]);
-    // What a suspended user made public is so no longer.
+    // Objects that a suspended user made public are not public any more.
     let public = format!("{}/theirs", s3.endpoint);
     let status = || {
         let out = s3.ok("curl", &["-s", "-o", "/dev/null", "-w", "%{http_code}", &public]);

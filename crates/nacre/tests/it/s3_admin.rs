@@ -1,4 +1,4 @@
-//! What administrators see and change at a gateway, on a served cluster.
+//! Tests the administration of a gateway on a served cluster.
 
 use crate::s3::S3;
 use crate::support::PATIENCE;
@@ -26,11 +26,11 @@ fn quotas_hold_users_and_buckets_back() {
     run("unlimited");
     s3.wait_finished("full", 2);
     s3.nacre(&["quota", "set", "--quota-scope=bucket", "--uid", "other", "--max-objects", "4"]);
-    // A limit that is not enabled is none.
+    // A limit that is not enabled has no effect.
     run("not_enabled");
     s3.nacre(&["quota", "enable", "--quota-scope=bucket", "--uid", "other"]);
     run("bucket_objects");
-    // A bucket's own comes first.
+    // A bucket's own quota takes precedence.
     s3.nacre(&["quota", "set", "--bucket", "full", "--max-objects", "-1", "--max-size", "10M"]);
     s3.nacre(&["quota", "enable", "--quota-scope=bucket", "--bucket", "full"]);
     let stats = json(&s3, &["bucket", "stats", "--bucket", "full"]);
@@ -117,7 +117,7 @@ fn buckets_users_and_objects_are_administered() {
     assert_eq!(stat["policy"]["owner"]["id"], "admin");
     assert_eq!(stat["manifest"]["tails"][0]["objects"], 2, "{stat}");
 
-    // Another one gets the bucket.
+    // Another user gets the bucket.
     s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "Other"], &OTHERS[..]].concat());
     s3.nacre(&["bucket", "link", "--bucket", "bkt", "--uid", "other"]);
     assert_eq!(json(&s3, &["bucket", "ls", "--uid", "other"]), serde_json::json!(["bkt"]));
@@ -133,7 +133,7 @@ fn buckets_users_and_objects_are_administered() {
     assert_eq!(json(&s3, &["metadata", "get", "bucket:bkt"])["data"]["linked"], "false");
     s3.nacre(&["bucket", "link", "--bucket", "bkt", "--uid", "other"]);
 
-    // Users are changed.
+    // Users are modified.
     let caps = json(&s3, &["caps", "add", "--uid", "other", "--caps", "users=read, write;buckets=read"]);
     assert_eq!(caps["caps"][1], serde_json::json!({ "type": "users", "perm": "*" }), "{caps}");
     let caps = json(&s3, &["caps", "rm", "--uid", "other", "--caps", "users=write"]);
@@ -180,7 +180,7 @@ fn the_admin_api_answers_as_radosgws() {
     let caps = "users=*;buckets=*;usage=*;metadata=*;info=*";
     s3.nacre(&["caps", "add", "--uid", "admin", "--caps", caps]);
     s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret]);
-    // A check of a bucket, which the suite asks for, leaves the gateway as it is: it still watches for changes of others.
+    // A check of a bucket, which the suite requests, does not affect the gateway: it still watches for changes of others.
     let watchers = s3.nacre(&["rados", "-p", "default.rgw.control", "listwatchers", "notify.0"]);
     let watchers = String::from_utf8_lossy(&watchers);
     assert!(watchers.contains("client."), "{watchers}");

@@ -49,7 +49,7 @@ fn bench_s3_measures_every_mode() {
             assert!((number(total, "Mbps") / mbps - 1.0).abs() < 1e-6, "{total}");
         }
     }
-    // What it says was written is there, and a later run finds and removes it.
+    // The objects that it reports as written exist, and a later run finds and removes them.
     let put = all.iter().rfind(|record| record["Mode"] == "PUT").unwrap();
     let stats =
         || -> Value { serde_json::from_slice(&s3.nacre(&["bucket", "ls", "--uid", "admin"])).unwrap() };
@@ -58,7 +58,7 @@ fn bench_s3_measures_every_mode() {
     let total = removed.last().unwrap();
     assert_eq!((&total["Mode"], &total["Ops"]), (&"DEL".into(), &put["Ops"]));
 
-    // What is done before it measures does not count.
+    // Operations before the measurement do not count.
     let warm = records_of(&["--mode", "put", "--prefix", "w-", "--warm-up", "1", "--slice", "1"]);
     let (total, intervals) = warm.split_last().unwrap();
     let measured = intervals.iter().filter(|record| record["WarmUp"] == false);
@@ -66,7 +66,7 @@ fn bench_s3_measures_every_mode() {
     assert!(intervals[0]["WarmUp"] == true && sum > 0.0 && sum == number(total, "Ops"), "{warm:?}");
     assert!(number(total, "WarmUpSeconds") >= 1.0 && total["WarmUpSteady"] == false, "{total}");
 
-    // A number of objects, twice, and lines for people.
+    // A number of objects, twice, with text output.
     let out = bench(&s3, &["--bucket", "few", "--objects", "10", "--mode", "put,del", "--loops", "2"]);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -74,10 +74,10 @@ fn bench_s3_measures_every_mode() {
     {
         assert!(text.contains(line), "{line}: {text}");
     }
-    // It was made by that run, and emptied by it.
+    // That run created it and emptied it.
     assert_eq!(stats(), serde_json::json!(["load"]));
 
-    // What fails is told.
+    // Failures are reported.
     let out = bench(&s3, &["--bucket", "load", "--mode", "get", "--prefix", "none-"]);
     let told = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && told.contains("GET finds no objects"), "{told}");

@@ -1,4 +1,4 @@
-//! `nacre bucket check`: finds what was damaged on purpose, mends it, and harms nothing.
+//! `nacre bucket check`: finds intended damage, repairs it, and does no harm.
 
 use crate::s3::S3;
 use crate::support::nacre;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The report of a check, and whether it ended with success.
+/// The report of a check, and whether it succeeded.
 fn check(s3: &S3, args: &[&str]) -> (Value, bool) {
     let out =
         Command::new(nacre()).arg("-c").arg(s3.conf()).args(["bucket", "check"]).args(args).output().unwrap();
@@ -24,7 +24,7 @@ fn check(s3: &S3, args: &[&str]) -> (Value, bool) {
     )
 }
 
-/// What is wrong: `kind name`.
+/// The problems: `kind name`.
 fn problems(report: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let all = report["problems"].as_array().unwrap();
@@ -71,7 +71,7 @@ fn a_check_finds_and_mends_what_is_wrong() {
         assert_eq!(result["existing_header"], result["calculated_header"]);
         assert_eq!(result["existing_header"]["usage"]["rgw.main"]["num_objects"], objects);
     };
-    // What was just answered is finished soon.
+    // Acknowledged changes are finished soon.
     s3.wait_finished("bkt", 5);
     sound(5);
     let id = {
@@ -94,7 +94,7 @@ fn a_check_finds_and_mends_what_is_wrong() {
         !success && found.iter().filter(|problem| !problem.starts_with("wrong_sums")).count() == 4,
         "{report}"
     );
-    // Looking changes nothing.
+    // A check without repair changes nothing.
     assert_eq!(problems(&check(&s3, &["--bucket", "bkt"]).0), found);
 
     let (report, success) = check(&s3, &["--bucket", "bkt", "--fix"]);
@@ -142,14 +142,14 @@ fn an_upload_that_is_completed_twice_keeps_its_parts() {
     let part: Value = serde_json::from_slice(&part.stdout).unwrap();
     let stats: Value = serde_json::from_slice(&s3.nacre(&["bucket", "stats", "--bucket", "bkt"])).unwrap();
     let name = format!("{}__multipart_k.{upload}", stats["id"].as_str().unwrap());
-    // As a gateway leaves it that dies before it has cleared up.
+    // The state that a gateway leaves if it fails before it has cleaned up.
     rados(&s3, "data", &["cp", &name, "saved"]);
     let parts = serde_json::json!({ "Parts": [{ "PartNumber": 1, "ETag": part["ETag"] }] }).to_string();
     let complete = || aws(&[&["complete-multipart-upload", "--multipart-upload", &parts], &of[..]].concat());
     complete();
     rados(&s3, "data", &["cp", "saved", &name]);
     complete();
-    // The answer of the second may have been lost too.
+    // The answer to the second one may have been lost, too.
     complete();
     s3.wait_finished("bkt", 1);
     s3.nacre(&["gc", "process", "--include-all"]);
@@ -157,7 +157,7 @@ fn an_upload_that_is_completed_twice_keeps_its_parts() {
     s3.ok("cmp", &["back", &large]);
 }
 
-/// What the index notes of a change, by docs/format/index.md; here without an event.
+/// The index's record of a change, from docs/format/index.md; here without an event.
 #[derive(Serialize, Deserialize)]
 struct Pending {
     begun_ns: u64,
@@ -202,7 +202,7 @@ fn a_key_with_very_many_changes_pending_is_listed() {
     };
     let pending = Bytes::from(encode(&pending));
     let pool = open(&s3, "index");
-    // More than an OSD says at once, several times over; of one key that is there, and of one that is not.
+    // Several times more than one answer of an OSD contains: for a key that exists, and for one that does not.
     for key in ["k/1", "none"] {
         let entry = |tag: u32| (Bytes::from(format!("P{key}\u{1}{tag:032x}")), pending.clone());
         nacre_client::block_on(pool.omap_set(&shard, (0..2500).map(entry).collect())).unwrap();
@@ -238,7 +238,7 @@ fn marked_uploads_take_nothing_and_go_with_their_bucket() {
     aws(&[&["upload-part", "--part-number", "1", "--body", &large], &of[..]].concat());
     let data = rados(&s3, "data", &["ls"]);
     let name = data.lines().find(|name| name.ends_with(id)).unwrap();
-    // As whoever ends it leaves it for a moment.
+    // The state for a moment while it is completed or aborted.
     rados(&s3, "data", &["setomapval", name, "c", &"f".repeat(32)]);
     let part = [&["upload-part", "--part-number", "2", "--body", &large], &of[..]].concat();
     let refused = Command::new("/usr/bin/aws")
@@ -257,7 +257,7 @@ fn marked_uploads_take_nothing_and_go_with_their_bucket() {
     );
     assert_eq!(rados(&s3, "data", &["ls"]), data);
 
-    // Whatever is left of uploads goes with their bucket.
+    // Remains of uploads are removed with their bucket.
     aws(&["create-multipart-upload", "--bucket", "bkt", "--key", "l"]);
     aws(&["delete-bucket", "--bucket", "bkt"]);
     s3.nacre(&["gc", "process", "--include-all"]);

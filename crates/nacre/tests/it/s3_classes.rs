@@ -1,4 +1,4 @@
-//! Storage classes: the data of objects is in their class's pool, and goes from there; a class in use keeps its pool.
+//! Storage classes: the data of objects is in their class's pool, and is removed from there; a class in use keeps its pool.
 
 use crate::s3_faults::Gateway;
 use crate::support::{PATIENCE, TestCluster, nacre};
@@ -22,7 +22,7 @@ impl Zone {
         Zone::start_with("")
     }
 
-    /// With one more option.
+    /// With a further option.
     fn start_with(option: &str) -> Zone {
         let conf = format!("[global]\nosd_pool_default_pg_num = 8\nrgw_gc_obj_min_wait = 0\n{option}");
         let cluster = TestCluster::start_with(3, "memstore", &conf);
@@ -54,7 +54,7 @@ impl Zone {
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
-    /// Fails with that text.
+    /// Requires a failure with that text.
     fn fails(&self, subject: &str, verb: &str, class: &str, more: &[&str], told: &str) {
         let out = self.run(subject, verb, class, more);
         let text = String::from_utf8_lossy(&out.stderr);
@@ -82,13 +82,13 @@ impl Zone {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// The names of a pool's objects once garbage is collected.
+    /// The names of a pool's objects after garbage collection.
     fn names(&self, pool: &str) -> Vec<String> {
         self.cluster.ok(&["gc", "process", "--include-all"]);
         self.cluster.ok(&["rados", "-p", pool, "ls"]).lines().map(str::to_owned).collect()
     }
 
-    /// Waits until a pool has so many objects, and checks their names.
+    /// Waits until a pool has `wanted` objects, and checks their names.
     fn wait_objects(&self, class: &str, pool: &str, wanted: u64) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -98,12 +98,12 @@ impl Zone {
             if names.len() as u64 == wanted {
                 return;
             }
-            // Finishes of changes are on their way.
+            // Changes may not be finished yet.
             assert!(Instant::now() < deadline, "{pool} has not {wanted} objects: {names:#?}");
         }
     }
 
-    /// Checks `plain`, which has so many problems, and `versioned`, which has none.
+    /// Checks `plain`, which has `problems` problems, and `versioned`, which has none.
     fn check_buckets(&self, problems: u64, fix: &[&str]) {
         self.check_buckets_of(&["plain", "versioned"], problems, fix);
     }
@@ -121,7 +121,7 @@ impl Zone {
 #[test]
 fn the_data_of_objects_is_in_their_classs_pool_and_goes_from_there() {
     let mut zone = Zone::start();
-    // The gateway runs already.
+    // The gateway is running already.
     zone.add_classes();
     let wanted: Value = serde_json::from_str(&zone.suite("write")).unwrap();
     for (class, pool) in CLASSES {
@@ -152,7 +152,7 @@ fn the_data_of_objects_is_in_their_classs_pool_and_goes_from_there() {
     zone.wait_objects("COLD", "cold.data", wanted["COLD"].as_u64().unwrap());
     zone.check_buckets(0, &[]);
 
-    // What has data keeps its pool, with and without gateways.
+    // A class with data keeps its pool, with and without gateways.
     let moved = ["--data-pool", "elsewhere"];
     zone.fails("zone", "modify", "COLD", &moved, "stop all gateways");
     zone.fails("zone", "rm", "COLD", &[], "stop all gateways");
@@ -176,7 +176,7 @@ fn a_class_is_defined_given_a_pool_and_removed() {
     let targets = zone.ok("zonegroup", "add", "COLD", &[]);
     assert_eq!(targets[0]["val"]["storage_classes"], serde_json::json!(["COLD", "STANDARD"]));
     zone.fails("zone", "add", "COLD", &[], "need to specify --data-pool");
-    // As long as nothing was written into it, it may get another one.
+    // Until something is written into it, its pool can be changed.
     zone.ok("zone", "add", "COLD", &["--data-pool", "first"]);
     let placement = zone.ok("zone", "modify", "COLD", &pool);
     assert_eq!(placement[0]["val"]["storage_classes"]["COLD"]["data_pool"], "cold.data");
@@ -220,7 +220,7 @@ fn a_class_is_defined_given_a_pool_and_removed() {
     let targets = zone.ok("zonegroup", "rm", "COLD", &[]);
     assert_eq!(targets[0]["val"]["storage_classes"], serde_json::json!(["STANDARD"]));
 
-    // A watcher that does not know the question: a gateway of an earlier release.
+    // A watcher that does not understand the request: a gateway of an earlier release.
     let mut old = Command::new(nacre())
         .args(["rados", "-p", "default.rgw.control", "watch", "notify.0", "-c"])
         .arg(zone.cluster.conf())
@@ -240,7 +240,7 @@ fn lifecycle_rules_move_objects_between_classes() {
     zone.add_classes();
     let [(_, cold), (_, ia)] = CLASSES;
     zone.python(TRANSITIONS, "write");
-    // Data of STANDARD, of an object that goes from class to class, and of one that stays.
+    // Data of STANDARD, of an object that moves between classes, and of one that stays.
     let tails = 1 + 3 + 2 + (2 + 1) + (2 + 1);
     zone.python(TRANSITIONS, "move COLD");
     zone.wait_objects("COLD", cold, tails);
@@ -278,10 +278,10 @@ fn a_transition_that_its_gateway_does_not_survive_leaves_nothing() {
     zone.cluster.wait_for("data in the class", |_| count(&zone) > 0);
     zone.gateway.kill();
     let written = count(&zone);
-    // The next one can't go on for a while: the first one has the lock of the bucket's lifecycle.
+    // The next one can't continue for a while: the first one holds the lock on the bucket's lifecycle.
     zone.gateway.start(&zone.cluster);
     let moved: u64 = zone.python(TRANSITIONS, "stopped").trim().parse().unwrap();
-    // Of 6 parts, 8 MiB each.
+    // 6 parts of 8 MiB each.
     assert!(written > 12 * moved, "nothing was on its way: {written} objects, {moved} moved");
     zone.wait_objects("COLD", "cold.data", 12 * moved);
     zone.check_buckets_of(&["many"], 0, &[]);

@@ -1,11 +1,11 @@
-//! How a gateway is reached, by TLS and by buckets' hosts, what it bears, and how it ends.
+//! Access to a gateway by TLS and by buckets' host names, its limits, and its end.
 
 use crate::s3::S3;
 use crate::support::{free_port, nacre};
 use std::path::Path;
 use std::process::Command;
 
-/// Makes a CA, and by it the certificate that is `NAME.crt` with the key `NAME.key`.
+/// Creates a CA, and with it the certificate `NAME.crt` with the key `NAME.key`.
 pub(crate) fn certify(folder: &Path, name: &str) {
     let openssl = |args: &[&str]| {
         let out = Command::new("openssl").args(args).current_dir(folder).output().unwrap();
@@ -24,7 +24,7 @@ pub(crate) fn certify(folder: &Path, name: &str) {
     openssl(&[&signing[..], &["-extfile", "names", "-in", &request, "-out", &certificate]].concat());
 }
 
-/// A served cluster with TLS and names; its address for TLS is the second.
+/// A served cluster with TLS and names. Also returns its address for TLS.
 pub(crate) fn start() -> (S3, String) {
     let folder = tempfile::tempdir().unwrap();
     for name in ["first", "second", "third"] {

@@ -1,4 +1,4 @@
-//! Server-side encryption: what is stored is not what was sent, and what was damaged is not served.
+//! Server-side encryption: stored data differs from sent data, and damaged data is not served.
 
 use crate::s3::S3;
 use crate::support::nacre;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 #[test]
 fn one_secret_counts_whoever_makes_one() {
-    // The name that earlier releases have is taken where there is one.
+    // The name from earlier releases is used if it exists.
     for kept in ["", "rgw/crypt/default_encryption_key"] {
         let s3 = S3::start();
         let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/one_secret.py");
@@ -32,7 +32,7 @@ fn what_is_stored_is_not_what_was_sent() {
         assert!(!data.windows(mark.len()).any(|window| window == mark), "{name} has plain text");
     }
     assert!(searched > 50 << 20, "{searched} bytes");
-    // One bit of the last object is another one.
+    // One bit of the last object is flipped.
     let head = names.lines().find(|name| name.ends_with("_damaged")).unwrap();
     let tag = |name: &str| name.rsplit_once('_').map(|(run, _)| run.to_owned());
     let own = head.split('_').next().unwrap();

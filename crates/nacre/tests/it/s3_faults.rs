@@ -1,5 +1,5 @@
-//! S3 while OSDs and gateways are killed: nothing that was acknowledged is lost, nothing torn is read, listings show what
-//! GET finds, and nothing is left behind.
+//! S3 while OSDs and gateways are killed: no acknowledged change is lost, no torn object is read, listings agree with GET, and
+//! nothing is left behind.
 
 use crate::s3_object_store;
 use crate::s3_programs::{self, Client};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A gateway's process, on the same port whenever it is started.
+/// A gateway's process, always on the same port.
 pub(crate) struct Gateway {
     port: u16,
-    /// More of its command line.
+    /// Further arguments.
     args: Vec<String>,
     child: Option<Child>,
 }
@@ -69,7 +69,7 @@ impl Drop for Gateway {
     }
 }
 
-/// faults.py at work.
+/// A running faults.py.
 struct Load {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -111,7 +111,7 @@ impl Load {
         counts.max().unwrap_or(0)
     }
 
-    /// Waits until so many more writes are acknowledged.
+    /// Waits until `more` further writes are acknowledged.
     fn expect_progress(&mut self, more: u64) {
         let (goal, deadline) = (self.acked() + more, Instant::now() + PATIENCE);
         while self.acked() < goal {
@@ -122,7 +122,7 @@ impl Load {
         }
     }
 
-    /// Ends it, with its look at everything.
+    /// Ends it, with its check of everything.
     fn finish(mut self) {
         drop(self.stdin.take().map(|mut stdin| stdin.write_all(b"e")));
         let status = self.child.wait().unwrap();
@@ -162,13 +162,13 @@ fn served() -> (TestCluster, Gateway, Gateway, (String, String)) {
     (cluster, a, b, keys)
 }
 
-/// What is wrong with a bucket.
+/// The problems of a bucket.
 fn problems(cluster: &TestCluster, bucket: &str) -> String {
     let out = cluster.run(&["bucket", "check", "--bucket", bucket]);
     if out.status.success() { String::new() } else { String::from_utf8_lossy(&out.stdout).into_owned() }
 }
 
-/// What killed gateways left is seen through, and then nothing is wrong; removing the bucket removes everything.
+/// Checks that the remains of killed gateways are recovered and nothing is wrong then. Removing the bucket removes everything.
 fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
     becomes_sound(cluster, bucket);
     cluster.ok(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
@@ -178,7 +178,7 @@ fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
     }
 }
 
-/// What killed gateways left is seen through, and then nothing is wrong.
+/// Checks that the remains of killed gateways are recovered and nothing is wrong then.
 fn becomes_sound(cluster: &TestCluster, bucket: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -186,11 +186,11 @@ fn becomes_sound(cluster: &TestCluster, bucket: &str) {
         if wrong.is_empty() {
             break;
         }
-        // Changes that were under way, and uploads that were listed and had not started.
+        // Changes that were in progress, and uploads that were listed but had not started.
         let left = |line: &str| line.contains("stale_pending") || line.contains("missing_upload");
         let temporary = wrong.lines().filter(|line| line.contains("\"type\"")).all(left);
         if !temporary {
-            // What a reader of the failure has to know: whether it lasts, and what is stored.
+            // Details for the analysis of a failure: whether it persists, and what is stored.
             std::thread::sleep(Duration::from_secs(3));
             let (later, map) = (problems(cluster, bucket), cluster.ok(&["osd", "dump"]));
             let pool = ["rados", "-p", "default.rgw.buckets.index"];
@@ -200,7 +200,7 @@ fn becomes_sound(cluster: &TestCluster, bucket: &str) {
             panic!("{wrong}\nand 3 s later: {later}\nthe map: {map}\nthe index: {index}");
         }
         assert!(Instant::now() < deadline, "what gateways left is never seen through: {wrong}");
-        // Gateways look when they list; this does.
+        // Gateways recover when they list; so does this.
         cluster.run(&["bucket", "check", "--bucket", bucket, "--fix"]);
     }
 }
@@ -218,7 +218,7 @@ fn goes_on_while_gateways_are_killed(bucket: &str) {
     }
     load.finish();
     nothing_is_left(&cluster, bucket);
-    // Those that were killed are blocklisted by their sessions' numbers, for as long as they might come back.
+    // Killed gateways are on the blocklist by their sessions' numbers, for as long as they might come back.
     let out = cluster.ok(&["osd", "blocklist", "ls"]);
     let soon = Command::new("date").args(["-u", "-d", "+23 hours", "+%FT%T"]).output().unwrap();
     let soon = String::from_utf8(soon.stdout).unwrap();
@@ -267,7 +267,7 @@ fn uploads_of_clients_that_go_away_are_completed_or_can_be() {
     nothing_is_left(&cluster, "gone");
 }
 
-/// A gateway that loses its watch while it writes, and others that look for what gateways left: none of them takes it for gone.
+/// A gateway loses its watch during a write while others look for failed gateways: none assumes that it failed.
 fn stands_still_in_the_middle_of_a_write(
     cluster: &TestCluster,
     (own, session): (&Gateway, &str),
@@ -307,7 +307,7 @@ fn stands_still_in_the_middle_of_a_write(
 #[test]
 fn only_a_gateway_that_is_blocklisted_ends_and_may_come_back() {
     let (cluster, a, _b, keys) = served();
-    // With no more rights than a gateway of radosgw has.
+    // With the same rights as a gateway of radosgw.
     let keyring = cluster.folder().join("rgw.keyring");
     let keyring = keyring.to_str().unwrap();
     let caps = ["mon", "allow rw", "osd", "allow rwx"];
@@ -338,13 +338,13 @@ fn only_a_gateway_that_is_blocklisted_ends_and_may_come_back() {
     client.awscli();
 }
 
-/// Kills OSDs in turn, and a gateway with each, until `done`; returns how often.
+/// Kills OSDs in turn, and a gateway with each, until `done`. Returns how often.
 fn kill_in_turn(cluster: &mut TestCluster, gateway: &mut Gateway, done: &AtomicBool) -> u32 {
     let log = cluster.folder().join("ops.log");
     gateway.args = vec!["--rgw_ops_log_file_path".to_owned(), log.display().to_string()];
     gateway.kill();
     gateway.start(cluster);
-    // Waits until so many more requests are answered, at most for `limit`.
+    // Waits until `more` further requests are answered, for at most `limit`.
     let answered = |more: usize, limit: Duration| {
         let lines = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
         let (goal, deadline) = (lines() + more, Instant::now() + limit);
@@ -361,7 +361,7 @@ fn kill_in_turn(cluster: &mut TestCluster, gateway: &mut Gateway, done: &AtomicB
         gateway.start(cluster);
         cluster.spawn(Daemon::Osd(osd));
         cluster.wait_healthy();
-        // Programs wait longer after each failure; they must make progress between failures.
+        // Programs wait longer after each failure. They must make progress between failures.
         answered(200, Duration::from_secs(5));
         kills += 1;
     }
@@ -377,7 +377,7 @@ fn programs_work_while_daemons_are_killed() {
     let done = AtomicBool::new(false);
     let kills = std::thread::scope(|scope| {
         let killer = scope.spawn(|| kill_in_turn(&mut cluster, &mut a, &done));
-        // Ends the killer however the work ends.
+        // Ends the killer even if the work fails.
         let worked = std::panic::catch_unwind(|| {
             let started = Instant::now();
             let done = |program: &str| println!("{program}: at {} s", started.elapsed().as_secs());

@@ -1,4 +1,4 @@
-//! Buckets whose index is of format 1, as earlier releases left them: converted when they are used, also where a gateway died.
+//! Buckets with an index of format 1 from earlier releases: converted when they are used, even after a gateway failed.
 
 use crate::s3::S3;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use nacre_types::ids::EntityName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An entry of format 2, by docs/format/index.md.
+/// An entry of format 2, from docs/format/index.md.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     seq: (u32, u64, u64),
@@ -83,7 +83,7 @@ fn operate(pool: &IoCtx, name: &str, op: WriteOp) {
     block_on(pool.operate(name, op)).unwrap().success().unwrap();
 }
 
-/// A record as format 1 has it.
+/// A record in format 1.
 fn old_record(name: &Bytes, value: &Bytes) -> (Bytes, Bytes) {
     let kind = name[0].to_ascii_lowercase();
     let key: Vec<u8> = name[1..].iter().map(|byte| if *byte == 1 { 0 } else { *byte }).collect();
@@ -108,7 +108,7 @@ fn old_record(name: &Bytes, value: &Bytes) -> (Bytes, Bytes) {
     (Bytes::from([&[kind], &key[..]].concat()), value)
 }
 
-/// Makes a shard one of format 1.
+/// Converts a shard to format 1.
 fn age_shard(pools: &Pools, shard: &str) {
     let records = block_on(pools.index.omap_get_vals(shard, "", "", 1000)).unwrap().entries;
     let old = records.iter().map(|(name, value)| old_record(name, value)).collect();
@@ -142,7 +142,7 @@ fn a_bucket_of_format_1_is_converted_when_it_is_used() {
         op.rm_xattr("rgw.seq").rm_xattr("rgw.change");
         operate(&pools.data, &format!("{id}_{key}"), op);
     }
-    // A gateway that is gone was about to replace `a`, and had removed `r`.
+    // A failed gateway was about to replace `a`, and had removed `r`.
     let run = format!("{id}__shadow_{:032x}", 7);
     block_on(pools.data.write_full(&format!("{run}_0"), Bytes::from_static(b"tail"))).unwrap();
     block_on(pools.data.remove(&format!("{id}_r"))).unwrap();
@@ -158,13 +158,13 @@ fn a_bucket_of_format_1_is_converted_when_it_is_used() {
         (Bytes::from(format!("pr\0{:032x}", 8)), Bytes::from(encode(&pending(None)))),
     ];
     block_on(pools.index.omap_set(&shard, pending)).unwrap();
-    // The last byte of the record says the format; format 1 of the record does not have it.
+    // The last byte of the record is the format; records of format 1 do not have it.
     let record = block_on(pools.buckets.read("old", 0, 1 << 20)).unwrap();
     let body = &record[6..record.len() - 1];
     let old = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), body].concat();
     block_on(pools.buckets.write_full("old", old)).unwrap();
 
-    // The gateway remembers the bucket as it was, and is refused by the shard.
+    // The gateway caches the earlier state of the bucket, and the shard refuses its request.
     aws(&["put-object", "--bucket", "old", "--key", "new", "--body", &small]);
     let listed = aws(&["list-objects-v2", "--bucket", "old"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Lifecycle: what is due by a bucket's rules goes, and nothing else.
+//! Lifecycle: objects that are due by a bucket's rules are removed, and no others.
 
 use crate::s3::S3;
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn what_is_due_goes_and_nothing_else() {
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert!(listed[0]["bucket"].as_str().unwrap().starts_with(":plain:"), "{listed:?}");
     assert_ne!(listed[0]["status"], "UNINITIAL", "{listed:?}");
-    // By hand, too: it finds nothing more.
+    // An additional manual run finds nothing.
     s3.nacre(&["lc", "process", "--bucket", "plain"]);
     for bucket in ["plain", "versioned"] {
         let report: Value =

@@ -1,4 +1,4 @@
-//! Topics and buckets' notification configurations, as awscli and boto3 send them, on a served cluster.
+//! Topics and buckets' notification configurations with awscli and boto3, on a served cluster.
 
 use crate::s3::S3;
 use crate::support::{PATIENCE, free_port};
@@ -16,7 +16,7 @@ fn start(more: &[&str]) -> S3 {
 }
 
 impl S3 {
-    /// Runs Debian's awscli, as the documents have it, and returns what it prints.
+    /// Runs Debian's awscli, as in the documents, and returns its output.
     fn aws(&self, args: &[&str]) -> Value {
         let endpoint = ["--region=default", "--endpoint-url", &self.endpoint];
         let out = self.ok("/usr/bin/aws", &[&endpoint[..], args].concat());
@@ -27,7 +27,7 @@ impl S3 {
         serde_json::from_slice(&self.nacre(args)).unwrap_or(Value::Null)
     }
 
-    /// The objects of topics' queues, as `rados ls` shows them, sorted.
+    /// The objects of topics' queues from `rados ls`, sorted.
     fn queues(&self) -> Vec<String> {
         let out = self.nacre(&["rados", "-p", "default.rgw.log", "--namespace", "notif", "ls"]);
         let mut names: Vec<String> = String::from_utf8(out).unwrap().lines().map(str::to_owned).collect();
@@ -49,7 +49,7 @@ fn boto3_makes_topics_and_configurations() {
 #[test]
 fn awscli_makes_topics_with_as_many_queues_as_the_option_says() {
     let s3 = start(&[]);
-    // What the monitors are told counts for the next topic.
+    // The monitors' configuration applies to the next topic.
     let set_shards = |shards: &str| {
         s3.nacre(&["config", "set", "client.admin", "rgw_bucket_persistent_notif_num_shards", shards]);
     };
@@ -107,7 +107,7 @@ fn changes_have_the_events_that_their_configurations_ask_for() {
     let s3 = start(&[]);
     let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/events.py");
     s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret]);
-    // Nothing listens at its endpoint: the event dies after a retry, and can be looked at.
+    // Nothing listens at its endpoint: the event becomes a dead letter after a retry, and can be shown.
     let deadline = Instant::now() + PATIENCE;
     let letters = loop {
         let letters = s3.command(&["topic", "dlq", "list", "dead"]);

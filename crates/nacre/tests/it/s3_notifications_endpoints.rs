@@ -17,17 +17,17 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Fewer queues than by default: a transactional producer for each takes a while to start.
+/// Fewer queues than by default, because it takes time to start a transactional producer for each.
 const SHARDS: &str = "rgw_bucket_persistent_notif_num_shards=5";
 const BUCKET: &str = "bucket";
 /// Clients that work at the same time.
 const CLIENTS: usize = 8;
-/// How long nothing more must arrive, once everything is there.
+/// How long no further event may arrive once all have arrived.
 const QUIET: Duration = Duration::from_millis(500);
-/// What happens to each key: it is put with that size, or removed.
+/// The steps for each key: put with that size, or remove.
 const STEPS: [Option<usize>; 4] = [Some(1), Some(2), None, Some(3)];
 
-/// Creates, replaces, removes and creates each of so many keys again; returns what events there must be.
+/// Creates, replaces, removes and creates again `keys` keys. Returns the expected events.
 fn change_keys(site: &Site, keys: usize) -> Expected {
     let names: Vec<String> = (0..keys).map(|number| format!("key-{number:03}")).collect();
     let work = names.chunks(keys.div_ceil(CLIENTS)).map(|names| async move {
@@ -50,7 +50,7 @@ fn change_keys(site: &Site, keys: usize) -> Expected {
     expected
 }
 
-/// The events of a message's or a request's body.
+/// The events in the body of a message or a request.
 fn records_of(body: &[u8]) -> Vec<Value> {
     let mut body: Value = serde_json::from_slice(body).unwrap();
     match body["Records"].take() {
@@ -59,23 +59,23 @@ fn records_of(body: &[u8]) -> Vec<Value> {
     }
 }
 
-/// What a consumer of a topic of Kafka read.
+/// The contents of a topic of Kafka.
 #[derive(Default)]
 struct Consumed {
-    /// The events, in the order of each partition.
+    /// The events, in order within each partition.
     records: Vec<Value>,
     /// The partitions of each message key.
     partitions: BTreeMap<String, BTreeSet<i32>>,
 }
 
-/// Reads a topic of Kafka, without events of transactions that are not committed, until exactly these events are there.
+/// Reads a topic of Kafka, without events of uncommitted transactions, until exactly the expected events have arrived.
 fn consume(kafka: &Kafka, topic: &str, expected: &Expected) -> Consumed {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", kafka.address())
         .set("group.id", format!("test-{topic}"))
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
-        // The gateway may not have made the topic yet.
+        // The gateway may not have created the topic yet.
         .set("allow.auto.create.topics", "true")
         .set("topic.metadata.refresh.interval.ms", "500")
         .create()
@@ -85,7 +85,7 @@ fn consume(kafka: &Kafka, topic: &str, expected: &Expected) -> Consumed {
     let mut consumed = Consumed::default();
     let mut whole_since: Option<Instant> = None;
     loop {
-        // It may say that there is no such topic.
+        // The error may be that the topic does not exist.
         if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
             let key = String::from_utf8(message.key().unwrap().to_vec()).unwrap();
             let records = records_of(message.payload().unwrap());
@@ -120,7 +120,7 @@ fn kafka_has_every_event_in_the_order_of_each_key() {
         let used: BTreeSet<&i32> = consumed.partitions.values().flatten().collect();
         assert!(used.len() > 1, "all keys of {topic} are in one partition");
         site.wait_entries(topic, 0);
-        // An owner that lost its lease does not know what it committed last.
+        // An owner that lost its lease does not know its last commit.
         let log = std::fs::read_to_string(s3.path("serve.err")).unwrap();
         let is_repeated = consumed.records.len() > expected.count();
         assert!(topic == "plain" || !is_repeated || log.contains("a queue shard is not delivered"), "{log}");
@@ -153,7 +153,7 @@ async fn declare(uri: &str, topic: &str) -> (lapin::Connection, Channel) {
     (connection, channel)
 }
 
-/// Takes what waits in the queue.
+/// Receives the waiting messages of the queue.
 async fn receive(channel: &Channel, topic: &str, records: &mut Vec<Value>) {
     while let Some(message) =
         channel.basic_get("queue".into(), BasicGetOptions { no_ack: true }).await.unwrap()
@@ -178,7 +178,7 @@ fn rabbitmq_has_every_event_that_left_the_queues() {
     topics.iter().for_each(|topic| site.create_topic(topic, &rabbitmq.uri(), &attributes));
     site.create_bucket(BUCKET, &topics);
     let expected = change_keys(&site, 8);
-    // The broker takes nothing as long as there is no exchange.
+    // The broker accepts nothing as long as the exchange does not exist.
     topics.iter().for_each(|topic| site.wait_entries(topic, expected.count()));
     let (_connection, channel) = run(declare(&rabbitmq.uri(), "bound"));
     let mut records = Vec::new();
@@ -186,13 +186,13 @@ fn rabbitmq_has_every_event_that_left_the_queues() {
         run(receive(&channel, "bound", &mut records));
         expected.check(&records)
     });
-    // What no queue of RabbitMQ takes is confirmed too.
+    // Messages that no queue of RabbitMQ receives are confirmed, too.
     topics.iter().for_each(|topic| site.wait_entries(topic, 0));
 }
 
 #[test]
 fn https_servers_are_verified_as_their_topics_say() {
-    // No authority that the system knows has signed its certificate.
+    // Its certificate is not signed by an authority that the system trusts.
     let consumer = Consumer::new(Sink::start_tls());
     let (url, ca) = (consumer.url(), consumer.ca());
     let folder = format!("rgw_notification_ca_folder={}", ca.parent().unwrap().display());
@@ -217,7 +217,7 @@ fn https_servers_are_verified_as_their_topics_say() {
     let stats = site.stats("mistrusted");
     assert!(stats["lag"].as_f64().unwrap() > 0.0 && stats["dead_letters"]["entries"] == 0, "{stats}");
     assert_eq!(consumer.records_of("mistrusted"), Vec::<Value>::new());
-    // Queued events go where the topic says now.
+    // Queued events are sent to the current endpoint of the topic.
     site.set_attribute("mistrusted", "verify-ssl", "false");
     consumer.wait_for("mistrusted", &expected);
     site.wait_entries("mistrusted", 0);

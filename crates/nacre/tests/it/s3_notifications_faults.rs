@@ -1,8 +1,8 @@
 //! Bucket notifications while gateways, OSDs and consumers are killed, topics and buckets are resharded, and one endpoint is
-//! dead throughout: an event exists exactly if its operation took effect, and each key's events are in order.
+//! always dead: an event exists exactly if its operation took effect, and each key's events are in order.
 //!
-//! Every request comes from a loopback address of its own, which its event repeats (`sourceIPAddress`). So each event names
-//! its operation, also of those that were never answered.
+//! Every request has its own loopback source address, which its event contains (`sourceIPAddress`). So each event identifies its
+//! operation, even if that was never answered.
 
 mod check;
 pub(crate) mod client;
@@ -40,19 +40,19 @@ rgw_reshard_thread_interval = 1
 rgw_allow_notification_local_endpoints = true
 ";
 
-/// The topics: at an HTTP sink, at an HTTPS sink, and at an address where nothing listens.
+/// The topics: for an HTTP sink, for an HTTPS sink, and for an address where nothing listens.
 const TOPICS: [&str; 3] = ["http", "https", "dead"];
 const BUCKETS: [&str; 2] = [PLAIN, VERSIONED];
-/// Problems that are printed.
+/// Maximum number of problems that are printed.
 const SHOWN: usize = 20;
 
-/// How many operations clients do.
+/// Number of operations of all clients.
 fn operations() -> u32 {
     let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
     if is_long { 100_000 } else { 12_000 }
 }
 
-/// What all choices follow from. `NACRE_TEST_SEED` repeats those of an earlier run.
+/// The seed of all choices. `NACRE_TEST_SEED` repeats an earlier run.
 fn seed() -> u64 {
     let named = std::env::var("NACRE_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn credentials(cluster: &TestCluster) -> Keys {
     Keys { access: key("access_key"), secret: key("secret_key") }
 }
 
-/// Makes the topics and the buckets, whose configurations name all topics. `endpoints` are (URI, more attributes).
+/// Creates the topics and the buckets, whose configurations name all topics. `endpoints` are (URI, further attributes).
 fn set_up(client: &Client<'_>, endpoints: [(String, Value); 3]) {
     let aws = |args: &[&str]| {
         let out = client
@@ -105,7 +105,7 @@ fn set_up(client: &Client<'_>, endpoints: [(String, Value); 3]) {
     }
 }
 
-/// The number of that name in an answer, at whatever depth.
+/// The number with that name in an answer, at any depth.
 fn number_in(value: &Value, name: &str) -> Option<u64> {
     match value {
         Value::Object(fields) => {
@@ -117,7 +117,7 @@ fn number_in(value: &Value, name: &str) -> Option<u64> {
     }
 }
 
-/// The events in an answer, at whatever depth.
+/// The events in an answer, at any depth.
 fn events_in(value: &Value, events: &mut Vec<Event>) {
     if value.get("eventId").is_some() {
         events.push(Event::of_record(value).unwrap_or_else(|| panic!("no whole event: {value}")));
@@ -130,15 +130,15 @@ fn events_in(value: &Value, events: &mut Vec<Event>) {
     }
 }
 
-/// The events that a topic's queues hold; `None` where the answer does not say.
+/// The number of events in a topic's queues, or `None` if the answer does not contain it.
 fn entries(cluster: &TestCluster, topic: &str) -> Option<u64> {
     let out = cluster.run(&["topic", "stats", "--topic", topic]);
     number_in(&serde_json::from_slice(&out.stdout).ok()?, "Entries")
 }
 
-/// All events that a topic's queues hold.
+/// All events in a topic's queues.
 fn dump(cluster: &TestCluster, topic: &str) -> Vec<Event> {
-    // More than there can be.
+    // More than can exist.
     let all = history::MAX_OPERATIONS.to_string();
     let text = cluster.ok(&["topic", "dump", "--topic", topic, "--max-entries", &all]);
     let mut events = Vec::new();
@@ -146,7 +146,7 @@ fn dump(cluster: &TestCluster, topic: &str) -> Vec<Event> {
     events
 }
 
-/// Waits until consumers have all that is queued for them.
+/// Waits until consumers have received all queued events.
 fn drain(cluster: &TestCluster, sinks: &[Sink]) {
     let deadline = Instant::now() + PATIENCE;
     let live = &TOPICS[..sinks.len()];
@@ -160,7 +160,7 @@ fn drain(cluster: &TestCluster, sinks: &[Sink]) {
     }
 }
 
-/// Everything that is wrong.
+/// All problems.
 fn problems(cluster: &TestCluster, history: &History, ends: &history::Ends, sinks: &[Sink]) -> Vec<Problem> {
     let queued = dump(cluster, "dead");
     let delivered: Vec<_> = sinks.iter().map(Sink::events).collect();
@@ -172,7 +172,7 @@ fn problems(cluster: &TestCluster, history: &History, ends: &history::Ends, sink
     problems
 }
 
-/// Clears up what killed gateways left, such as uploads that no listing shows; then the bucket's index is sound.
+/// Cleans up remains of killed gateways, such as uploads that no listing shows. Then the bucket's index is sound.
 fn mend(cluster: &TestCluster, bucket: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -207,7 +207,7 @@ fn events_are_those_of_what_took_effect_while_everything_is_killed() {
         Sink::new(runtime.handle().clone(), ports[1], Some((&certificate, &key))),
     ];
     sinks.iter_mut().for_each(Sink::start);
-    // Bound, so that nobody else takes it, and not listening, so that connections are refused.
+    // Bound, so that no other process uses it, but not listening, so that connections are refused.
     let nobody = tokio::net::TcpSocket::new_v4().unwrap();
     nobody.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let dead = nobody.local_addr().unwrap();
@@ -231,7 +231,7 @@ fn events_are_those_of_what_took_effect_while_everything_is_killed() {
     let plan = Plan {
         seed,
         operations,
-        // Few enough for clients to meet on each, many enough for a key's history to stay short.
+        // Few enough that clients meet on each, many enough that a key's history remains short.
         keys: (operations / 250).clamp(10, 200),
         gateways: addresses.collect(),
         credentials: credentials.clone(),
@@ -263,7 +263,7 @@ fn events_are_those_of_what_took_effect_while_everything_is_killed() {
         if problems.is_empty() {
             break;
         }
-        // What killed gateways left is finished some seconds after their leases' end, and delivered after that.
+        // Operations of killed gateways are finished some seconds after their leases end, then delivered.
         if Instant::now() > deadline {
             let shown: Vec<_> = problems.iter().take(SHOWN).map(ToString::to_string).collect();
             panic!("seed {seed}: {} problems:\n{}", problems.len(), shown.join("\n"));

@@ -1,4 +1,4 @@
-//! Bucket notifications where two gateways share the work: a queue that is full, and a gateway that dies.
+//! Bucket notifications with two gateways that share the work: a full queue, and a gateway that fails.
 
 use crate::notifications::{Consumer, Expected, Site, is_slow_down, put, remove, run, text, wait_for};
 use crate::s3_faults::Gateway;
@@ -20,17 +20,17 @@ rgw_bucket_persistent_notif_num_shards = 5
 const BUCKET: &str = "bucket";
 /// The limit of the queue that is filled, in bytes.
 const LIMIT: u64 = 40_000;
-/// Clients of each gateway at the same time.
+/// Concurrent clients of each gateway.
 const CLIENTS: usize = 6;
 /// Changes before a gateway is killed.
 const CHANGES: usize = 200;
-/// The size of objects that fill the queue, or are written when a gateway dies.
+/// The size of objects that fill the queue, or are written when a gateway is killed.
 const SIZE: usize = 5;
-/// Within which time the events of a gateway that died are delivered. Its watch and its lease are over after 10 seconds at
-/// most, and the other gateway needs less than 5 more; the rest is for busy machines.
+/// Maximum time until the events of a killed gateway are delivered. Its watch and its lease end after at most 10 seconds, and
+/// the other gateway needs less than 5 more; the rest is for busy machines.
 const RECOVERY: Duration = Duration::from_secs(45);
 
-/// A cluster with two gateways, and both as the same user sees them.
+/// A cluster with two gateways, and both with the same user.
 fn served() -> (TestCluster, [Gateway; 2], [Site; 2]) {
     let cluster = TestCluster::start_with(3, "bluestore", CONF);
     let mut gateways = [Gateway::new(), Gateway::new()];
@@ -40,7 +40,7 @@ fn served() -> (TestCluster, [Gateway; 2], [Site; 2]) {
     (cluster, gateways, sites)
 }
 
-/// Puts new objects through both gateways until both refuse, and the queue holds the events of all that were acknowledged.
+/// Puts new objects through both gateways until both refuse, and the queue contains the events of all acknowledged ones.
 fn fill(sites: &[Site; 2], topic: &str, expected: &mut Expected) {
     let mut number = 0;
     wait_for("the queue is full", || {
@@ -65,7 +65,7 @@ fn fill(sites: &[Site; 2], topic: &str, expected: &mut Expected) {
     });
 }
 
-/// Operations that would have events are refused by a gateway, and change nothing.
+/// Checks that a gateway refuses operations that would have events, and that they change nothing.
 fn check_refusals(site: &Site, kept: &str) {
     let copy = "copy-of-what-is-kept-there";
     let source = format!("/{BUCKET}/{kept}");
@@ -78,7 +78,7 @@ fn check_refusals(site: &Site, kept: &str) {
         let answer = site.answer(&request);
         assert!(is_slow_down(&answer), "{request:?}: {answer:?}");
     }
-    // One that removes several keys says so of each.
+    // A request that removes several keys reports this for each.
     let document = format!("<Delete><Object><Key>{kept}</Key></Object></Delete>");
     let answer = site.answer(&Request::new(Method::POST, BUCKET, "").query("delete", "").document(document));
     assert_eq!(text_of(&answer.body, "Code"), Some("SlowDown"), "{answer:?}");
@@ -88,7 +88,7 @@ fn check_refusals(site: &Site, kept: &str) {
     assert_eq!(absent.status, StatusCode::NOT_FOUND, "{absent:?}");
 }
 
-/// Repeats a request as long as the queue counts as full.
+/// Repeats a request as long as the queue is considered full.
 fn succeed_in_the_end(site: &Site, request: &Request) {
     wait_for("operations are accepted", || {
         let answer = site.answer(request);
@@ -107,7 +107,7 @@ fn a_full_queue_refuses_operations_before_they_take_effect() {
     let attributes = [("queue-full-policy", "refuse"), ("queue-max-bytes", limit.as_str())];
     site.create_topic("limited", &format!("http://127.0.0.1:{port}/events"), &attributes);
     site.create_bucket(BUCKET, &["limited"]);
-    // Its events are larger than those that fill the queue: what they leave is no room for it.
+    // Its events are larger than those that fill the queue, so the remaining space is too small for it.
     let kept = "an-object-that-is-there-from-the-beginning";
     let mut expected = Expected::default();
     site.succeed(&put(BUCKET, kept, 1));
@@ -115,7 +115,7 @@ fn a_full_queue_refuses_operations_before_they_take_effect() {
     fill(&sites, "limited", &mut expected);
     let stats = site.stats("limited");
     let size = stats["Topic Stats"]["Size"].as_u64().unwrap();
-    // What a second gateway may admit between two looks is a fourth of such a limit.
+    // Between two updates, a second gateway may admit a fourth of such a limit.
     assert!((LIMIT / 2..=LIMIT + LIMIT / 4).contains(&size), "{stats}");
     sites.iter().for_each(|site| check_refusals(site, kept));
     assert_eq!(site.stats("limited")["Topic Stats"]["Entries"], expected.count());
@@ -132,7 +132,7 @@ fn a_full_queue_refuses_operations_before_they_take_effect() {
     consumer.wait_for("limited", &expected);
 }
 
-/// Puts new objects through a gateway until it is gone. Returns the keys that it acknowledged, and the last one.
+/// Puts new objects through a gateway until it is gone. Returns the acknowledged keys, and the last one.
 async fn put_until_gone(site: &Site, client: usize, acknowledged: &AtomicUsize) -> (Vec<String>, String) {
     let mut connection = site.connect();
     let mut keys = Vec::new();
@@ -187,7 +187,7 @@ fn events_of_a_gateway_that_dies_are_delivered_by_another() {
 
     let mut answered = Expected::default();
     acknowledged.iter().for_each(|key| answered.created(key, SIZE));
-    // Of the others those have events that took effect.
+    // Of the other changes, those that took effect have events.
     wait_for("events are those of what took effect", || {
         let mut expected = answered.clone();
         for key in &unanswered {

@@ -1,4 +1,4 @@
-//! Queues of notification topics: events that endpoints do not take, queues that are full, and topics that change or go.
+//! Queues of notification topics: events that endpoints reject, full queues, and topics that are changed or removed.
 
 use crate::notifications::{Consumer, Expected, NAMESPACES, Site, put, run, text, wait_for};
 use crate::s3::S3;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 const SHARDS: &str = "rgw_bucket_persistent_notif_num_shards=2";
 
-/// An endpoint that nothing listens at.
+/// An endpoint where nothing listens.
 fn nowhere() -> String {
     format!("http://127.0.0.1:{}/events", free_port())
 }
@@ -23,7 +23,7 @@ fn put_all(site: &Site, bucket: &str, keys: &[&str], size: usize) {
     });
 }
 
-/// Removes the only topic that there is; nothing of it stays.
+/// Removes the only topic. Nothing of it remains.
 fn delete_topic(site: &Site, topic: &str) {
     site.delete_topic(topic);
     NAMESPACES.iter().for_each(|namespace| wait_empty(site, namespace));
@@ -105,7 +105,7 @@ fn a_queue_that_drops_keeps_the_newest_events(site: &Site) {
     let (kept, dropped) = wait_for("all events are in the queue or dropped", || {
         let stats = site.stats("dropping");
         let (kept, dropped) = (number(&stats, "/Topic Stats/Entries"), number(&stats, "/dropped"));
-        // Each of the two shards has a half of the limit.
+        // Each of the two shards has half of the limit.
         let is_within = number(&stats, "/Topic Stats/Size") <= 3000;
         if kept + dropped == PUTS && is_within { Ok((kept, dropped)) } else { Err(stats.to_string()) }
     });
@@ -130,7 +130,7 @@ fn a_topic_may_have_queues_and_have_none_again(site: &Site) {
     site.wait_entries("switched", 3);
     site.set_attribute("switched", "persistent", "false");
     assert_eq!(site.objects("notif"), visible(&[]));
-    // These events are lost, and no operation fails for it.
+    // These events are lost, but no operation fails because of that.
     put_all(site, "switched", &keys, 2);
     site.wait_entries("switched", 3);
     site.set_attribute("switched", "persistent", "true");
@@ -147,7 +147,7 @@ fn a_topic_may_have_queues_and_have_none_again(site: &Site) {
     consumer.wait_for("switched", &expected);
     site.wait_entries("switched", 0);
     wait_empty(site, "notif.closed");
-    // Without queues an event is there before its operation is answered.
+    // Without queues an event is delivered before its operation is answered.
     site.set_attribute("switched", "persistent", "false");
     put_all(site, "switched", &keys, 4);
     keys.iter().for_each(|key| expected.created(key, 4));
@@ -173,7 +173,7 @@ fn a_topic_that_is_removed_leaves_nothing(site: &Site) {
     }
     delete_topic(site, "removed");
 
-    // A topic of that name has none of the old one's events.
+    // A new topic with that name has no events of the old one.
     consumer.accept(|_| true);
     site.create_topic("removed", &consumer.url(), &[]);
     put_all(site, "removed", &["new"], 3);

@@ -1,5 +1,5 @@
-//! Events outlive what they are about: a notification configuration, and a bucket, that are removed while their events are in
-//! the bucket's index and the gateway that wrote them is gone.
+//! Events outlive their configuration and bucket: both are removed while their events are in the bucket's index and the gateway
+//! that wrote them has failed.
 
 use crate::s3_faults::Gateway;
 use crate::s3_programs::Client;
@@ -17,7 +17,7 @@ rgw_bucket_persistent_notif_num_shards = 3
 ";
 /// The bucket whose configuration is removed, and the one that is removed itself.
 const BUCKETS: [&str; 2] = ["unconfigured", "removed"];
-/// Objects that each of them has at least before the gateway is killed.
+/// Minimum number of objects in each of them when the gateway is killed.
 const OBJECTS: u64 = 50;
 
 /// The keys of a bucket's objects.
@@ -36,7 +36,7 @@ fn objects(cluster: &TestCluster, bucket: &str) -> u64 {
     stats["usage"]["rgw.main"]["num_objects"].as_u64().unwrap_or(0)
 }
 
-/// The keys of the queued events of a bucket and a type; fails if one is there twice.
+/// The keys of the queued events of a bucket and a type. Fails if there are duplicates.
 fn queued(events: &[Value], bucket: &str, name: &str) -> BTreeSet<String> {
     let of_bucket = |event: &&Value| {
         event["event"]["s3"]["bucket"]["name"] == bucket && event["event"]["eventName"] == name
@@ -62,7 +62,7 @@ fn events_outlive_their_configuration_and_their_bucket() {
     let client = Client { endpoint: &endpoint, access: &access, secret: &secret, folder: cluster.folder() };
     let to = ["--endpoint-url", endpoint.as_str()];
     let aws = |args: &[&str]| client.ok("/usr/bin/aws", &[&to[..], args].concat());
-    // Nothing listens there: events stay in the queue.
+    // Nothing listens there, so events stay in the queue.
     let attributes = format!("push-endpoint=http://127.0.0.1:{},persistent=true", free_port());
     aws(&["--region", "default", "sns", "create-topic", "--name", "t", "--attributes", &attributes]);
     let topic = json!({
@@ -87,7 +87,7 @@ fn events_outlive_their_configuration_and_their_bucket() {
         BUCKETS.iter().all(|bucket| objects(cluster, bucket) >= OBJECTS)
     });
     gateways[0].kill();
-    // What it has left is in both indexes now: pending changes, and events that were not moved.
+    // Its remains are in both indexes now: pending changes, and events that were not moved.
     cluster.ok(&["notification", "rm", "--bucket", BUCKETS[0]]);
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -95,7 +95,7 @@ fn events_outlive_their_configuration_and_their_bucket() {
         if removal.status.success() {
             break;
         }
-        // Refused until the changes of the gateway that is gone are finished.
+        // Refused until the changes of the failed gateway are finished.
         assert!(Instant::now() < deadline, "never removed: {}", String::from_utf8_lossy(&removal.stderr));
         std::thread::sleep(Duration::from_millis(200));
     }

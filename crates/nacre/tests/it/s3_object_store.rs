@@ -1,4 +1,4 @@
-//! The object_store crate, by which Rust programs (DataFusion, Delta Lake, Lance, …) keep data in S3: what they rely on.
+//! Behaviour that the object_store crate relies on, by which Rust programs (DataFusion, Delta Lake, Lance, …) use S3.
 
 use crate::s3::S3;
 use crate::s3_programs::Client;
@@ -21,13 +21,13 @@ fn client(to: &Client<'_>) -> AmazonS3Builder {
         .with_allow_http(true)
         .with_region("us-east-1")
         .with_bucket_name("tables")
-        // A gateway that was killed may take seconds to come back on a busy machine.
+        // A gateway that was killed may take seconds to restart on a busy machine.
         .with_retry(RetryConfig { max_retries: 60, ..RetryConfig::default() })
         .with_access_key_id(to.access)
         .with_secret_access_key(to.secret)
 }
 
-/// Bytes that differ from one place to another.
+/// Bytes that differ between positions.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let next = |_| {
@@ -37,7 +37,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// A table's files: many small ones side by side, and a large one in parts while it is made.
+/// A table's files: many small ones concurrently, and a large one in parts while it is produced.
 async fn keep_files(store: &Arc<AmazonS3>) {
     let key = |n: usize| Key::from(format!("table/day={}/part-{n} of 200.bin", n % 10));
     let len = |n: usize| 1 + n * 997 % 70_000;
@@ -82,9 +82,9 @@ async fn keep_files(store: &Arc<AmazonS3>) {
     assert!(matches!(store.head(&Key::from("copy")).await, Err(Error::NotFound { .. })));
 }
 
-/// A table's log: many writers, each of whose commits is the next one or is not there. Returns how many requests had no
-/// answer, so that their fate is unknown. `once` sends a request once: the crate's own retries of a conditional write hide
-/// that the first one had no answer and may have taken effect.
+/// A table's log: many writers, each of which commits the next entry unless it exists. Returns the number of requests without an
+/// answer, whose outcome is unknown. `once` sends a request once: the crate's own retries of a conditional write hide that the
+/// first one had no answer and may have taken effect.
 async fn commit(store: &AmazonS3, once: &AmazonS3) -> u32 {
     let unsure = AtomicU32::new(0);
     let no_answer = async || {
@@ -103,7 +103,7 @@ async fn commit(store: &AmazonS3, once: &AmazonS3) -> u32 {
                     let options = PutOptions::from(PutMode::Create);
                     match once.put_opts(&entry(at), text.clone().into(), options).await {
                         Ok(_) => break,
-                        // It may be ours, if an earlier try of it had no answer.
+                        // It may be ours, if an earlier attempt had no answer.
                         Err(Error::AlreadyExists { .. }) if read(entry(at)).await == text => break,
                         Err(Error::AlreadyExists { .. }) => at += 1,
                         Err(_) => no_answer().await,
@@ -122,7 +122,7 @@ async fn commit(store: &AmazonS3, once: &AmazonS3) -> u32 {
     all.sort_unstable();
     assert_eq!(commits, all);
 
-    // One counter, raised by all of them.
+    // One counter that all of them increment.
     let counter = Key::from("counter");
     store.put(&counter, "0".into()).await.unwrap();
     let raise = |_| async {
@@ -151,10 +151,10 @@ async fn commit(store: &AmazonS3, once: &AmazonS3) -> u32 {
     unsure
 }
 
-/// Works with a bucket `tables`, and empties it. Returns how many requests had no answer.
+/// Uses a bucket `tables`, and empties it. Returns the number of requests without an answer.
 pub(crate) fn keep_and_remove(to: &Client<'_>) -> u32 {
     to.ok("/usr/bin/aws", &["--endpoint-url", to.endpoint, "s3", "mb", "s3://tables"]);
-    // Its HTTP client wants one even where it speaks no TLS. Another test of this process may have chosen one already.
+    // Its HTTP client needs one even without TLS. Another test of this process may have installed one already.
     _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! What a gateway says of its requests: ids, metrics, the access log, limits.
+//! Observability of a gateway: request ids, metrics, the access log, limits.
 
 use crate::support::{Serve, free_port, nacre};
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ fn get(addr: &str, path: &str) -> String {
     text
 }
 
-/// Polls until a file has a line that matches; returns it.
+/// Polls until a file has a matching line. Returns it.
 fn line_with(path: &Path, wanted: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -45,7 +45,7 @@ fn requests_are_named_counted_logged_and_limited() {
         format!("rgw_ops_log_file_path={}", log.display()),
         "rgw_max_request_rate=40".to_owned(),
         "rgw_thread_pool_size=1".to_owned(),
-        // Everything is slow.
+        // Every request counts as slow.
         "rgw_op_complaint_time=0".to_owned(),
     ];
     let mut args = vec!["--osds", "1", "--listen", &listen, "--s3", &s3];
@@ -81,7 +81,7 @@ fn requests_are_named_counted_logged_and_limited() {
     ok(&["s3api", "put-object", "--bucket", "bkt", "--key", "k", "--body", "file"]);
     ok(&["s3api", "get-object", "--bucket", "bkt", "--key", "k", "back"]);
 
-    // An error carries its id in header and body, and so does the log.
+    // An error has its id in header and body, and the log has it, too.
     let refused = get(&s3, "/bkt/none?acl");
     let id = refused.lines().find_map(|line| line.strip_prefix("x-amz-request-id: ")).unwrap().trim();
     assert!(
@@ -104,7 +104,7 @@ fn requests_are_named_counted_logged_and_limited() {
     assert!(line.contains("SigV4 - AuthHeader"), "{line}");
     let line = line_with(&log, |line| line.contains("REST.GET.OBJECT"));
     assert!(line.contains(" 200 - 5000 5000 "), "{line}");
-    // The log is moved away: a new one is begun.
+    // The log is moved away: a new file is created.
     std::fs::rename(&log, folder.path().join("access.log.1")).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     while !log.exists() {
@@ -125,7 +125,7 @@ fn requests_are_named_counted_logged_and_limited() {
         "ceph_rgw_op_latency_seconds_bucket{{{daemon},operation=\"PutObject\",le=\"+Inf\"}} 1\n"
     )));
 
-    // Above the rate requests are told to slow down, and below it they are taken again.
+    // Above the rate, requests are told to slow down; below it they are accepted again.
     let deadline = Instant::now() + Duration::from_secs(30);
     let slowed = loop {
         let answer = get(&s3, "/bkt/k");
@@ -144,7 +144,7 @@ fn requests_are_named_counted_logged_and_limited() {
         std::thread::sleep(Duration::from_millis(100));
     }
 
-    // A slow request is logged; what was refused is no error of ours.
+    // A slow request is logged. Refused requests are not errors of the server.
     let told = folder.path().join("serve.err");
     line_with(&told, |line| line.contains("slow request") && line.contains("PutObject"));
     let text = std::fs::read_to_string(&told).unwrap();

@@ -1,4 +1,4 @@
-//! Programs that people keep their files in S3 with, each at its work: awscli, rclone, s3cmd and restic.
+//! Common programs that store files in S3: awscli, rclone, s3cmd and restic.
 
 use crate::s3::S3;
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::time::Duration;
 /// A real tree of files: this project's sources.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
-/// Who uses a server with other people's programs.
+/// Access to a server for other programs.
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub(crate) endpoint: &'a str,
     pub(crate) access: &'a str,
     pub(crate) secret: &'a str,
-    /// Where programs run and leave what they keep.
+    /// The folder in which programs run and leave their files.
     pub(crate) folder: &'a Path,
 }
 
-/// What a program printed.
+/// The output of a program.
 fn text(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
@@ -42,13 +42,13 @@ impl Client<'_> {
             .env("AWS_RETRY_MODE", "standard")
             .env("AWS_MAX_ATTEMPTS", "20")
             .env("RESTIC_PASSWORD", "secret")
-            // Not all of these programs can use what others are told of certificates.
+            // Not all of these programs can use the certificate settings that others have.
             .env_remove("AWS_CA_BUNDLE")
             .output()
             .unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 
-    /// Copies a tree there and back. Leaves the bucket `awscli`.
+    /// Copies a tree in both directions. Leaves the bucket `awscli`.
     pub(crate) fn awscli(&self) {
         let endpoint = ["--endpoint-url", self.endpoint];
         let aws = |args: &[&str]| self.ok("/usr/bin/aws", &[&endpoint[..], args].concat());
@@ -56,7 +56,7 @@ impl Client<'_> {
         aws(&["s3", "sync", "--only-show-errors", TREE, "s3://awscli/src"]);
         aws(&["s3", "sync", "--only-show-errors", "s3://awscli/src", "back"]);
         self.ok("diff", &["-r", TREE, "back"]);
-        // Nothing has changed: nothing is copied.
+        // Nothing has changed, so nothing is copied.
         let again = aws(&["s3", "sync", TREE, "s3://awscli/src"]);
         assert_eq!(String::from_utf8_lossy(&again.stdout), "");
         aws(&["s3", "rm", "--recursive", "--only-show-errors", "s3://awscli/src/cmd"]);
@@ -80,11 +80,11 @@ impl Client<'_> {
     pub(crate) fn s3cmd(&self) {
         let host = self.endpoint.trim_start_matches("http://");
         let s3cmd = |args: &[&str]| {
-            // Its own default region is US, which is none of Amazon's.
+            // Its own default region is US, which is not one of Amazon's.
             let fixed = ["--no-ssl", "--host", host, "--host-bucket", host];
             let keys = ["--access_key", self.access, "--secret_key", self.secret];
             let args = [&fixed[..], &keys, args].concat();
-            // It ends at once when a connection is reset or refused, which others repeat the request after.
+            // It exits at once when a connection is reset or refused. Other programs repeat the request then.
             for _ in 0..10 {
                 let out = self.run("s3cmd", &args);
                 if out.status.success() {
@@ -120,7 +120,7 @@ impl Client<'_> {
     }
 }
 
-/// The buckets that they leave.
+/// The buckets that these programs leave.
 pub(crate) const BUCKETS: [&str; 4] = ["awscli", "rclone", "s3cmd", "restic"];
 
 #[test]

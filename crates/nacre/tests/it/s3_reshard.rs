@@ -1,4 +1,4 @@
-//! Resharding: a bucket's index moves while the bucket is in use, also where who moves it is killed, and by itself.
+//! Resharding: a bucket's index moves while it is in use, even if the process is killed, and automatically.
 
 use crate::s3::S3;
 use crate::support::{PATIENCE, nacre};
@@ -14,7 +14,7 @@ fn shards(s3: &S3, bucket: &str) -> u64 {
     json(s3, &["bucket", "stats", "--bucket", bucket])["num_shards"].as_u64().unwrap()
 }
 
-/// The shards that are there as RADOS objects.
+/// The shards that exist as RADOS objects.
 fn shard_objects(s3: &S3) -> usize {
     String::from_utf8_lossy(&s3.nacre(&["rados", "-p", "default.rgw.buckets.index", "ls"])).lines().count()
 }
@@ -43,7 +43,7 @@ fn a_busy_bucket_moves_and_nothing_is_lost() {
         assert_eq!(shards(&s3, "busy").to_string(), wanted);
         assert_eq!(shard_objects(&s3).to_string(), wanted, "shards that belong to nothing");
     }
-    // Killed at several moments; a gateway ends what was begun.
+    // Killed at several moments. A gateway completes the interrupted operation.
     for (delay, wanted) in [(30, "5"), (60, "19"), (100, "3"), (150, "29")] {
         let mut reshard = Command::new(nacre())
             .arg("-c")
@@ -54,7 +54,7 @@ fn a_busy_bucket_moves_and_nothing_is_lost() {
         std::thread::sleep(Duration::from_millis(delay));
         reshard.kill().unwrap();
         reshard.wait().unwrap();
-        // It may not have come to the point of asking for it.
+        // It may have been killed before it requested the resharding.
         if json(&s3, &["reshard", "list"]) == serde_json::json!([])
             && shards(&s3, "busy").to_string() != wanted
         {

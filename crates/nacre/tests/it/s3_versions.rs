@@ -14,7 +14,7 @@ fn versions_are_kept_hidden_and_removed() {
         assert_eq!(report["num_problems"], 0, "{bucket}: {report}");
         s3.nacre(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
     }
-    // Nothing stays behind.
+    // Nothing remains.
     s3.nacre(&["gc", "process", "--include-all"]);
     for pool in ["default.rgw.buckets.data", "default.rgw.buckets.index"] {
         let left = s3.nacre(&["rados", "-p", pool, "ls"]);

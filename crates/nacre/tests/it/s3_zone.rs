@@ -35,7 +35,7 @@ fn the_zone_names_the_pool_of_objects_data() {
         let out = cluster.run(&words);
         assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains(told), "{out:?}");
     }
-    // Commands may come before the first gateway and settle nothing.
+    // Commands may run before the first gateway and do not fix the choice.
     let user =
         ["user", "create", "--uid", "u", "--display-name", "u", "--access-key", "AK", "--secret", "SK"];
     cluster.ok(&user);
@@ -53,7 +53,7 @@ fn the_zone_names_the_pool_of_objects_data() {
     assert!(names.lines().count() >= 8, "{names}");
     assert!(bench.ok("-t 4 seq").contains("Total reads made:     4\n"));
 
-    // From now on objects may be there: the choice stays, with and without gateways.
+    // From now on objects may exist: the choice is fixed, with and without gateways.
     let mut other = modify;
     other[5] = "elsewhere";
     for _ in 0..2 {
@@ -73,7 +73,7 @@ fn the_zone_names_the_pool_of_objects_data() {
     let endpoint = second.endpoint();
     let bench = Bench::new(cluster.folder(), endpoint.strip_prefix("http://").unwrap(), ("AK", "SK"));
     bench.ok("-t 1 -b 4K --max-objects 1 write");
-    // A storage class that is none is refused.
+    // An invalid storage class is refused.
     let put = Command::new("/usr/bin/aws")
         .args([
             "--endpoint-url",

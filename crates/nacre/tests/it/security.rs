@@ -1,4 +1,4 @@
-//! Capabilities, keys and tickets with real processes and Debian's python3-rados on our `librados.so.2`.
+//! Capabilities, keys and tickets with real processes and Debian's python3-rados on Nacre's `librados.so.2`.
 
 use crate::librados;
 use crate::support::{Daemon, PATIENCE, TestCluster};
@@ -19,10 +19,10 @@ fn read(folder: &Path, name: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap()
 }
 
-/// The script that recorded the real Ceph's answers records ours.
+/// Records Nacre's answers with the script that recorded those of Ceph.
 #[test]
 fn capabilities_bind_clients_as_on_ceph() {
-    // All take a minute or two, for who may not read the maps waits for them in vain; types::caps compares all of the
+    // All take a minute or two, because a client that may not read the maps waits for them in vain; types::caps compares all
     // decisions with the recordings each time.
     let every: usize =
         if std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long") { 1 } else { 7 };
@@ -45,7 +45,7 @@ fn capabilities_bind_clients_as_on_ceph() {
     assert_eq!(read(&out, "caps-parse"), read(&recordings(), "caps-parse"));
 
     let rows = |value: &Value, key: &str| value[key].as_array().unwrap().clone();
-    // Classes that do not exist are refused otherwise: here all classes may be loaded.
+    // Classes that do not exist are refused with another error: here all classes may be loaded.
     let without_unknown = |row: &Value| {
         let mut row = row.clone();
         row[4].as_array_mut().unwrap().retain(|op| op != "nosuch.method");
@@ -82,7 +82,7 @@ fn capabilities_bind_clients_as_on_ceph() {
     );
     for row in ours {
         let same = theirs.iter().find(|other| other[0] == row[0]).unwrap();
-        // Who may not read the OSD map can't connect here.
+        // A client that may not read the OSD map can't connect here.
         let Some(ours) = allowed(&row) else { continue };
         assert_eq!(Some(ours), allowed(same), "{}", row[0]);
     }
@@ -91,14 +91,14 @@ fn capabilities_bind_clients_as_on_ceph() {
     let ours = rows(&read(&out, "caps-tell"), "outcomes");
     assert_eq!(ours.len(), theirs.len().div_ceil(every));
     for row in ours {
-        // Ceph forgets the network there.
+        // Ceph ignores the network there.
         if row[0] != "allow * network 10.0.0.0/8" {
             assert!(theirs.contains(&row), "{row}");
         }
     }
 }
 
-/// Writes and reads in a loop as one client; says what came of it, a line each time that it changes.
+/// Writes and reads in a loop as one client. Prints a line each time that the result changes.
 const LOOP: &str = r#"
 import os, rados, sys, time
 c = rados.Rados(conffile="", rados_id=sys.argv[1], conf={"keyring": sys.argv[2], "rados_osd_op_timeout": "2"})
@@ -155,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// So many more successes, and nothing else.
+    /// Waits for `lines` more successes, without any other result.
     fn wait_for_progress(&self, lines: usize) {
         let before = self.said().len();
         let deadline = Instant::now() + PATIENCE;
@@ -173,7 +173,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended on its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -207,14 +207,14 @@ fn keys_and_tickets_change_while_io_goes_on() {
     }
     let started = Instant::now();
 
-    // The client's own key, with its file written at leisure: tickets last until then.
+    // The client's own key, whose file is written later: the ticket is valid until then.
     let text = cluster.ok(&["auth", "rotate", "client.steady"]);
     write_private(&keyring("steady"), &text);
     // The OSD's.
     let text = cluster.ok(&["auth", "rotate", "osd.0"]);
     write_private(&cluster.folder().join("osd/0/keyring"), &text);
 
-    // Rights that were taken away are gone with the ticket; those that were given come with the next.
+    // Revoked rights end with the ticket; granted rights are in the next one.
     cluster.ok(&["auth", "caps", "client.changed", "mon", "allow r", "osd", "allow r pool=x"]);
     cluster.ok(&["auth", "rm", "client.removed"]);
     changed.wait_for("PermissionError");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs a command in `folder`'s parent, where `./data/ceph.conf` is found without being named.
+/// Runs a command in `folder`'s parent, where `./data/ceph.conf` is found by default.
 fn run(folder: &Path, args: &[&str]) -> Output {
     Command::new(nacre())
         .args(args)
@@ -109,7 +109,7 @@ fn a_client_without_the_key_is_refused() {
     let conf = data.join("ceph.conf");
     let conf = conf.to_str().unwrap();
     assert!(ok(&data, &["-c", conf, "status"]).contains("1 osds: 1 up"));
-    // Another cluster's key: well-formed, but not this entity's.
+    // A well-formed key of another cluster, but not this entity's.
     let wrong = home.path().join("wrong.keyring");
     let key = nacre_common::auth::Key::generate().unwrap();
     fs::write(&wrong, format!("[client.admin]\n\tkey = {}\n", &*key.to_base64())).unwrap();
@@ -151,7 +151,7 @@ fn a_new_cluster_with_s3_has_room_for_more_pools() {
     {
         assert_eq!(pg_nums.get(pool), Some(&expected), "{pool}");
     }
-    // A second start says that the first one runs.
+    // A second start reports that the first one is running.
     let again = Command::new(nacre()).args(["serve", "--data"]).arg(&data).output().unwrap();
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(!again.status.success() && said.contains("runs already"), "{said}");

@@ -1,5 +1,5 @@
-//! Clusters on FileStore, on MemStore and on several stores at once: what a crash costs, what is said of a loss, and pools
-//! that live on one device class.
+//! Clusters on FileStore, on MemStore and on several stores at once: the effects of a crash, the reports of a loss, and pools
+//! that use one device class.
 
 use crate::failures::{Load, conf, connect, open};
 use crate::support::{Daemon, TestCluster};
@@ -24,7 +24,7 @@ fn health(cluster: &TestCluster) -> String {
     String::from_utf8_lossy(&cluster.run(&["ceph", "health", "detail"]).stdout).into_owned()
 }
 
-/// A client whose requests fail after some seconds instead of waiting for the cluster for ever.
+/// A client whose requests fail after some seconds instead of waiting for the cluster.
 fn impatient(cluster: &TestCluster, pool: &str) -> IoCtx {
     let config = ConfigBuilder::new(EntityName::client("admin"))
         .conf(cluster.conf())
@@ -75,13 +75,13 @@ fn killed_memstore_is_healed_by_its_replicas() {
     load.expect_progress(20, &cluster);
     cluster.ok(&["ceph", "osd", "pool", "set", "data", "min_size", "1"]);
     cluster.wait_healthy();
-    // The healed copy is as good as the others: it alone serves everything that was acknowledged.
+    // The recovered copy is as good as the others: it alone serves all acknowledged data.
     cluster.terminate(Daemon::Osd(0));
     cluster.terminate(Daemon::Osd(2));
     assert!(load.finish(&cluster) >= 20);
 }
 
-/// Writes objects, kills OSDs at once and starts them again; what is lost is told and never served as something else.
+/// Kills all OSDs after writes and restarts them. Lost data must be reported and never served as other data.
 fn loses_loudly(osds: usize, size: u32) {
     let mut cluster = TestCluster::start_made(osds, "memstore", &["-o", ALONE], conf());
     cluster.create_pool("data", 4, size, 1);
@@ -92,7 +92,7 @@ fn loses_loudly(osds: usize, size: u32) {
     for at in 0..20 {
         io.write_full(&format!("object-{at}"), Bytes::from(format!("contents {at}"))).wait().unwrap();
     }
-    // The map authority hears of the objects.
+    // The map authority receives the number of objects.
     cluster.wait_for("20 objects in the statistics", |c| {
         json(c, &["df"])["pools"].as_array().unwrap().iter().any(|pool| pool["stats"]["objects"] == 20)
     });
@@ -119,7 +119,7 @@ fn loses_loudly(osds: usize, size: u32) {
     }
     let write = late.write_full("new", Bytes::from_static(b"x")).wait();
     assert_eq!(write.unwrap_err().errno(), Errno::ETIMEDOUT);
-    // The operator gives the data up; the cluster goes on.
+    // The operator gives up the data, and the cluster continues.
     cluster.ok(&["ceph", "config", "set", "mon", "mon_allow_pool_delete", "true"]);
     cluster.ok(&["ceph", "osd", "pool", "delete", "data", "data", "--yes-i-really-really-mean-it"]);
     cluster.create_pool("again", 4, size, 1);
@@ -187,7 +187,7 @@ fn memstore_takes_no_more_memory_than_it_was_given() {
     let grown = most - before.min(most);
     eprintln!("{} objects, resident memory grew by {grown} of {GIVEN}", taken.len());
     assert!(taken.len() > 500, "full after {} objects", taken.len());
-    // What is in flight and the allocator's own reserve come on top of the contents.
+    // Data in flight and the allocator's own reserve are added to the contents.
     assert!(grown < GIVEN + GIVEN / 4, "{grown} bytes resident for {GIVEN} given");
     for name in &taken {
         io.remove(name).wait().unwrap();
@@ -249,7 +249,7 @@ fn damaged_file_is_an_error_and_never_served() {
 fn pools_live_on_one_class_of_a_mixed_cluster() {
     let kinds = "memstore,memstore,filestore,filestore,bluestore,bluestore";
     let classes = "[osd.2]\nosd device class = hdd\n[osd.3]\nosd device class = hdd\n";
-    // All of one size: CRUSH weighs OSDs by it.
+    // All of one size, because CRUSH weights OSDs by their size.
     let sizes =
         ["osd_journal_size=64", "filestore_device_bytes=1073741824", "bluestore_block_size=1073741824"];
     let made = sizes.map(|size| ["-o", size]).concat();
@@ -285,7 +285,7 @@ fn pools_live_on_one_class_of_a_mixed_cluster() {
         .map(|(pool, prefix)| Load::start(&cluster, pool, prefix, 1))
         .into();
     loads.iter().for_each(|load| load.expect_progress(20, &cluster));
-    // One of each kind dies, one after the other; the rest has its copies, whatever it keeps them in.
+    // One of each kind fails, one after the other. The others have its copies, whatever their store.
     for osd in [0, 2, 4] {
         cluster.kill(Daemon::Osd(osd));
         loads.iter().for_each(|load| load.expect_progress(20, &cluster));
@@ -296,7 +296,7 @@ fn pools_live_on_one_class_of_a_mixed_cluster() {
         load.finish(&cluster);
     }
     drop(connect(&cluster));
-    // A new OSD takes the kind that its own section names.
+    // A new OSD uses the kind in its own section.
     let conf = fs::read_to_string(cluster.conf()).unwrap();
     assert!(conf.contains("[osd.2]\nosd_objectstore = filestore\n"), "{conf}");
     fs::write(cluster.conf(), format!("{conf}\n[osd.5]\nosd objectstore = MemStore\n")).unwrap();
@@ -327,7 +327,7 @@ fn compressed_pools_are_counted_and_read_back() {
     let io = open(&cluster, "data");
     let line = b"a line of a log that says much the same as the one before\n";
     let contents: Bytes = line.iter().copied().cycle().take(1 << 20).collect::<Vec<u8>>().into();
-    // What the OSDs' maps say by then may take a moment.
+    // The reports of the OSDs may take a moment.
     cluster.wait_for("compressed data in df", |c| {
         for at in 0..4 {
             io.write_full(&format!("log-{at}"), contents.clone()).wait().unwrap();
@@ -351,7 +351,7 @@ fn compressed_pools_are_counted_and_read_back() {
     cluster.wait_for("nothing compressed", |c| detail(c).1 == 0);
 }
 
-/// Waits until all PGs are clean. Health goes on to tell of blocks that were found damaged.
+/// Waits until all PGs are clean. Health continues to report damaged blocks.
 fn wait_clean(cluster: &TestCluster) {
     cluster.wait_for("clean PGs", |c| {
         let status = json(c, &["status"]);
@@ -383,7 +383,7 @@ fn damage_device(cluster: &TestCluster, osd: usize, marker: &[u8]) {
     }
 }
 
-/// Data of 16 blocks, each of which begins with a text of its own.
+/// Data of 16 blocks, each of which starts with a unique text.
 fn marked(name: &str) -> (Bytes, impl Fn(usize) -> Vec<u8>) {
     let name = name.to_owned();
     let marker = move |block: usize| format!("<block {block} of {name}>").into_bytes();
@@ -411,7 +411,7 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
         io.write_full(name, data.clone()).wait().unwrap();
     }
     io.write_full("sound", read.0.clone()).wait().unwrap();
-    // Stops members of the object's PG one by one, and damages a block of theirs.
+    // Stops members of the object's PG one by one, and damages a block of each.
     let damage =
         |cluster: &mut TestCluster, object: &str, members: std::ops::Range<usize>, marker: Vec<u8>| {
             let acting = json(cluster, &["osd", "map", "data", object])["acting"].as_array().unwrap().clone();
@@ -426,9 +426,9 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
         };
     let processes = |c: &TestCluster| (0..3).map(|osd| c.pid(osd)).collect::<Vec<_>>();
 
-    // The primary can't read it: another member has it.
+    // The primary can't read it, but another member can.
     damage(&mut cluster, "read", 0..1, read.1(3));
-    // A replica and the primary can't read the rest of a block that is changed in part.
+    // A replica and the primary can't read the rest of a block that is partly overwritten.
     damage(&mut cluster, "updated", 0..1, updated.1(5));
     let members = damage(&mut cluster, "updated", 2..3, updated.1(7));
     let before = processes(&cluster);
@@ -442,7 +442,7 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
     wait_clean(&cluster);
     assert_eq!(processes(&cluster), before, "no OSD ended");
 
-    // What no member can read is lost, and said to be.
+    // Data that no member can read is reported as lost.
     damage(&mut cluster, "lost", 0..3, lost.1(9));
     assert_eq!(io.read("lost", 0, 0).wait().unwrap_err().errno(), Errno::EIO);
     cluster.wait_for("the loss in health", |c| health(c).contains("OBJECT_UNFOUND"));
@@ -453,7 +453,7 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
     wait_clean(&cluster);
     assert_eq!(io.read("lost", 0, 0).wait().unwrap(), "made again");
 
-    // An operator gives up what is lost.
+    // An operator gives up lost data.
     damage(&mut cluster, "given up", 0..3, given_up.1(2));
     assert_eq!(io.read("given up", 0, 0).wait().unwrap_err().errno(), Errno::EIO);
     let pg = json(&cluster, &["osd", "map", "data", "given up"])["pgid"].as_str().unwrap().to_owned();
@@ -471,7 +471,7 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
     assert_eq!(io.read("given up", 0, 0).wait().unwrap_err().errno(), Errno::ENOENT);
     wait_clean(&cluster);
 
-    // The copy that was mended serves by itself what the others had.
+    // The repaired copy alone serves the data that it got from the others.
     cluster.ok(&["ceph", "osd", "pool", "set", "data", "min_size", "1"]);
     wait_clean(&cluster);
     for osd in &members[..2] {

@@ -1,5 +1,5 @@
-//! Striped objects on real clusters through `rados --striper`, and with clients and OSDs that die in between. Ceph's C
-//! interface to them is in `librados.rs`.
+//! Striped objects on real clusters through `rados --striper`, while clients and OSDs fail. Tests of Ceph's C interface to them
+//! are in `librados.rs`.
 
 use crate::support::{Daemon, TestCluster, nacre};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ fn names(cluster: &TestCluster) -> Vec<String> {
     names
 }
 
-/// A file of `len` bytes that look random.
+/// A file of `len` pseudorandom bytes.
 fn noise(cluster: &TestCluster, name: &str, len: usize) -> String {
     let mut state = 0x1234_5678_9abc_def1_u64 ^ len as u64;
     let mut data = Vec::with_capacity(len);
@@ -64,7 +64,7 @@ fn the_published_layout_is_made_as_published() {
         ["stripe_unit", "stripe_count", "object_size"].map(|part| attr(&format!("striper.layout.{part}")));
     assert_eq!(attrs, ["8388608", "4", "25165824"]);
     assert_eq!(attr("striper.size"), (128 * MIB).to_string());
-    // Through a handle of another layout.
+    // Through a handle with another layout.
     let back = cluster.folder().join("back");
     rados(&cluster, &["--striper", "get", "Full-5409", back.to_str().unwrap()]);
     assert!(fs::read(&back).unwrap() == fs::read(&file).unwrap());
@@ -117,7 +117,7 @@ fn the_rados_program_works_on_striped_objects() {
     assert_eq!(names(&cluster), ["plain"]);
 }
 
-/// Clients are killed while they write; OSDs too. What a removal of the object leaves is nothing.
+/// Clients and OSDs are killed during writes. Removing the object leaves nothing behind.
 #[test]
 fn removal_finds_what_killed_clients_left() {
     let mut cluster = cluster("bluestore");
@@ -147,7 +147,7 @@ fn removal_finds_what_killed_clients_left() {
             cluster.kill(Daemon::Osd(1));
             cluster.spawn(Daemon::Osd(1));
         }
-        // What it got done is there, without holes of its own making beyond what was in flight.
+        // The written data exists, without holes except those of writes in flight.
         let stat = rados(&cluster, &["--striper", "stat", "v"]);
         let size: u64 = stat.trim().rsplit_once("size ").unwrap().1.parse().unwrap();
         let contents = cluster.run(&["rados", "-p", "p", "--striper", "get", "v", "-"]).stdout;

@@ -1,5 +1,5 @@
-//! A cluster of separate `nacre` processes in a temporary folder: one mon and N OSDs that a test may kill, wipe and
-//! start again. Processes end with the value.
+//! A cluster of separate `nacre` processes in a temporary folder: one mon and N OSDs that a test may kill, wipe and restart. The
+//! processes end when the value is dropped.
 
 pub(crate) use crate::servers::ports::free_ports;
 use std::fs;
@@ -9,10 +9,10 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// How long a cluster gets to reach a state that it must reach by itself.
+/// Maximum time for a cluster to reach a state without intervention.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Which daemon.
+/// Identifies a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Daemon {
     Mon,
@@ -26,12 +26,12 @@ pub(crate) struct TestCluster {
 }
 
 impl TestCluster {
-    /// Makes a cluster of `osds` OSDs on `objectstore` and starts all of it, with more lines for ceph.conf.
+    /// Creates a cluster of `osds` OSDs on `objectstore` with additional lines for ceph.conf, and starts all daemons.
     pub(crate) fn start_with(osds: usize, objectstore: &str, conf: &str) -> TestCluster {
         Self::start_made(osds, objectstore, &[], conf)
     }
 
-    /// As [`TestCluster::start_with`], with options for making the cluster.
+    /// Like [`TestCluster::start_with`], with options for the creation of the cluster.
     pub(crate) fn start_made(osds: usize, objectstore: &str, options: &[&str], conf: &str) -> TestCluster {
         let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
         let listen = format!("127.0.0.1:{}", free_port());
@@ -71,12 +71,12 @@ impl TestCluster {
         }
     }
 
-    /// Starts a daemon's process; its output goes to a file of its own.
+    /// Starts a daemon's process. Its output is written to its own file.
     pub(crate) fn spawn(&mut self, daemon: Daemon) {
         self.spawn_with(daemon, &[]);
     }
 
-    /// The same with more variables in its environment.
+    /// The same with additional environment variables.
     pub(crate) fn spawn_with(&mut self, daemon: Daemon, environment: &[(&str, &Path)]) {
         let (args, name) = match daemon {
             Daemon::Mon => (vec!["mon".to_owned()], "mon".to_owned()),
@@ -101,19 +101,19 @@ impl TestCluster {
         assert!(old.is_none(), "{daemon:?} runs already");
     }
 
-    /// The process of an OSD that runs.
+    /// The process id of a running OSD.
     pub(crate) fn pid(&self, osd: usize) -> u32 {
         self.osds[osd].as_ref().expect("a running daemon").id()
     }
 
-    /// kill -9, and waits for the process to be gone.
+    /// kill -9, and waits until the process has ended.
     pub(crate) fn kill(&mut self, daemon: Daemon) {
         let mut child = self.slot(daemon).take().expect("a running daemon");
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Waits for a daemon to end by itself.
+    /// Waits until a daemon ends on its own.
     pub(crate) fn wait_ended(&mut self, daemon: Daemon) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         let mut child = self.slot(daemon).take().expect("a running daemon");
@@ -146,7 +146,7 @@ impl TestCluster {
         assert!(status.success(), "{daemon:?} ended with {status}: {}", self.log_of(daemon));
     }
 
-    /// Empties a stopped OSD's disk: it comes back as a new store with the old id and key.
+    /// Empties a stopped OSD's disk: it returns as a new store with the old id and key.
     pub(crate) fn wipe(&mut self, osd: usize) {
         assert!(self.osds[osd].is_none(), "stop osd.{osd} before wiping it");
         let made = Command::new(nacre())
@@ -157,7 +157,7 @@ impl TestCluster {
         assert!(made.status.success(), "mkfs: {}", String::from_utf8_lossy(&made.stderr));
     }
 
-    /// The last lines that a daemon printed.
+    /// The last lines of a daemon's output.
     pub(crate) fn log_of(&self, daemon: Daemon) -> String {
         let name = match daemon {
             Daemon::Mon => "mon.out".to_owned(),
@@ -168,12 +168,12 @@ impl TestCluster {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// Runs the binary with `-c CONF` and returns what came of it.
+    /// Runs the binary with `-c CONF` and returns its output.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         Command::new(nacre()).args(args).arg("-c").arg(self.conf()).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// Runs the binary, which must succeed; returns its standard output.
+    /// Runs the binary, which must succeed. Returns its standard output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let out = self.run(args);
         let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -204,7 +204,7 @@ impl TestCluster {
         }
     }
 
-    /// What the PGs that are not clean do, and which of them hold slots.
+    /// The states of PGs that are not clean, and which of them hold slots.
     fn unclean_pgs(&self) -> String {
         let pgs = self.run(&["ceph", "pg", "ls", "--format", "json"]);
         let pgs: serde_json::Value = serde_json::from_slice(&pgs.stdout).unwrap_or_default();
@@ -248,8 +248,8 @@ impl Drop for TestCluster {
     }
 }
 
-/// The binary under test: the one that Cargo built with the tests, or the one that `NACRE_TEST_BINARY` names (`make test`
-/// runs the tests of programs against the product too).
+/// The binary under test: the one that Cargo built with the tests, or the one in `NACRE_TEST_BINARY` (`make test` also runs the
+/// tests of programs against the product).
 pub(crate) fn nacre() -> &'static str {
     static PATH: LazyLock<String> = LazyLock::new(|| {
         std::env::var("NACRE_TEST_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_nacre").to_owned())
@@ -263,18 +263,18 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// A port above 40000 that is free, and that no other test is given while this process runs.
+/// A free port above 40000 that no other test uses while this process runs.
 pub(crate) fn free_port() -> u16 {
     free_ports(1)
 }
 
-/// A served cluster; killed when dropped.
+/// A served cluster. Killed when dropped.
 pub(crate) struct Serve {
     child: Child,
 }
 
 impl Serve {
-    /// Starts `nacre serve` and waits until it says that it is ready; returns how long that took.
+    /// Starts `nacre serve` and waits until it reports that it is ready. Returns how long that took.
     pub(crate) fn start(folder: &Path, args: &[&str]) -> (Serve, Duration) {
         let began = Instant::now();
         let log = fs::File::options().create(true).append(true).open(folder.join("../serve.err")).unwrap();

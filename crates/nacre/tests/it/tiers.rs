@@ -1,4 +1,4 @@
-//! Cache tiers on real clusters: what clients see through one, and that nothing is lost while it comes and goes.
+//! Cache tiers on real clusters: the behaviour for clients, and that nothing is lost while a tier is added and removed.
 
 mod lost;
 
@@ -8,7 +8,7 @@ use nacre_client::{IoCtx, block_on};
 use nacre_types::errno::Errno;
 use serde_json::Value;
 
-/// A cluster with the pools `base` and `cache`, the one a tier of the other in that mode, with its overlay.
+/// A cluster with the pools `base` and `cache`, where `cache` is a tier of `base` in that mode, with its overlay.
 fn tiered(mode: &str) -> TestCluster {
     let cluster = TestCluster::start_with(3, "bluestore", conf());
     for pool in ["base", "cache"] {
@@ -21,7 +21,7 @@ fn tiered(mode: &str) -> TestCluster {
     cluster
 }
 
-/// Takes the tier away, as docs/tiers.md says.
+/// Removes the tier, as described in docs/tiers.md.
 fn remove_tier(cluster: &TestCluster) {
     cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "proxy"]);
     cluster.wait_for("the cache to be empty", |cluster| {
@@ -72,7 +72,7 @@ fn a_tier_serves_what_the_base_has_and_gives_it_back() {
     assert_eq!(read(&base, "never"), Err(Errno::ENOENT));
     let all = ["changed", "kept", "made"];
     assert_eq!(names(&cluster, "base"), all, "both pools' objects, each once, without the deleted one");
-    // The changes are in the cache alone, until they are flushed.
+    // The changes are only in the cache until they are flushed.
     let output = cluster.run(&["ceph", "osd", "tier", "remove-overlay", "base"]);
     assert_eq!(output.status.code(), Some(i32::from(Errno::EBUSY.0 as u8)));
     remove_tier(&cluster);
@@ -148,7 +148,7 @@ fn advice(cluster: &TestCluster) -> Value {
     serde_json::from_str(&cluster.ok(&["tier", "advise", "cache", "--format", "json"])).unwrap()
 }
 
-/// The predicted hit rate for a target so many times as large.
+/// The predicted hit rate for a target `scale` times as large.
 fn predicted(advice: &Value, scale: f64, admission: &str) -> f64 {
     let cells = advice["predicted"].as_array().unwrap();
     let is_wanted = |cell: &&Value| {
@@ -158,7 +158,7 @@ fn predicted(advice: &Value, scale: f64, admission: &str) -> f64 {
     cells.iter().find(is_wanted).unwrap()["hit_rate"].as_f64().unwrap()
 }
 
-/// Numbers from 0 to 1, always the same ones.
+/// Deterministic numbers from 0 to 1.
 fn uniform(turn: u64) -> f64 {
     let mut z = turn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -207,8 +207,8 @@ fn advice_says_what_is_and_what_more_would_bring() {
         turns.for_each(|turn| _ = read(&base, &format!("o{}", zipf(turn) % OBJECTS)).unwrap());
     };
     set_target(TARGET);
-    // Accesses are followed from the agents' first look on. How exact the rates are is tested with the policies alone
-    // (`nacre_tier::advise`): in a cluster the agent's pace counts too.
+    // Accesses are recorded from the agents' first pass on. The accuracy of the rates is tested with the policies alone
+    // (`nacre_tier::advise`): in a cluster the agent's speed has an effect, too.
     cluster.wait_for("advice", |cluster| {
         run(0..1000);
         let advice = advice(cluster);
@@ -281,7 +281,7 @@ fn a_scan_does_not_empty_a_cache_that_admits_by_frequency() {
     let run = |objects: std::ops::Range<u64>| {
         objects.for_each(|number| _ = read(&base, &format!("o{number}")).unwrap());
     };
-    // The agent makes the filter when it has counted the objects.
+    // The agent creates the filter when it has counted the objects.
     cluster.wait_for("accesses to be sampled", |cluster| {
         run(0..HOT);
         !advice(cluster)["hit_rate"].is_null()

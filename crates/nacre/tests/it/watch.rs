@@ -31,7 +31,7 @@ fn conf() -> &'static str {
     "[global]\nosd_heartbeat_interval = 1\nosd_heartbeat_grace = 4\nmon_osd_down_out_interval = 600\n"
 }
 
-/// The OSD that leads the object's PG.
+/// The primary of the object's PG.
 fn primary(cluster: &TestCluster, object: &str) -> usize {
     let text = cluster.ok(&["ceph", "osd", "map", "data", object, "--format", "json"]);
     let map: serde_json::Value = serde_json::from_str(&text).unwrap();

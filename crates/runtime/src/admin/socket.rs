@@ -1,8 +1,8 @@
 //! The admin socket: commands to a daemon from the same machine, whether or not the cluster works (`ceph daemon`).
 //!
-//! Framing is Ceph's: the client sends a command's JSON and a zero byte; the answer is a length of four big-endian
-//! bytes and that many bytes of output, before which a failure is told as `ERROR: (22) Invalid argument`. One connection
-//! carries one command, and one is served at a time. The socket belongs to the daemon's user alone (0600).
+//! Framing is Ceph's: the client sends a command's JSON and a zero byte. The answer is a length of four big-endian bytes and
+//! that many bytes of output, preceded by `ERROR: (22) Invalid argument` if the command failed. One connection carries one
+//! command, and one is served at a time. Only the daemon's user can access the socket (0600).
 
 use super::Reply;
 use nacre_common::config::Config;
@@ -20,19 +20,19 @@ use std::time::Duration;
 
 /// The longest command.
 const MAX_COMMAND: usize = 64 << 10;
-/// A client that is silent for so long is left.
+/// Timeout for a silent client.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that may wait for their turn.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Carries a command out.
+/// Executes a command.
 pub type Run = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
 
 /// A listening admin socket. Dropping it ends it and removes its file.
 #[derive(Debug)]
 pub struct AdminSocket {
     path: PathBuf,
-    /// Device and inode of the socket's file: another daemon may have put its own in the place.
+    /// Device and inode of the socket's file, because another daemon may have replaced it.
     file: Option<(u64, u64)>,
     listener: UnixListener,
     stop: Arc<AtomicBool>,
@@ -40,8 +40,8 @@ pub struct AdminSocket {
 }
 
 impl AdminSocket {
-    /// Listens on the option `admin_socket`'s path. Without a path, or where it can't be had, the daemon goes on
-    /// without one, and says so.
+    /// Listens on the path in the option `admin_socket`. Without a path, or if listening fails, the daemon runs without a socket
+    /// and logs that.
     pub fn start(config: &Config, run: Run) -> Option<AdminSocket> {
         let path = config.get().global.admin_socket.trim().to_owned();
         if path.is_empty() {
@@ -64,7 +64,7 @@ impl AdminSocket {
                 if UnixStream::connect(path).is_ok() {
                     return Err(error);
                 }
-                // Left behind by a daemon that was killed.
+                // A killed daemon left it behind.
                 std::fs::remove_file(path)?;
                 bind(path)?
             }
@@ -86,7 +86,7 @@ impl AdminSocket {
                         }
                     }
                     Err(error) => {
-                        // Out of descriptors, for instance: without a pause this would turn in a circle.
+                        // For instance out of descriptors. Without a pause the loop would spin.
                         tracing::warn!(%error, "admin socket");
                         std::thread::sleep(Duration::from_millis(100));
                     }
@@ -96,7 +96,7 @@ impl AdminSocket {
         Ok(AdminSocket { path: path.to_owned(), file, listener: kept, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The path that it listens on.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -105,7 +105,7 @@ impl AdminSocket {
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Wakes the thread out of waiting for connections.
+        // Wakes the thread that waits for connections.
         let woken = socket2::SockRef::from(&self.listener).shutdown(Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken)
             && thread.join().is_err()
@@ -127,7 +127,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-    // Linux makes the file with the mode that the socket has: nobody else can connect, not even for a moment.
+    // Linux creates the file with the socket's mode, so other users can't connect at any time.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     socket.bind(&socket2::SockAddr::unix(path)?)?;
     socket.listen(BACKLOG)?;
@@ -151,7 +151,7 @@ fn serve(mut stream: UnixStream, run: &Run) -> io::Result<()> {
     stream.write_all(&output)
 }
 
-/// Reads up to a zero byte or the end of a line; `None` where the client left without a word.
+/// Reads up to a zero byte or the end of a line. `None` if the client closed the connection without sending anything.
 fn read_command(stream: &mut UnixStream) -> io::Result<Option<String>> {
     let mut command = Vec::new();
     let mut buffer = [0_u8; 4096];
@@ -170,7 +170,7 @@ fn read_command(stream: &mut UnixStream) -> io::Result<Option<String>> {
         }
     }
     let text = String::from_utf8(command).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
-    // Words alone are a command without parameters; "0" is the oldest protocol's question for the version.
+    // Plain words are a command without parameters; "0" is the version request of the oldest protocol.
     let text = match text.trim() {
         "0" => r#"{"prefix":"version","format":"json"}"#.to_owned(),
         json if json.starts_with('{') => json.to_owned(),
@@ -179,8 +179,8 @@ fn read_command(stream: &mut UnixStream) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Sends `json` to the daemon that listens on `path`; returns its whole output, which begins with `ERROR:` where the
-/// command failed.
+/// Sends `json` to the daemon that listens on `path`. Returns its whole output, which starts with `ERROR:` if the command
+/// failed.
 pub fn ask(path: &Path, json: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(json.as_bytes())?;

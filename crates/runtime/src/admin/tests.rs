@@ -1,4 +1,4 @@
-//! Commands that all daemons have in common, by themselves and through a socket.
+//! Tests of the commands common to all daemons, directly and through a socket.
 
 use super::socket::{AdminSocket, ask};
 use super::*;
@@ -83,7 +83,7 @@ fn the_socket_speaks_cephs_framing_and_is_private() {
     let path = folder.path().join("ceph-osd.3.asok");
     let admin = admin();
     let run: socket::Run = Arc::new(move |json| admin.run(json, own));
-    // What a killed daemon leaves is replaced, a living daemon's socket is not.
+    // The socket that a killed daemon left behind is replaced; the socket of a running daemon is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let socket = AdminSocket::listen(&path, run.clone()).unwrap();
     assert!(AdminSocket::listen(&path, run).is_err());

@@ -7,8 +7,8 @@ use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Whether stderr is connected to the journal: systemd names the stream's device and inode in `JOURNAL_STREAM`. A stderr
-/// that was redirected since is another file.
+/// Whether stderr is connected to the journal: `JOURNAL_STREAM` contains the device and inode of the stream from systemd. If
+/// stderr was redirected since, they differ.
 pub(super) fn is_stderr() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(io::stderr()).is_ok_and(|stat| is_stream(&stream, stat.st_dev, stat.st_ino))
@@ -20,8 +20,8 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
         .is_some_and(|(left, right)| left.parse() == Ok(device) && right.parse() == Ok(inode))
 }
 
-/// Formats events as sd-daemon(3) says: each line begins with its priority, `<3>` for errors to `<7>` for debugging. The
-/// journal records time, level and process itself.
+/// Formats events as described in sd-daemon(3): each line starts with its priority, `<3>` for errors to `<7>` for debugging. The
+/// journal itself records time, level and process.
 pub(super) struct JournalFormat(Format<Full, ()>);
 
 impl JournalFormat {
@@ -46,7 +46,7 @@ where
         let mut text = String::new();
         self.0.format_event(context, Writer::new(&mut text), event)?;
         let priority = priority(*event.metadata().level());
-        // A line without a priority would count as informational.
+        // A line without a priority would be treated as informational.
         text.lines().try_for_each(|line| writeln!(writer, "<{priority}>{}", line.trim_start()))
     }
 }

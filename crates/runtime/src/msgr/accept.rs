@@ -1,4 +1,4 @@
-//! The side that is connected to: listener, handshake, sessions that wait for their peers.
+//! The accepting side: listener, handshake, sessions that wait for their peers.
 
 use super::conn::{Conn, ConnInner, Stop};
 use super::connect::{exchange_banners, prepare, read_record, record, write_record};
@@ -21,19 +21,19 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// How long a session that begins waits for the end of the entity's earlier ones.
+/// How long a new session waits for the end of the entity's earlier ones.
 const SUPERSEDE_PATIENCE: Duration = Duration::from_secs(10);
-/// Peers whose refusal is remembered.
+/// Maximum number of peers whose refusal is remembered.
 const MAX_REFUSALS: usize = 1024;
-/// How long to wait when no connection can be accepted for lack of descriptors.
+/// How long to wait if no connection can be accepted because descriptors are exhausted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// A socket on which a peer returns to its session, on its way to the session's lane.
+/// A socket on which a peer returns to its session, to be passed to the session's lane.
 pub(super) struct Attach {
     stream: std::net::TcpStream,
     transport: Transport,
     confirm: Confirm,
-    /// Who came, with the rights it has now.
+    /// The peer with its current rights.
     peer: Peer,
 }
 
@@ -49,12 +49,12 @@ impl Session {
     }
 }
 
-/// Remembers whose refusal was logged.
+/// Remembers which refusals were logged.
 #[derive(Default)]
 pub(crate) struct RefusalLog(HashMap<(IpAddr, String), Instant>);
 
 impl RefusalLog {
-    /// Whether this refusal is the first in `window`.
+    /// Whether this is the peer's first refusal in `window`.
     pub(super) fn is_news(&mut self, ip: IpAddr, who: String, window: Duration) -> bool {
         let now = Instant::now();
         self.0.retain(|_, at| now.duration_since(*at) < window);
@@ -77,8 +77,8 @@ impl RefusalLog {
     }
 }
 
-/// Connections that are authenticating: a bounded number. When a connection comes for which there is no room, another
-/// one is given up, so that silent connections do not delay others.
+/// Connections that are authenticating, with a bound. If there is no room for a new connection, another one is dropped, so that
+/// silent connections do not delay others.
 pub(crate) struct Handshakes {
     room: Arc<Semaphore>,
     under_way: Mutex<UnderWay>,
@@ -87,15 +87,15 @@ pub(crate) struct Handshakes {
 #[derive(Default)]
 struct UnderWay {
     next_id: u64,
-    /// By age.
+    /// Ordered by age.
     by_id: BTreeMap<u64, Handshake>,
 }
 
 struct Handshake {
     ip: IpAddr,
-    /// It has shown that it holds the secret of who it says it is.
+    /// Whether the peer has proved that it knows the secret of the entity that it claims to be.
     known: bool,
-    /// Dropped to give it up.
+    /// Dropped to end the handshake.
     _give_up: oneshot::Sender<()>,
 }
 
@@ -107,12 +107,12 @@ pub(crate) struct Slot {
 }
 
 impl Handshakes {
-    /// Room for so many at a time.
+    /// Creates a limit of `most` concurrent handshakes.
     pub(crate) fn new(most: usize) -> Handshakes {
         Handshakes { room: Arc::new(Semaphore::new(most)), under_way: Mutex::default() }
     }
 
-    /// A place for who connects from `ip`, and what ends when it is given up; `None` when the messenger is gone.
+    /// A place for a connection from `ip`, and a receiver that ends to drop it. `None` if the messenger is gone.
     pub(crate) async fn begin(self: Arc<Self>, ip: IpAddr) -> Option<(Slot, oneshot::Receiver<()>)> {
         let room = match self.room.clone().try_acquire_owned() {
             Ok(room) => room,
@@ -132,7 +132,7 @@ impl Handshakes {
         Some((Slot { id, handshakes: self, _room: room }, given_up))
     }
 
-    /// Gives one up: the oldest of the address that has the most, of those that have not shown a secret if any.
+    /// Drops the oldest of the address that has the most. Considers only those without a proved secret, if there are any.
     fn give_one_up(&self) {
         let mut under_way = self.under_way.lock();
         let all_known = under_way.by_id.values().all(|handshake| handshake.known);
@@ -146,7 +146,7 @@ impl Handshakes {
         }
     }
 
-    /// Connections that are authenticating.
+    /// Number of connections that are authenticating.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.under_way.lock().by_id.len()
@@ -154,7 +154,7 @@ impl Handshakes {
 }
 
 impl Slot {
-    /// The peer has shown a secret: who has not is given up before it.
+    /// Records that the peer has proved a secret: connections that have not are dropped before it.
     pub(crate) fn set_known(&self) {
         if let Some(handshake) = self.handshakes.under_way.lock().by_id.get_mut(&self.id) {
             handshake.known = true;
@@ -173,7 +173,7 @@ pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
     let failed = |e: std::io::Error| Error::Io { what: format!("listen on {addr}"), source: Arc::new(e) };
     let listen = || -> std::io::Result<std::net::TcpListener> {
         let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
-        // A restarted daemon gets its port back while old connections are still in TIME_WAIT.
+        // A restarted daemon can bind its port while old connections are still in TIME_WAIT.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&addr.into())?;
@@ -283,7 +283,7 @@ async fn authenticate(
     let (transport, peer, second) = match answer {
         Ok(answer) => answer,
         Err(error) => {
-            // The refusal is a courtesy; a peer that does not read it is refused all the same.
+            // The refusal is only a courtesy; a peer that does not read it is refused as well.
             let _ = write_record(&mut stream, record::REFUSED, &encode(&Refusal::of(&error))).await;
             let _ = stream.shutdown().await;
             return Err(error);
@@ -297,7 +297,7 @@ async fn authenticate(
     Ok((stream, transport, peer, confirm))
 }
 
-/// Gives an authenticated peer its connection or session, and runs it.
+/// Creates or finds the connection or session of an authenticated peer, and runs it.
 async fn admit(
     inner: &Arc<Inner>,
     lane: usize,
@@ -331,7 +331,7 @@ async fn admit(
         let earlier: Vec<Arc<Session>> = {
             let mut sessions = inner.sessions.lock();
             match sessions.admit(&entity, &peer.caps, &confirm, |session| session.standing()) {
-                // A session that has not yet taken the last socket: this one is dropped, and the peer tries again.
+                // The session has not yet taken the last socket: this one is dropped, and the peer tries again.
                 Admission::Resume(session) => {
                     return session
                         .attach
@@ -385,7 +385,7 @@ async fn run_lossy(conn: &Arc<ConnInner>, stream: TcpStream, transport: &Transpo
     }
 }
 
-/// Runs a lossless session over one socket after the other until it is over.
+/// Runs a lossless session over successive sockets until it ends.
 async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Receiver<Attach>) {
     let inner = &conn.messenger;
     let dispatcher = &inner.lanes[conn.lane].dispatcher;
@@ -437,7 +437,7 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
     }
 }
 
-/// Answers a peer; returns the socket if that worked.
+/// Answers a peer. Returns the socket if that succeeded.
 async fn answer(
     inner: &Inner,
     stream: std::net::TcpStream,

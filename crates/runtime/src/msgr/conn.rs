@@ -1,4 +1,4 @@
-//! The handle on a connection that everybody else holds.
+//! The public handle of a connection.
 
 use super::{Inner, Policy};
 use arc_swap::ArcSwapOption;
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 /// How a connection is being ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stop {
-    /// It is not.
+    /// It is not being ended.
     Run,
     /// Write what is queued, then close.
     Close,
@@ -31,12 +31,12 @@ pub(super) enum Stop {
     Superseded,
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Phase {
     Connecting,
     Up,
-    /// For good, with the failure that ended it.
+    /// Ended permanently, with the failure if there was one.
     Over(Option<Error>),
 }
 
@@ -74,7 +74,7 @@ impl ConnInner {
         addr: SocketAddr,
         peer: Option<Peer>,
     ) -> ConnInner {
-        // Sessions of daemons are few, and none of them is a stranger's.
+        // Daemons have few sessions, and never with strangers.
         let queue = match policy {
             Policy::Lossy => Queue::counted(Arc::clone(&messenger.out_bytes)),
             Policy::Lossless => Queue::default(),
@@ -99,9 +99,9 @@ impl ConnInner {
         }
     }
 
-    /// Returns once the connection is to stop at least as hard as `level`.
+    /// Returns when the connection is to stop, at level `level` or above.
     pub(super) async fn stopped(&self, level: Stop) {
-        // The sender lives in self: waiting can't fail while somebody waits.
+        // The sender is in `self`, so waiting can't fail.
         let _ = self.stop.subscribe().wait_for(|stop| *stop >= level).await;
     }
 
@@ -136,7 +136,7 @@ impl ConnInner {
         self.room.notify_waiters();
     }
 
-    /// Marks it as over for good.
+    /// Marks the connection as ended permanently.
     pub(super) fn finish(&self) {
         let mut queue = self.queue.lock();
         queue.reset();
@@ -156,12 +156,12 @@ impl ConnInner {
         matches!(*self.phase.borrow(), Phase::Over(_))
     }
 
-    /// Returns when it is over.
+    /// Returns when the connection has ended.
     pub(crate) async fn over(&self) {
         let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, Phase::Over(_))).await;
     }
 
-    /// Queues a frame, or gives it back for lack of room.
+    /// Queues a frame, or returns it if there is no room.
     fn enqueue(&self, frame: OutFrame) -> Result<Option<OutFrame>> {
         let wake = {
             let mut queue = self.queue.lock();
@@ -220,7 +220,7 @@ impl Connection for ConnInner {
     }
 }
 
-/// A connection, or a lossless session. Cloning shares it; it lives until closed or reset, whoever holds it.
+/// A connection, or a lossless session. Cloning shares it. It exists until closed or reset, independently of its handles.
 #[derive(Clone)]
 pub struct Conn(pub(super) Arc<ConnInner>);
 
@@ -243,31 +243,30 @@ impl PartialEq for Conn {
 impl Eq for Conn {}
 
 impl Conn {
-    /// Queues a message, from any thread, without waiting. Errors: `Full` where the queue's bound is reached, `Closed`,
-    /// `TooBig`. On a lossy connection nothing is known of delivery; on a lossless one it is delivered unless a reset
-    /// is reported.
+    /// Queues a message, from any thread, without waiting. Errors: `Full` if the queue's bound is reached, `Closed`, `TooBig`.
+    /// On a lossy connection delivery is not known; on a lossless one the message is delivered unless a reset is reported.
     pub fn send<M: Message>(&self, message: &M) -> Result<()> {
         self.0.send_encoded(Encoded::new(message))
     }
 
-    /// As [`Conn::send`], of a message that was encoded before.
+    /// Like [`Conn::send`], for a message that is already encoded.
     pub fn send_encoded(&self, message: &Encoded) -> Result<()> {
         self.0.send_encoded(message.clone())
     }
 
-    /// The connection as code takes it that does not know the messenger.
+    /// The connection for code that does not know the messenger.
     pub fn to_ref(&self) -> ConnRef {
         ConnRef::new(self.0.clone())
     }
 
-    /// As [`Conn::send`], but waits for room. Messages of several waiting senders are queued in no certain order.
+    /// Like [`Conn::send`], but waits for room. The order of messages of several waiting senders is undefined.
     pub async fn send_when_room<M: Message>(&self, message: &M) -> Result<()> {
         let split = payload::encode(message);
         let mut frame = self.0.frame(M::KIND, split.meta, split.data)?;
         loop {
             let room = self.0.room.notified();
             tokio::pin!(room);
-            // Registered before the attempt, so that room made in between is not missed.
+            // Registered before the attempt, so that it does not miss room that becomes free in between.
             room.as_mut().enable();
             match self.0.enqueue(frame)? {
                 None => return Ok(()),
@@ -277,7 +276,7 @@ impl Conn {
         }
     }
 
-    /// Returns when the connection is up. Fails when it ended before that; a lossless one keeps trying until closed.
+    /// Returns when the connection is up. Fails if it ended before. A lossless connection keeps trying until closed.
     pub async fn ready(&self) -> Result<()> {
         let mut phase = self.0.phase.subscribe();
         let reached = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await;
@@ -293,12 +292,12 @@ impl Conn {
         matches!(*self.0.phase.borrow(), Phase::Up)
     }
 
-    /// Whether it has been closed or reset for good.
+    /// Whether it has been closed or reset permanently.
     pub fn is_over(&self) -> bool {
         self.0.is_over()
     }
 
-    /// Distinguishes the messenger's connections; never reused.
+    /// Identifies the connection within the messenger. Never reused.
     pub fn id(&self) -> u64 {
         self.0.id
     }
@@ -308,7 +307,7 @@ impl Conn {
         self.0.lane
     }
 
-    /// What happens on faults.
+    /// The behaviour on faults.
     pub fn policy(&self) -> Policy {
         self.0.policy
     }
@@ -318,7 +317,7 @@ impl Conn {
         self.0.outgoing
     }
 
-    /// The peer's address: where this side connected to, or where the peer's socket was.
+    /// The peer's address: the target of an outgoing connection, or the address of the peer's socket.
     pub fn peer_addr(&self) -> SocketAddr {
         self.0.addr
     }
@@ -338,7 +337,7 @@ impl Conn {
         self.0.peer.load().as_ref().map(|peer| peer.entity.clone())
     }
 
-    /// The peer's session id, where it came with a ticket.
+    /// The peer's session id, if it connected with a ticket.
     pub fn client_id(&self) -> Option<ClientId> {
         self.0.peer.load().as_ref().and_then(|peer| peer.client)
     }
@@ -348,23 +347,23 @@ impl Conn {
         self.0.queue.lock().bytes()
     }
 
-    /// Attaches the owner's state for this connection, once; later calls return `false` and change nothing.
+    /// Attaches the owner's state for this connection, once. Later calls return `false` and change nothing.
     pub fn set_context(&self, context: Arc<dyn Any + Send + Sync>) -> bool {
         self.0.context.set(context).is_ok()
     }
 
-    /// The attached state, where it is a `T`.
+    /// The attached state, if it is a `T`.
     pub fn context<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.context.get().and_then(|context| context.downcast_ref())
     }
 
-    /// Ends the connection: what is queued is still written if it is up, nothing more is dispatched, no reset is
-    /// reported on this side. The peer is told.
+    /// Ends the connection: queued messages are still written if it is up, no more messages are dispatched, and no reset is
+    /// reported on this side. The peer is notified.
     pub fn close(&self) {
         self.0.close();
     }
 
-    /// Ends the connection at once, dropping what is queued.
+    /// Ends the connection at once and drops queued messages.
     pub fn abort(&self) {
         self.0.abort();
     }

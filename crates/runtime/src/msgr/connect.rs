@@ -1,4 +1,4 @@
-//! The connecting side: handshake over a socket, reconnects.
+//! The connecting side: handshakes over a socket, and reconnects.
 
 use super::conn::{Conn, ConnInner, Phase, Stop};
 use super::link::{self, End, reset_of};
@@ -47,7 +47,7 @@ pub(super) async fn write_record(stream: &mut TcpStream, kind: u8, body: &[u8]) 
     stream.write_all(&out).await
 }
 
-/// Reads a record of type `expected`; a refusal becomes its error.
+/// Reads a record of type `expected`. A refusal becomes its error.
 pub(super) async fn read_record(stream: &mut TcpStream, expected: u8, peer: SocketAddr) -> Result<Vec<u8>> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await.map_err(unreachable(peer))?;
@@ -65,7 +65,7 @@ pub(super) async fn read_record(stream: &mut TcpStream, expected: u8, peer: Sock
     }
 }
 
-/// Exchanges banners; returns the peer's.
+/// Exchanges banners. Returns the peer's.
 pub(super) async fn exchange_banners(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; BANNER_BYTES]> {
     stream.write_all(&banner()).await.map_err(unreachable(peer))?;
     let mut theirs = [0; BANNER_BYTES];
@@ -106,7 +106,7 @@ async fn run(conn: Arc<ConnInner>, target: Target) {
     }
 }
 
-/// Connects and reconnects until the connection is over; the error is what `on_reset` is to be told.
+/// Connects and reconnects until the connection ends. The error is for `on_reset`.
 async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Reset)> {
     let inner = &conn.messenger;
     let cookie = nacre_common::auth::random_bytes().map_err(|e| (e.clone(), Reset::Failed(e)))?;
@@ -175,7 +175,7 @@ fn backoff(inner: &Inner) -> Backoff {
     Backoff { initial: nanos(options.ms.ms_initial_backoff), max: nanos(options.ms.ms_max_backoff) }
 }
 
-/// Tells the connection's owner that it is up; before that, where the session starts afresh, of that.
+/// Notifies the connection's owner that it is up, and before that of a restarted session.
 fn announce(conn: &Arc<ConnInner>, restarted: bool) {
     if restarted {
         conn.room.notify_waiters();

@@ -7,7 +7,7 @@ use nacre_session::wire::Header;
 use nacre_types::msg::Message;
 use nacre_types::payload::{self, Payload};
 
-/// A received message: its description and the data beside it. Holds its share of the throttle until dropped.
+/// A received message: its description and the data that belongs to it. Holds its share of the throttle until dropped.
 #[derive(Debug)]
 pub struct Frame {
     kind: u16,
@@ -51,7 +51,7 @@ impl Frame {
             .map_err(|e| Error::Corrupt { what: M::NAME, detail: e.to_string() })
     }
 
-    /// The share of the throttle, to keep for as long as the message is worked on.
+    /// The share of the throttle, to be held until the message is processed.
     pub fn into_permit(self) -> Option<Permit> {
         self.permit
     }

@@ -1,4 +1,4 @@
-//! One socket at work: the reader, the writer and the keepalive of a connection, in one task.
+//! The I/O of one socket: the reader, the writer and the keepalive of a connection, in one task.
 
 use super::accept::Attach;
 use super::conn::{Conn, ConnInner, Phase, Stop};
@@ -24,30 +24,30 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
-/// Small frames are read through a buffer of this size, so that several come with one system call.
+/// Small frames are read through a buffer of this size, so that one system call reads several.
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// A frame's missing rest up to this size is read through the buffer too, together with what follows it.
+/// The missing rest of a frame is read through the buffer as well, up to this size, together with the following data.
 const BUFFERED_REST_BYTES: usize = 32 << 10;
-/// The longest sealed record and the plain text that fits into it.
+/// The maximum size of a sealed record, and of its plain text.
 const SEALED_BYTES: usize = 65_535;
 const PLAIN_BYTES: usize = SEALED_BYTES - 16;
-/// How long a closing connection may take to write what it has queued.
+/// How long a closing connection may continue to write queued messages.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// Why a socket is no longer used.
 pub(super) enum End {
     PeerClosed,
-    /// Closed on this side; everything queued was written, or there was no time.
+    /// Closed on this side. Everything queued was written, or the time was over.
     LocalClosed,
     Stopped,
     Idle,
-    /// The peer came back to its session on another socket.
+    /// The peer returned to its session on another socket.
     Replaced(Box<Attach>),
     Fault(Error),
 }
 
 impl End {
-    /// What it means for the session.
+    /// The consequence for the session.
     pub(super) fn loss(&self) -> Loss {
         match self {
             End::PeerClosed => Loss::PeerClosed,
@@ -58,7 +58,7 @@ impl End {
     }
 }
 
-/// What the owner of a connection is told; `error` is what the socket met last.
+/// The reset to report to the connection's owner. `error` is the last error of the socket.
 pub(super) fn reset_of(cause: Cause, error: Error) -> Reset {
     match cause {
         Cause::PeerClosed => Reset::PeerClosed,
@@ -69,20 +69,20 @@ pub(super) fn reset_of(cause: Cause, error: Error) -> Reset {
     }
 }
 
-/// What the three parts of a link share.
+/// The state that the three parts of a link share.
 struct Link<'a> {
     conn: &'a Arc<ConnInner>,
     transport: &'a Transport,
     secure: bool,
-    /// Something arrived since the keepalive looked last.
+    /// Whether data arrived since the last check of the keepalive.
     heard: AtomicBool,
-    /// A message went either way since then.
+    /// Whether a message was sent or received since then.
     used: AtomicBool,
-    /// The reader waits for its throttle, so silence says nothing of the peer.
+    /// The reader waits for its throttle, so silence does not mean that the peer is dead.
     throttled: AtomicBool,
 }
 
-/// Runs the socket until it ends. `replacements` brings the sockets on which the peer returns to this session.
+/// Runs the socket until it ends. `replacements` delivers the sockets on which the peer returns to this session.
 pub(super) async fn run(
     conn: &Arc<ConnInner>,
     mut stream: TcpStream,
@@ -213,7 +213,7 @@ impl Link<'_> {
 
     async fn read_header(&self, source: &mut Source<'_>) -> Result<Header, End> {
         if source.available() < HEADER_BYTES {
-            // What handlers have sent goes out before more is read.
+            // Messages from handlers are sent before more is read.
             if source.more_expected() {
                 tokio::task::yield_now().await;
             }
@@ -253,7 +253,7 @@ impl Link<'_> {
                 (any, !any && queue.close_written())
             };
             if over {
-                // The peer may be gone already; it is over either way.
+                // The peer may be gone already; the connection ends either way.
                 let _ = half.shutdown().await;
                 return End::LocalClosed;
             }
@@ -281,7 +281,7 @@ impl Link<'_> {
         }
     }
 
-    /// Ends the socket when the ticket that opened it runs out: who it was may have lost its rights since.
+    /// Ends the socket when the ticket that opened it expires, because the peer may have lost its rights since.
     async fn expire(&self) -> End {
         let expires = self.conn.peer.load().as_ref().and_then(|peer| peer.expires_unix);
         let Some(expires_unix) = expires else { return std::future::pending().await };
@@ -349,7 +349,7 @@ async fn write_plain(half: &mut WriteHalf<'_>, batch: &mut Batch) -> io::Result<
     }
 }
 
-/// Cuts the outgoing stream into sealed records: `length u16 le | ciphertext`.
+/// Divides the outgoing stream into sealed records: `length u16 le | ciphertext`.
 struct Sealer<'a> {
     transport: &'a Transport,
     nonce: u64,
@@ -403,7 +403,7 @@ struct Source<'a> {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// The last read filled all the room there was.
+    /// Whether the last read filled the buffer.
     filled_up: bool,
     opener: Option<Opener<'a>>,
 }
@@ -492,7 +492,7 @@ impl<'a> Source<'a> {
 }
 
 impl Opener<'_> {
-    /// Opens the next record into `out`, which must have room for [`PLAIN_BYTES`]; returns its plain length.
+    /// Opens the next record into `out`, which must have room for [`PLAIN_BYTES`]. Returns the length of the plain text.
     async fn open(&mut self, half: &mut ReadHalf<'_>, out: &mut [u8]) -> io::Result<usize> {
         loop {
             let available = &self.sealed[self.start..self.end];

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A message with everything that messages have.
+/// A message with all features of messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) number: u64,
@@ -31,7 +31,7 @@ pub(super) fn note(number: u64, bytes: usize) -> Note {
     Note { number, text: format!("note {number}"), data: data.into() }
 }
 
-/// What a test's dispatcher saw.
+/// The events that a test's dispatcher received.
 #[derive(Default)]
 pub(super) struct Seen {
     notes: Mutex<Vec<Note>>,
@@ -88,7 +88,7 @@ fn now_unix() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A small realm: service keys, and tickets for anybody.
+/// A small realm: service keys, and tickets for any entity.
 struct Realm {
     keys: ServiceKeyring,
 }
@@ -277,7 +277,7 @@ async fn reading_stops_at_the_throttle_and_senders_at_their_queue() {
     let ticket = Credential::Ticket(realm.ticket(&name));
     let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
     conn.ready().await.unwrap();
-    // Far more than throttle, queue and both socket buffers hold together.
+    // Far more than the throttle, the queue and both socket buffers hold together.
     let message = note(1, 60 << 10);
     let mut sent = 0;
     until("a full queue", || {
@@ -366,7 +366,7 @@ async fn shutdown_writes_what_is_queued() {
     assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens any more");
 }
 
-/// Notes on which thread each connection's messages are handled.
+/// Records on which thread each connection's messages are handled.
 #[derive(Default)]
 struct Threads(Mutex<HashMap<u64, std::collections::HashSet<std::thread::ThreadId>>>);
 

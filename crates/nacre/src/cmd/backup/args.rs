@@ -4,9 +4,9 @@ use super::USAGE;
 use anyhow::{Result, anyhow, bail};
 use nacre_client::Layout;
 
-/// The largest block: a write of one is one request to each object it touches.
+/// The maximum block size. A write of a block is one request to each object that it touches.
 const MAX_BLOCK_BYTES: u64 = 64 << 20;
-/// The most that may be in flight, which is in memory.
+/// The maximum number of bytes in flight, all of which are in memory.
 const MAX_IN_FLIGHT_BYTES: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub(super) enum Command {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Args {
     pub(super) command: Command,
-    /// Empty for `ls` alone.
+    /// Empty only for `ls`.
     pub(super) volume: String,
-    /// `None` is standard input or output.
+    /// `None` means standard input or output.
     pub(super) file: Option<String>,
     pub(super) pool: String,
     pub(super) namespace: String,
@@ -52,7 +52,7 @@ pub(in crate::cmd) fn size(text: &str) -> Option<u64> {
 }
 
 impl Args {
-    /// Takes the arguments apart; `None` where help is asked for.
+    /// Parses the arguments. `None` if help is requested.
     pub(super) fn parse(args: &[String]) -> Result<Option<Args>> {
         let mut words = Vec::new();
         let (mut pool, mut namespace) = ("backup".to_owned(), String::new());

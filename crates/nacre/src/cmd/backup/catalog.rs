@@ -1,4 +1,4 @@
-//! What a volume holds: the object beside it. `docs/format/backup.md` has its bytes.
+//! The catalog of a volume: the object that describes it. `docs/format/backup.md` defines its bytes.
 
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
@@ -7,7 +7,7 @@ use nacre_types::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The attribute that says that an object is a catalog, and of which format.
+/// The attribute that marks an object as a catalog, with the version of the format.
 const FORMAT: &str = "backup.format";
 const VERSION: &str = "1";
 /// Bytes of a block's entry.
@@ -22,15 +22,15 @@ const SEGMENTS: u64 = 512;
 pub(super) struct Segment {
     /// The number of its first block.
     pub(super) first_block: u64,
-    /// Bytes of each block but the last.
+    /// Size in bytes of each block except the last.
     pub(super) block_size: u32,
-    /// When it began, as Ceph prints times.
+    /// When the stream started, as Ceph prints times.
     pub(super) created: String,
-    /// Whether all of it is there; until then it can be gone on with.
+    /// Whether it is complete. Until then it can be resumed.
     pub(super) complete: bool,
-    /// Its bytes; 0 until it is complete.
+    /// Size in bytes, or 0 until it is complete.
     pub(super) bytes: u64,
-    /// SHA-256 of its bytes, in hexadecimal; empty until it is complete.
+    /// SHA-256 of its bytes in hexadecimal, or empty until it is complete.
     pub(super) sha256: String,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Block {
     pub(super) crc32c: u32,
 }
 
-/// A catalog can't be believed: what the volume holds is not known any more.
+/// The error for a damaged catalog: the contents of the volume are not known.
 #[derive(Debug)]
 pub(super) struct Damaged(String);
 
@@ -53,7 +53,7 @@ impl std::fmt::Display for Damaged {
 
 impl std::error::Error for Damaged {}
 
-/// A volume's contents.
+/// The contents of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Catalog {
     pub(super) segments: Vec<Segment>,
@@ -65,7 +65,7 @@ pub(super) fn object(volume: &str) -> String {
     format!("{volume}.backup")
 }
 
-/// The volume that an object is the catalog of, by its name.
+/// The volume of a catalog, from the catalog's name.
 pub(super) fn volume(object: &str) -> Option<&str> {
     object.strip_suffix(".backup").filter(|volume| !volume.is_empty())
 }
@@ -75,7 +75,7 @@ fn key(segment: usize) -> Bytes {
 }
 
 impl Block {
-    /// Its entry.
+    /// Appends the encoded entry.
     pub(super) fn encode(self, out: &mut BytesMut) {
         out.extend_from_slice(&self.len.to_le_bytes());
         out.extend_from_slice(&self.crc32c.to_le_bytes());
@@ -83,13 +83,13 @@ impl Block {
 }
 
 impl Catalog {
-    /// The volume's catalog; fails where there is none.
+    /// The volume's catalog. Fails if there is none.
     pub(super) fn load(pool: &IoCtx, volume: &str) -> Result<Catalog> {
         Self::find(pool, volume)?
             .with_context(|| format!("there is no volume {volume} in pool {}", pool.pool_name()))
     }
 
-    /// The volume's catalog, where there is one.
+    /// The volume's catalog, if there is one.
     pub(super) fn find(pool: &IoCtx, volume: &str) -> Result<Option<Catalog>> {
         let name = object(volume);
         let reading = || format!("can't read the catalog of {volume}");
@@ -133,7 +133,7 @@ impl Catalog {
         Ok(Some(catalog.map_err(|why| Damaged(format!("the catalog of {volume} is damaged: {why:#}")))?))
     }
 
-    /// Whether there is a catalog, be it damaged.
+    /// Whether there is a catalog, even a damaged one.
     pub(super) fn exists(pool: &IoCtx, volume: &str) -> Result<bool> {
         match pool.get_xattr(&object(volume), FORMAT).wait() {
             Ok(_) => Ok(true),
@@ -142,7 +142,7 @@ impl Catalog {
         }
     }
 
-    /// A catalog from what is stored of it.
+    /// Decodes the stored parts of a catalog.
     fn decode(entries: &[u8], segments: &[Bytes]) -> Result<Catalog> {
         let read = |(n, value): (usize, &Bytes)| {
             serde_json::from_slice(value).with_context(|| format!("segment {n} can't be read"))
@@ -192,7 +192,7 @@ impl Catalog {
         self.blocks.get(first..end).unwrap_or_default()
     }
 
-    /// Where the bytes of a segment lie in the volume.
+    /// The range of a segment's bytes in the volume.
     pub(super) fn range(&self, segment: usize) -> Range<u64> {
         let bytes = |blocks: &[Block]| blocks.iter().map(|block| u64::from(block.len)).sum::<u64>();
         let first = (self.segments[segment].first_block as usize).min(self.blocks.len());
@@ -200,18 +200,18 @@ impl Catalog {
         begin..begin + bytes(self.blocks_of(segment))
     }
 
-    /// Bytes in all.
+    /// Total number of bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.len)).sum()
     }
 
-    /// The stream that broke off, if one did.
+    /// The interrupted stream, if there is one.
     pub(super) fn open_segment(&self) -> Option<usize> {
         let last = self.segments.len().checked_sub(1)?;
         (!self.segments[last].complete).then_some(last)
     }
 
-    /// What there is to say of it in a word.
+    /// The state in one word.
     pub(super) fn state(&self) -> &'static str {
         if self.open_segment().is_some() || self.segments.is_empty() { "broken-off" } else { "complete" }
     }
@@ -219,7 +219,7 @@ impl Catalog {
 
 fn decode(entries: &[u8]) -> Vec<Block> {
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("invariant: four bytes"));
-    // An entry that is cut short was never finished.
+    // A partial entry was never completed.
     let entries = entries.chunks_exact(ENTRY);
     entries.map(|entry| Block { len: number(&entry[..4]), crc32c: number(&entry[4..]) }).collect()
 }
@@ -229,7 +229,7 @@ fn set_segment(op: &mut WriteOp, n: usize, segment: &Segment) -> Result<()> {
     Ok(())
 }
 
-/// Makes a catalog with its first segment; fails where there is one.
+/// Creates a catalog with its first segment. Fails if there is one.
 pub(super) fn create(pool: &IoCtx, volume: &str, segment: &Segment) -> Result<()> {
     let mut op = WriteOp::new();
     op.create(true).set_xattr(FORMAT, VERSION);
@@ -238,7 +238,7 @@ pub(super) fn create(pool: &IoCtx, volume: &str, segment: &Segment) -> Result<()
     Ok(())
 }
 
-/// Begins one more segment. Another one that began at the same time makes it fail.
+/// Adds a segment. Fails if another process adds one at the same time.
 pub(super) fn begin(pool: &IoCtx, volume: &str, n: usize, segment: &Segment) -> Result<()> {
     let mut op = WriteOp::new();
     op.assert_exists().omap_cmp(vec![(key(n), nacre_types::op::CmpOp::Eq, Bytes::new())]);
@@ -247,7 +247,7 @@ pub(super) fn begin(pool: &IoCtx, volume: &str, n: usize, segment: &Segment) -> 
     Ok(())
 }
 
-/// A write of entries, from block number `first` on, and with the last ones the finished segment.
+/// A write of the entries from block number `first` on, and of the finished segment if these are its last entries.
 pub(super) fn entries(first: u64, entries: Bytes, finished: Option<(usize, &Segment)>) -> Result<WriteOp> {
     let mut op = WriteOp::new();
     op.assert_exists().write(first * ENTRY as u64, entries);
@@ -325,7 +325,7 @@ mod tests {
             let segments = segments.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
             let segments: Vec<Bytes> = segments.map(Bytes::copy_from_slice).collect();
             let catalog = Catalog::decode(entries, &segments).ok()?;
-            // What is asked of any catalog that is taken.
+            // Invariants of every catalog that is accepted.
             for n in 0..catalog.segments.len().min(16) {
                 assert!(catalog.range(n).end <= catalog.bytes());
             }

@@ -1,4 +1,4 @@
-//! Volumes into streams.
+//! Reads volumes as streams.
 
 use super::args::Args;
 use super::catalog::Catalog;
@@ -42,7 +42,7 @@ pub(super) fn verify(pool: &IoCtx, args: &Args) -> Result<()> {
     copy(pool, args, &catalog, segments, &mut |_| Ok(()))
 }
 
-/// The segments that are asked for. What broke off is not handed out as if it were whole.
+/// The requested segments. An interrupted stream must not be returned as if it were complete.
 fn chosen(catalog: &Catalog, args: &Args) -> Result<Range<usize>> {
     let count = catalog.segments.len();
     let segments = match args.segment {
@@ -56,7 +56,7 @@ fn chosen(catalog: &Catalog, args: &Args) -> Result<Range<usize>> {
     Ok(segments)
 }
 
-/// Reads segments, checks every block, and hands it on; checks each segment's digest at its end.
+/// Reads segments, checks every block before passing it on, and checks each segment's digest at its end.
 fn copy(
     pool: &IoCtx,
     args: &Args,

@@ -1,4 +1,4 @@
-//! Streams into volumes.
+//! Stores streams in volumes.
 
 use super::Transfer;
 use super::args::{Args, Command};
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 
-/// Blocks after which the catalog learns of them: what a stream that breaks off loses at most, beside what is in flight.
+/// Blocks per update of the catalog: the maximum that an interrupted stream loses, besides the data in flight.
 const BLOCKS_PER_ENTRY_WRITE: usize = 16;
 
 /// `create` and `append`.
@@ -59,7 +59,7 @@ fn open(file: Option<&str>) -> Result<(Box<dyn Read>, Option<u64>)> {
     Ok((Box::new(file), meta.is_file().then_some(meta.len())))
 }
 
-/// The catalog and the number of the segment that the stream becomes.
+/// The catalog and the number of the segment for the stream.
 fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usize)> {
     let volume = args.volume.as_str();
     let found = Catalog::find(pool, volume)?;
@@ -120,13 +120,13 @@ struct Stream<'a> {
     depth: usize,
     n: usize,
     segment: Segment,
-    /// Where the next block goes, in bytes, and its number.
+    /// Offset of the next block in bytes, and its number.
     offset: u64,
     block: u64,
     digest: Sha256,
     bytes: u64,
     in_flight: VecDeque<(Block, Pending<()>)>,
-    /// Entries of blocks that are durable and not listed yet.
+    /// Entries of blocks that are durable but not in the catalog yet.
     done: BytesMut,
     listed: u64,
     listing: Option<Pending<OpReply>>,
@@ -147,7 +147,7 @@ impl Stream<'_> {
         Block { len: data.len() as u32, crc32c: crc32c(data) }
     }
 
-    /// Compares the stream's beginning with the blocks that are stored; tells whether it ended there.
+    /// Compares the start of the stream with the stored blocks. Returns whether the stream ended there.
     fn compare(&mut self, input: &mut dyn Read, stored: &[Block], progress: &mut Transfer) -> Result<bool> {
         for known in stored {
             let at = self.bytes;
@@ -160,7 +160,7 @@ impl Stream<'_> {
             }
             progress.add(data.len() as u64);
         }
-        // A short block is a stream's last.
+        // A short block is the last one of a stream.
         Ok(stored.last().is_some_and(|last| last.len < self.segment.block_size))
     }
 
@@ -181,7 +181,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Waits until at most `keep` blocks are in flight, and lists those that are durable.
+    /// Waits until at most `keep` blocks are in flight, and adds the durable ones to the catalog.
     fn settle(&mut self, keep: usize) -> Result<()> {
         while self.in_flight.len() > keep
             && let Some((block, pending)) = self.in_flight.pop_front()
@@ -205,7 +205,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Waits for the catalog.
+    /// Waits for the update of the catalog.
     fn listed(&mut self) -> Result<()> {
         if let Some(listing) = self.listing.take() {
             listing
@@ -216,16 +216,16 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Ends the segment; returns its digest.
+    /// Finishes the segment. Returns its digest.
     fn finish(mut self) -> Result<String> {
         self.listed()?;
         let digest: String =
             self.digest.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        // An earlier attempt may have got further than this stream goes.
+        // An earlier attempt may have written more than this stream contains.
         match self.striper.stat(self.volume).wait() {
             Ok(stat) if stat.size > self.offset => self.striper.truncate(self.volume, self.offset).wait()?,
             Ok(_) => {}
-            // Nothing was stored: the volume is there all the same.
+            // Nothing was stored, but the volume must exist.
             Err(error) if error.is_not_found() => self.striper.write(self.volume, 0, Bytes::new()).wait()?,
             Err(error) => return Err(error).with_context(|| format!("can't look at {}", self.volume)),
         }

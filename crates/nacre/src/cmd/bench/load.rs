@@ -1,4 +1,4 @@
-//! The load itself: so many connections, each with one request under way, and the figures they gather.
+//! The load: connections with one request in flight each, and the figures that they collect.
 
 use crate::cmd::s3_client::{Ask, Connection, MAX_TEXT, Payload, Target};
 use crate::cmd::steady::WarmUp;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 /// Keys on a page of a listing.
 const PAGE: u64 = 1000;
-/// How long who was told to slow down, or could not connect, waits.
+/// Pause after a request to slow down or a failed connection.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long requests that were told to slow down are tried after a mode's end.
+/// How long requests are retried after the end of a mode, if the server asks to slow down.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What is done.
+/// The operation that a mode measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Put,
@@ -27,7 +27,7 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    /// The mode of that name.
+    /// The mode with this name.
     pub(super) fn of(name: &str) -> Option<Mode> {
         Some(match name.to_ascii_lowercase().as_str() {
             "put" | "p" => Mode::Put,
@@ -38,7 +38,7 @@ impl Mode {
         })
     }
 
-    /// As it is printed.
+    /// The printed name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Mode::Put => "PUT",
@@ -49,29 +49,29 @@ impl Mode {
     }
 }
 
-/// How it is done.
+/// The parameters of a run.
 pub(super) struct Plan {
     pub(super) target: Target,
     pub(super) bucket: String,
-    /// What keys begin with.
+    /// Prefix of the keys.
     pub(super) prefix: String,
     pub(super) payload: Payload,
     pub(super) threads: usize,
     pub(super) duration: Duration,
-    /// The longest warm-up; none where it is zero. [`Mode::Del`] has none.
+    /// The maximum warm-up. Zero for none; [`Mode::Del`] has none.
     pub(super) warm_up: Duration,
     /// The length of the slices whose rates the warm-up compares.
     pub(super) slice: Duration,
-    /// The most objects that are written.
+    /// Maximum number of objects to write.
     pub(super) max_objects: u64,
 }
 
-/// What was done in some time.
+/// The figures of a period.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) ops: u64,
     pub(super) bytes: u64,
-    /// Requests that were told to come again.
+    /// Requests that the server asked to retry.
     pub(super) slowdowns: u64,
     pub(super) errors: u64,
     pub(super) min: Option<Duration>,
@@ -91,40 +91,40 @@ impl Figures {
     }
 }
 
-/// What all connections of a mode share.
+/// The state that all connections of a mode share.
 struct Run {
     plan: Arc<Plan>,
     mode: Mode,
-    /// Objects that there are, but for [`Mode::Put`].
+    /// Number of existing objects. Not used by [`Mode::Put`].
     objects: u64,
     end: Mutex<Instant>,
     /// The next object's number.
     next: AtomicU64,
-    /// Of the present interval, and of all.
+    /// Figures of the current interval, and in total.
     figures: Mutex<(Figures, Figures)>,
     first_error: Mutex<Option<String>>,
 }
 
-/// What became of a mode.
+/// The outcome of a mode.
 pub(super) struct Outcome {
     pub(super) total: Figures,
     pub(super) took: Duration,
     /// How long the warm-up was, and whether the rate was steady at its end.
     pub(super) warm_up: Option<(Duration, bool)>,
-    /// Objects whose numbers were given out.
+    /// Number of assigned object numbers.
     pub(super) numbers: u64,
     pub(super) first_error: Option<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Figures are whole whenever the lock is free.
+    // Figures are consistent whenever the lock is free.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl Plan {
     fn path_of(&self, number: u64) -> String {
         let key = format!("{}{number:012}", self.prefix);
-        // Slashes stay, as signatures have them.
+        // Slashes are not encoded, as in signatures.
         let parts: Vec<_> = key.split('/').map(|part| urlencoding::encode(part).into_owned()).collect();
         format!("/{}/{}", self.bucket, parts.join("/"))
     }
@@ -139,12 +139,12 @@ impl Plan {
         format!("/{}", self.bucket)
     }
 
-    /// Makes the bucket; tells whether it was not there.
+    /// Creates the bucket. Returns whether it did not exist.
     pub(super) async fn make_bucket(&self) -> Result<bool> {
         Connection::new(&self.target).make_bucket(&self.bucket_path()).await
     }
 
-    /// Removes the bucket, if nothing is in it.
+    /// Removes the bucket if it is empty.
     pub(super) async fn remove_bucket(&self) -> Result<()> {
         let path = self.bucket_path();
         let ask = Ask { method: &Method::DELETE, path: &path, query: "", keep: 0 };
@@ -155,7 +155,7 @@ impl Plan {
         Ok(())
     }
 
-    /// How many objects an earlier run left: one above the highest number that is listed.
+    /// Number of objects that an earlier run left: one more than the highest number that is listed.
     pub(super) async fn count_objects(&self) -> Result<u64> {
         let path = self.bucket_path();
         let mut connection = Connection::new(&self.target);
@@ -171,7 +171,7 @@ impl Plan {
             let key = text.rsplit_once("</Key>").and_then(|(before, _)| before.rsplit_once("<Key>"));
             match key {
                 Some((_, key)) => {
-                    // The prefix may be written in XML's way; the digits behind it are not.
+                    // The prefix may contain XML escapes; the digits after it don't.
                     let digits = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
                     digits.parse::<u64>().with_context(|| format!("'{key}' is no object of a benchmark"))?;
                     last = format!("{}{digits}", self.prefix);
@@ -189,8 +189,8 @@ impl Plan {
     }
 }
 
-/// Does one mode until its time is over or nothing is left to do. `each` gets every second's figures, and whether they are of
-/// the warm-up.
+/// Runs one mode until its time is over or no work is left. `each` receives the figures of every second, and whether they belong
+/// to the warm-up.
 pub(super) async fn run(
     plan: &Arc<Plan>,
     mode: Mode,
@@ -218,7 +218,7 @@ pub(super) async fn run(
         let ended = tokio::time::timeout_at(next, &mut all).await.is_ok();
         let interval = std::mem::take(&mut lock(&run.figures).0);
         let now = Instant::now();
-        // A last interval without anything in it says nothing.
+        // A last interval without operations is not shown.
         if !ended || interval.ops > 0 || shown == began {
             slice_ops += interval.ops;
             each(interval, now - shown, warming.is_some());
@@ -279,7 +279,7 @@ async fn work(run: Arc<Run>) {
                 (ask(&Method::GET, bucket.as_str(), query.as_str()), &empty)
             }
         };
-        // An object whose number was given out is tried until it is done.
+        // An operation on an assigned object is retried until it succeeds.
         loop {
             let began = Instant::now();
             let answered = connection.ask(ask, payload).await;

@@ -1,4 +1,4 @@
-//! The verbs about what is allocated: `recovery-compare`, `allocmap`, `free-dump`, `free-score`.
+//! The verbs about allocation: `recovery-compare`, `allocmap`, `free-dump`, `free-score`.
 
 use super::Place;
 use crate::cmd::output::Format;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Around the counts of a scan.
+/// Line before and after the counts of a scan.
 const RULE: &str = "==========================================================";
 
 #[derive(Debug, Args)]
@@ -116,7 +116,7 @@ fn scan(place: &Place<'_>, which: Which, out: &mut impl Write) -> Result<Recover
     }
     writeln!(out, "store {}", statfs(&PoolUsage::default()))?;
     for (pool, usage) in &recovery.pools {
-        // Ceph prints pools as unsigned numbers: its internal one is -1.
+        // Ceph prints pools as unsigned numbers, and the number of the internal pool is -1.
         writeln!(out, "pool {} {}", pool.0 as u64, statfs(usage))?;
     }
     writeln!(out, "{RULE}\n")?;
@@ -139,7 +139,7 @@ fn counts(stats: &ScanStats) -> [(&'static str, u64); 8] {
     ]
 }
 
-/// A scan for scripts: what it counted, by pool too, and what it found to be wrong.
+/// The results of a scan for scripts: counts, also by pool, and findings.
 fn described(recovery: &Recovery) -> Value {
     let stats = counts(&recovery.stats).map(|(name, count)| (name.to_owned(), Value::from(count)));
     let stats: Map<String, Value> = stats.into_iter().collect();
@@ -197,7 +197,7 @@ fn source(recovery: &Recovery) -> String {
     }
 }
 
-/// `allocmap`: what all objects own against what the store noted.
+/// `allocmap`: compares the allocations of all objects with the store's records.
 pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
     let mut out = place.text();
     let config = &place.config;
@@ -237,7 +237,7 @@ pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is free, by the store's notes or else by a scan.
+/// The free space, from the store's records or otherwise from a scan.
 fn known(place: &Place<'_>) -> Result<Recovery> {
     let config = &place.config;
     match BlueStore::noted_allocation(place.path, config)? {
@@ -270,8 +270,8 @@ pub(super) fn free_score(place: &Place<'_>, _args: &FreeArgs) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ceph's fragmentation score: 0 where all that is free is one extent, 1 where no two units lie together. An extent is
-/// worth 1.1 times as much as two of half its length; in between worth is linear in length.
+/// Ceph's fragmentation score: 0 if all free space is one extent, 1 if no two free units are adjacent. An extent is worth 1.1
+/// times as much as two of half its length; in between, the worth is linear in the length.
 fn fragmentation_score(lengths: impl Iterator<Item = u64>, unit: u64) -> f64 {
     const DOUBLE_WORTH: f64 = 1.1;
     let worth = |len: u64| {

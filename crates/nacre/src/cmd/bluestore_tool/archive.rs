@@ -1,4 +1,4 @@
-//! `export` and `import`: collections or single objects of the store, to and from a file.
+//! `export` and `import`: copies collections or single objects of the store to and from a file.
 
 use super::Place;
 use crate::progress::{Progress, Unit};
@@ -69,7 +69,7 @@ pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
     match outcome {
         Ok(done) => tell(place, "exported", &done)?,
         Err(error) => {
-            // Half a file would be refused by every import.
+            // Every import would refuse an incomplete file.
             let _ = std::fs::remove_file(&args.dest_file);
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! The verbs that look whether a store is sound, and say what it is: `fsck`, `repair`, `show-label`, `bluefs-stats`.
+//! The verbs that check and describe a store: `fsck`, `repair`, `show-label`, `bluefs-stats`.
 
 use super::Place;
 use crate::cmd::output::Format;
@@ -19,7 +19,7 @@ pub(super) struct FsckArgs {
     deep: bool,
 }
 
-/// `fsck`: prints what is wrong, a line each; exit code 1 where anything is.
+/// `fsck`: prints the findings, one per line. The exit code is 1 if there are any.
 pub(super) fn fsck(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
     let progress = Progress::start("fsck", Unit::Time, None);
     let report = BlueStore::fsck(place.path, &place.config, args.deep)?;
@@ -27,7 +27,7 @@ pub(super) fn fsck(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
     conclude(place, "fsck", &report, &[], args.deep)
 }
 
-/// `repair`: as `fsck`, and mends what can be mended.
+/// `repair`: like `fsck`, and repairs what can be repaired.
 pub(super) fn repair(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
     let progress = Progress::start("repair", Unit::Time, None);
     let report = BlueStore::repair(place.path, &place.config, args.deep)?;
@@ -63,7 +63,7 @@ fn conclude(
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The outcome for scripts. Data is counted where all of it was read.
+/// The result for scripts. Data is counted only if all of it was read.
 fn described(verb: &str, report: &FsckReport, repaired: &[String], deep: bool) -> Value {
     let errors: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
     json!({
@@ -76,7 +76,7 @@ fn described(verb: &str, report: &FsckReport, repaired: &[String], deep: bool) -
     })
 }
 
-/// `show-label`: JSON by the device's path, as Ceph's. A store in use may be asked.
+/// `show-label`: JSON by the device's path, as in Ceph. Works on a store in use, too.
 pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
     let label = BlueStore::label(place.path)?;
     let block = place.path.join("block");
@@ -95,13 +95,13 @@ pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
         fields["whoami"] = whoami.trim().into();
     }
     let shown = json!({ block.display().to_string(): fields });
-    // Ceph's tool knows no other format for it.
+    // Ceph's tool has no other format for it.
     let format = if place.format == Format::Json { Format::Json } else { Format::JsonPretty };
     format.answer(&mut io::stdout().lock(), &shown)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `bluefs-bdev-expand`: makes the store as large as its device.
+/// `bluefs-bdev-expand`: extends the store to the size of its device.
 pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
     let (before, after) = BlueStore::expand(place.path, &place.config)?;
     place.answer(&json!({ "before_bytes": before, "after_bytes": after }))?;
@@ -115,7 +115,7 @@ pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `bluefs-stats`: what the database takes beside the device, in all and by column family.
+/// `bluefs-stats`: the space of the database besides the device, in total and by column family.
 pub(super) fn bluefs_stats(place: &Place<'_>) -> Result<ExitCode> {
     let label = BlueStore::label(place.path)?;
     let store = KvStore::open(KvKind::BlueStoreKv, place.path)?;

@@ -1,4 +1,4 @@
-//! The verb `fill`: a store full of made-up objects, for benchmarks of starts and scans.
+//! The verb `fill`: fills a store with generated objects, for benchmarks of starts and scans.
 
 use super::Place;
 use anyhow::Result;
@@ -52,7 +52,7 @@ pub(super) fn fill(place: &Place<'_>, args: &FillArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let mut out = place.text();
     BlueStore::fill(place.path, &place.config, plan, &mut |made| {
-        // Progress is for people, and no reason to fail where it can't be shown.
+        // Progress is for users. An error of its output is ignored.
         let _ = writeln!(out, "{made} of {} objects", plan.onodes);
     })?;
     let seconds = started.elapsed().as_secs_f64();

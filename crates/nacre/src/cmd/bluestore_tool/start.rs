@@ -1,4 +1,4 @@
-//! The verb `bench-start`: how long a store takes to its first read, after a clean stop or a crash.
+//! The verb `bench-start`: measures the time that a store takes to its first read, after a clean stop or a crash.
 
 use super::Place;
 use anyhow::Result;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Writes under way at a time: few, so that they go through the log as those of clients do.
+/// Writes in flight. Few, so that they go through the log as those of clients do.
 const DEPTH: u64 = 16;
 
 #[derive(Debug, Args)]

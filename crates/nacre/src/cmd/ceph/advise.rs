@@ -1,4 +1,4 @@
-//! `tier advise`: asks the OSDs of a cache pool for measured and predicted hits, and adds them up.
+//! `tier advise`: collects measured and predicted hits from the OSDs of a cache pool, and adds them up.
 
 use super::{Failure, command_failed, every_osd, print, printed, session};
 use crate::cmd::output::Format;
@@ -11,8 +11,8 @@ use nacre_types::pool::Pool;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// Asks all OSDs that are up at once, and prints what they know together. Fails where one does not answer: the rest would
-/// be advice on a part of the pool.
+/// Queries all OSDs that are up, in parallel, and prints the merged result. Fails if one does not answer, because the others
+/// know only a part of the pool.
 pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result<(), Failure> {
     let cluster = session::connect(invocation)
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
@@ -42,7 +42,7 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
     }
 }
 
-/// A cache pool, by its name, and its base.
+/// A cache pool, by its name, and its base pool.
 pub(super) fn cache_pool<'a>(
     map: Option<&'a OsdMap>,
     pool: &str,
@@ -57,11 +57,11 @@ pub(super) fn cache_pool<'a>(
     }
 }
 
-/// Numbers that are added up over OSDs.
+/// Numbers to add up over the OSDs.
 const SUMS: [&str; 7] =
     ["pgs", "objects", "bytes", "target_bytes", "target_objects", "followed_objects", "followed_accesses"];
 
-/// The pool's advice from those of its OSDs. Those without a primary of the pool's say nothing of its policy.
+/// Merges the OSDs' advice for the pool. Ignores OSDs that are not primary of any of the pool's PGs.
 fn merge(pool: &str, osds: &[Value]) -> Value {
     let serving: Vec<&Value> = osds.iter().filter(|osd| osd["pgs"].as_u64().unwrap_or(0) > 0).collect();
     let mut merged = Map::new();
@@ -104,7 +104,7 @@ fn merge(pool: &str, osds: &[Value]) -> Value {
     merged.into()
 }
 
-/// The hit rate over OSDs, 0 to 1; null where nothing was accessed.
+/// The hit rate over all OSDs, 0 to 1, or null if nothing was accessed.
 fn hit_rate<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
     let (mut accesses, mut hits) = (0.0, 0.0);
     for part in parts {

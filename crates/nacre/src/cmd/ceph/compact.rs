@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Mutex;
 
-/// Asks every OSD that is meant, at most so many at a time, and prints each answer as it comes, or all of them as one
-/// document. Fails after all were asked where one of them did.
+/// Sends the command to every selected OSD, with a limit on concurrency. Prints each answer as it arrives, or all of them as one
+/// document. Fails at the end if one of them failed.
 pub(super) fn run(invocation: &Invocation, compact: &Compact, format: Format) -> Result<(), Failure> {
     let cluster = session::connect(invocation)
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
@@ -36,7 +36,7 @@ pub(super) fn run(invocation: &Invocation, compact: &Compact, format: Format) ->
                     let answer: Value = serde_json::from_slice(&reply.output).unwrap_or_default();
                     let elapsed = answer["elapsed_time"].as_f64().unwrap_or_default();
                     told.answers.push(compacted(osd, Ok(elapsed)));
-                    // Whoever reads our output may have gone; the OSDs are still to be asked.
+                    // An error of the output must not stop the commands to the other OSDs.
                     progress.aside(|| {
                         let text = format!("[{done}/{count}] {name}compacted in {elapsed:.1} s");
                         let _ = writeln!(format.text(), "{text}");
@@ -64,14 +64,14 @@ pub(super) fn run(invocation: &Invocation, compact: &Compact, format: Format) ->
     }
 }
 
-/// What was said of OSDs so far, and the code of the last failure.
+/// The answers of OSDs so far, and the code of the last failure.
 #[derive(Default)]
 struct Told {
     answers: Vec<Value>,
     failure: Option<u8>,
 }
 
-/// An OSD's answer for scripts: how many seconds it took, or why it did not compact.
+/// An OSD's answer for scripts: the seconds it took, or why it did not compact.
 fn compacted(osd: &str, outcome: Result<f64, &str>) -> Value {
     match outcome {
         Ok(seconds) => json!({ "osd": osd, "elapsed_time": seconds }),

@@ -1,4 +1,4 @@
-//! `ceph daemon NAME|PATH COMMAND`: asks a daemon of this machine by its admin socket.
+//! `ceph daemon NAME|PATH COMMAND`: sends a command to a daemon of this machine through its admin socket.
 
 use super::{Failure, exit_code, print};
 use crate::cmd::ceph::plan::Socket;
@@ -7,7 +7,7 @@ use nacre_runtime::admin::socket;
 use nacre_types::errno::Errno;
 use std::path::PathBuf;
 
-/// Sends the command and prints what comes back.
+/// Sends the command and prints the answer.
 pub(super) fn ask(invocation: &Invocation, target: &Socket, command: &str) -> Result<(), Failure> {
     let path = match target {
         Socket::Path(path) => path.clone(),

@@ -1,4 +1,4 @@
-//! `tier dirty`: lists what the base pool may lack, by the names that a cache with `cache_dirty_log` records there.
+//! `tier dirty`: lists objects that the base pool may lack, from the names that a cache with `cache_dirty_log` records there.
 
 use super::{Failure, advise, command_failed, print, printed, session};
 use crate::cmd::output::Format;
@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 /// Names in one answer.
 const PAGE: u64 = 1000;
 
-/// Reads the logs of all PGs in the base pool: it works while the cache's PGs are lost.
+/// Reads the logs of all PGs in the base pool. Works even if the cache's PGs are lost.
 pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result<(), Failure> {
     let cluster = session::connect(invocation)
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
@@ -66,7 +66,7 @@ fn names(cluster: &Cluster, log: &ObjectId) -> nacre_client::Result<Vec<ObjectId
         };
         let mut reply = match cluster.engine().operate(request).wait().and_then(|reply| reply.success()) {
             Ok(reply) => reply,
-            // Nothing was ever dirty in this PG.
+            // No object of this PG was ever dirty.
             Err(error) if error.errno() == Errno::ENOENT => return Ok(found),
             Err(error) => return Err(error),
         };
@@ -91,7 +91,7 @@ fn as_json(pg: PgId, object: &ObjectId) -> Value {
 fn described(found: &[(PgId, ObjectId)]) -> String {
     let mut out = String::new();
     for (pg, object) in found {
-        // As JSON writes text: names may have any character.
+        // Encoded as in JSON, because names may contain any character.
         let part = |text: &str| if text.is_empty() { String::new() } else { Value::from(text).to_string() };
         let (namespace, locator) = (part(object.namespace()), part(object.locator()));
         let _ = writeln!(out, "{pg}\t{namespace}\t{locator}\t{}", part(object.name()));

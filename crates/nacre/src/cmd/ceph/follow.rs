@@ -1,4 +1,4 @@
-//! `ceph -w`: the cluster's status, then lines of its log as they come, until the program is ended.
+//! `ceph -w`: prints the cluster's status, then the lines of its log as they arrive, until the program is ended.
 
 use super::{Failure, command_failed, print};
 use crate::cmd::output::Format;
@@ -12,11 +12,11 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// Lines that may wait to be printed; a terminal that stands still loses what comes on top.
+/// Maximum number of lines that wait to be printed. If the terminal is stopped, further lines are lost.
 const WAITING: usize = 4096;
 
-/// Runs until standard output is closed. In JSON the status and each entry of the log are documents of a line each: there is
-/// no end to wait for.
+/// Runs until standard output is closed. In JSON the status and each entry of the log are separate documents of one line,
+/// because the output has no end.
 pub(super) fn run(
     invocation: &Invocation,
     level: String,
@@ -27,7 +27,7 @@ pub(super) fn run(
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
     let (told, lines) = mpsc::sync_channel::<String>(WAITING);
     let follower = Arc::new(move |line: &LogLine| {
-        // Full: the terminal stands still. Closed: the program ends.
+        // Full: the terminal is stopped. Closed: the program is ending.
         let _ = told.try_send(match format {
             Format::Plain => text_of(line),
             Format::Json | Format::JsonPretty => document_of(line),
@@ -40,7 +40,7 @@ pub(super) fn run(
     };
     let status = cluster.engine().command(CommandTarget::Mon, status.into(), Default::default());
     let status = status.wait().map_err(|error| command_failed(&error))?;
-    // In JSON there are no empty lines between documents.
+    // JSON documents are not separated by empty lines.
     print(match format {
         Format::Plain => &status.output,
         Format::Json | Format::JsonPretty => status.output.trim_ascii_end(),
@@ -48,7 +48,7 @@ pub(super) fn run(
     print(b"\n")?;
     while let Ok(line) = lines.recv() {
         let mut stdout = std::io::stdout().lock();
-        // The reader has gone: that is how watching ends.
+        // A closed output is the normal end.
         if stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).is_err() {
             break;
         }
@@ -68,7 +68,7 @@ fn text_of(line: &LogLine) -> String {
     format!("{} {} [{level}] {}\n", stamp(line.stamp_ns), line.name, line.text)
 }
 
-/// An entry of the log for scripts, in a line.
+/// An entry of the log for scripts, as one line.
 fn document_of(line: &LogLine) -> String {
     let LogLine { name, level, text, .. } = line;
     let shown = json!({ "stamp": stamp(line.stamp_ns), "name": name, "level": level, "message": text });

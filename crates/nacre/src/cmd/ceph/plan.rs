@@ -1,4 +1,4 @@
-//! From the words of a `ceph` command line to a command and whom it is for.
+//! Converts the words of a `ceph` command line to a command and its destination.
 
 use nacre_types::command::{CommandError, Table, mon_commands, mon_daemon_commands, osd_commands};
 use nacre_types::ids::{EntityKind, EntityName};
@@ -6,10 +6,10 @@ use nacre_types::{OsdId, PgId};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// The output formats of Ceph that Nacre has.
+/// Ceph's output formats that Nacre supports.
 const FORMATS: [&str; 3] = ["plain", "json", "json-pretty"];
 
-/// Whom a command is for.
+/// The destination of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Mon,
@@ -21,7 +21,7 @@ pub(super) enum Destination {
     Pg(PgId),
 }
 
-/// What to do.
+/// The action of a command line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     Help(String),
@@ -29,18 +29,18 @@ pub(super) enum Action {
         destination: Destination,
         command: String,
     },
-    /// Ask the daemon behind an admin socket.
+    /// Send a command to the daemon behind an admin socket.
     Daemon {
         socket: Socket,
         command: String,
     },
     /// Compact the databases of OSDs.
     Compact(Compact),
-    /// `tier advise`, of this pool.
+    /// `tier advise` for this pool.
     Advise(String),
-    /// `tier dirty`, of this pool.
+    /// `tier dirty` for this pool.
     Dirty(String),
-    /// Show the status, then lines of the cluster log as they come.
+    /// Print the status, then lines of the cluster log as they arrive.
     Watch {
         level: String,
         channel: String,
@@ -50,25 +50,25 @@ pub(super) enum Action {
 /// `osd compact`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Compact {
-    /// Which OSDs; `None` for all that are up.
+    /// The OSDs, or `None` for all that are up.
     pub(super) osds: Option<Vec<OsdId>>,
-    /// How many at a time.
+    /// Maximum number of OSDs at a time.
     pub(super) parallel: usize,
 }
 
-/// Which admin socket.
+/// The selection of an admin socket.
 #[derive(Debug, PartialEq)]
 pub(super) enum Socket {
     Path(PathBuf),
-    /// The one that this daemon's configuration names.
+    /// The socket in this daemon's configuration.
     Of(EntityName),
 }
 
-/// A command line, understood.
+/// A parsed command line.
 #[derive(Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) action: Action,
-    /// `-f`, unless it is `plain`.
+    /// `-f`, except `plain`.
     pub(super) format: Option<String>,
     /// `-i`.
     pub(super) input: Option<PathBuf>,
@@ -78,14 +78,14 @@ pub(super) struct Plan {
     pub(super) connect_timeout: Option<u32>,
 }
 
-/// Why there is no plan.
+/// Why a command line is rejected.
 #[derive(Debug, PartialEq)]
 pub(super) enum Problem {
-    /// The program's own options are wrong.
+    /// The program's own options are invalid.
     Usage(String),
-    /// The words are no command.
+    /// The words are not a command.
     Command(String),
-    /// They are a command of Ceph that there is not.
+    /// They are a command of Ceph that Nacre does not have.
     Refused(String),
 }
 
@@ -237,7 +237,7 @@ fn compact(words: &[String]) -> Result<Compact, Problem> {
     }
 }
 
-/// The pool that is a command's only argument.
+/// The pool, which is the command's only argument.
 fn only_pool(words: &[String], usage: &str) -> Result<String, Problem> {
     match words {
         [pool] if !pool.is_empty() => Ok(pool.clone()),
@@ -255,7 +255,7 @@ fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
         (Some("tell"), Some(target)) => {
             let rest = words[2..].to_vec();
             match target {
-                // Commands of the daemon itself; others are the cluster's, whichever monitor is asked.
+                // Commands of the daemon itself. Other commands belong to the cluster, whichever monitor is addressed.
                 mon if mon == "mon" || mon.starts_with("mon.") => {
                     match mon_daemon_commands().parse_words(&rest) {
                         Ok(_) => (Destination::MonDaemon, mon_daemon_commands(), rest),
@@ -280,7 +280,7 @@ fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
     Ok(Action::Command { destination, command: Value::Object(fields).to_string() })
 }
 
-/// `query` and its like name the PG as a parameter too.
+/// `query` and similar commands have the PG also as a parameter.
 fn to_pg(pg: PgId, verb: &[String]) -> (Destination, &'static Table, Vec<String>) {
     let mut words = verb.to_vec();
     words.insert(words.len().min(1), pg.to_string());
@@ -297,7 +297,7 @@ fn no_target(text: &str) -> Problem {
     ))
 }
 
-/// What is wrong and how the command is used, as the `ceph` program words it.
+/// The error and the usage of the command, with the texts of the `ceph` program.
 fn problem(error: &CommandError) -> Problem {
     match error {
         CommandError::Invalid { detail, usage, .. } => {
@@ -308,7 +308,7 @@ fn problem(error: &CommandError) -> Problem {
     }
 }
 
-/// Commands that this program makes of several of the daemons'.
+/// Commands that this program composes of several commands of daemons.
 pub(in crate::cmd) const COMPOSED: [&str; 3] = [COMPACT, ADVISE, DIRTY];
 const COMPACT: &str = "osd compact";
 const ADVISE: &str = "tier advise";
@@ -317,7 +317,7 @@ const DIRTY: &str = "tier dirty";
 const DIRTY_USAGE: &str = "tier dirty <pool>";
 const COMPACT_USAGE: &str = "osd compact --all|<osd.N>... [--parallel N]";
 
-/// General usage, then the commands that begin with the words.
+/// General usage, then the commands that start with the words.
 pub(super) fn help_for(words: &[String]) -> String {
     let begins = |prefix: &str| prefix.split(' ').zip(words).all(|(have, word)| have == word);
     let signatures = mon_commands().signatures().iter();

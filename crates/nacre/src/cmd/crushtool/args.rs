@@ -1,5 +1,5 @@
-//! The words of the command line, in crushtool's own syntax: `--opt value` and `--opt=value`, `-` and `_` alike,
-//! options with several values, words in any order.
+//! Parses the command line in crushtool's own syntax: `--opt value` and `--opt=value`, `-` and `_` are equivalent, options with
+//! several values, any order.
 
 use super::options::OPTIONS;
 use crate::cmd::tool_options::refusal;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// An item to put into the hierarchy.
+/// An item to add to the hierarchy.
 pub(super) enum ItemChange {
     Add { id: i32, weight: f32, name: String },
     Update { id: i32, weight: f32, name: String },
@@ -26,7 +26,7 @@ pub(super) struct NewRule {
     pub(super) mode: RuleMode,
 }
 
-/// What `--test` and `--compare` map, and what they tell. Negative numbers: not given.
+/// What `--test` and `--compare` map and print. Negative numbers mean that the option was not given.
 pub(super) struct TestArgs {
     pub(super) min_x: i64,
     pub(super) max_x: i64,
@@ -44,17 +44,17 @@ pub(super) struct TestArgs {
     pub(super) utilization: bool,
     pub(super) utilization_all: bool,
     pub(super) choose_tries: bool,
-    /// Placements by a random number generator instead of CRUSH.
+    /// Place by a random number generator instead of CRUSH.
     pub(super) simulate: bool,
-    /// Whether the figures go to files, too.
+    /// Whether the figures are also written to files.
     pub(super) csv: bool,
-    /// What the files' names begin with.
+    /// Prefix of the files' names.
     pub(super) csv_prefix: String,
-    /// Rounds that the inputs are split into for the files.
+    /// Number of batches that the inputs are divided into for the files.
     pub(super) batches: i64,
 }
 
-/// All words, understood.
+/// The parsed command line.
 #[derive(Default)]
 pub(super) struct Args {
     pub(super) help: bool,
@@ -66,7 +66,7 @@ pub(super) struct Args {
     pub(super) compile: Option<String>,
     pub(super) build: bool,
     pub(super) num_osds: i64,
-    /// Words that are no options: the layers of `--build`.
+    /// Words that are not options: the layers of `--build`.
     pub(super) rest: Vec<String>,
     /// Tunables to set.
     pub(super) tunables: Vec<(&'static str, u32)>,
@@ -83,7 +83,7 @@ pub(super) struct Args {
     pub(super) reclassify: bool,
     /// Root and class.
     pub(super) reclassify_root: BTreeMap<String, String>,
-    /// By pattern.
+    /// Indexed by pattern.
     pub(super) reclassify_bucket: BTreeMap<String, BucketMatch>,
     pub(super) create_rule: Option<NewRule>,
     pub(super) device_class: Option<String>,
@@ -94,7 +94,7 @@ pub(super) struct Args {
     pub(super) bucket_tree: bool,
     pub(super) bucket_name: Option<String>,
     pub(super) show_location: Option<i32>,
-    /// `--check`, with its number or a negative one.
+    /// `--check` with its number, or negative without one.
     pub(super) check_ids: Option<i64>,
     pub(super) test: bool,
     pub(super) tester: TestArgs,
@@ -128,7 +128,7 @@ impl Default for TestArgs {
     }
 }
 
-/// The words still to be read.
+/// The words that are not parsed yet.
 struct Words {
     words: std::iter::Peekable<std::vec::IntoIter<String>>,
     /// The value of `--opt=value`.
@@ -145,12 +145,12 @@ impl Words {
             .ok_or_else(|| format!("Option {} requires an argument.\n", self.option))
     }
 
-    /// Another value of an option that has several.
+    /// The next value of an option with several values.
     fn more(&mut self, canonical: &str) -> Result<String, String> {
         self.words.next().ok_or_else(|| format!("expecting additional argument to {canonical}"))
     }
 
-    /// Another value of an option that is not named where it lacks one.
+    /// The next value. The error does not name the option.
     fn next(&mut self) -> Result<String, String> {
         self.words.next().ok_or_else(|| "expecting additional argument".to_owned())
     }
@@ -161,7 +161,7 @@ impl Words {
     }
 }
 
-/// What C's `atof` makes of a word: as much of it as is a number, else 0.
+/// The result of C's `atof`: parses the longest prefix that is a number, otherwise 0.
 fn lenient_float(word: &str) -> f32 {
     let word = word.trim_start();
     let longest = (0..=word.len()).rev().filter(|end| word.is_char_boundary(*end));
@@ -169,7 +169,7 @@ fn lenient_float(word: &str) -> f32 {
 }
 
 impl Args {
-    /// Understands the words, or says what is wrong with them.
+    /// Parses the words, or returns an error text.
     pub(super) fn parse(words: &[OsString]) -> Result<Self, String> {
         let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let mut args = Args { nothing_given: words.is_empty(), ..Args::default() };
@@ -194,7 +194,7 @@ impl Args {
         Ok(args)
     }
 
-    /// Takes one option; false if the word is none.
+    /// Parses one option. Returns false if the word is not an option.
     fn option(&mut self, option: &str, w: &mut Words) -> Result<bool, String> {
         let t = &mut self.tester;
         match option {
@@ -235,7 +235,7 @@ impl Args {
                 let name = w.value()?;
                 self.reweight_item = Some((name, lenient_float(&w.more(option)?)));
             }
-            // These two take no value by `=`.
+            // These two take no value after `=`.
             "--add-bucket" if w.attached.is_none() => {
                 let name = w.more(option)?;
                 self.add_bucket = Some((name, w.more(option)?));
@@ -320,7 +320,7 @@ impl Args {
             "--show-choose-tries" => t.choose_tries = true,
             _ => match tunable(option) {
                 Some(name) => {
-                    // crushtool takes any other word as 1; that is no model.
+                    // crushtool treats any other word as 1, which is not worth copying.
                     let value = w.number()?;
                     let value =
                         u32::try_from(value).map_err(|_| format!("The option value '{value}' is invalid"))?;
@@ -337,7 +337,7 @@ impl Args {
         Ok(true)
     }
 
-    /// Whether the words go together; warnings go to `err`.
+    /// Checks that the words are consistent. Warnings are written to `err`.
     pub(super) fn check(&self, err: &mut dyn Write) -> Result<(), super::Stop> {
         let fail = |message: &str| Err(super::Stop::failed(message));
         if self.nothing_given {

@@ -1,4 +1,4 @@
-//! `--build`: a map in layers, each of equally big buckets over the layer below.
+//! `--build`: builds a map in layers, each with buckets of equal size over the layer below.
 
 use super::Stop;
 use nacre_types::crush::{BucketAlg, CrushError, CrushMap, MAX_DEVICES, RuleType, WEIGHT_ONE};
@@ -7,7 +7,7 @@ use std::io::Write;
 struct Layer<'a> {
     name: &'a str,
     alg: BucketAlg,
-    /// Items per bucket; 0: one bucket for all.
+    /// Items per bucket, or 0 for one bucket with all of them.
     size: usize,
 }
 
@@ -56,7 +56,7 @@ fn fill(num_osds: i32, layers: &[Layer<'_>], err: &mut dyn Write) -> Result<Crus
                 if layer.size == 0 { layer.name.to_owned() } else { format!("{}{number}", layer.name) };
             let mut items = items.to_vec();
             if layer.alg == BucketAlg::Uniform {
-                // The last bucket of a layer may be smaller; in a uniform one it counts like the first.
+                // The last bucket of a layer may be smaller. A uniform bucket counts it like the first.
                 let weight = items[0].1;
                 items.iter_mut().for_each(|item| item.1 = weight);
             }

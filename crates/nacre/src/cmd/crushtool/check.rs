@@ -1,9 +1,9 @@
-//! `--check`: rules that apply to the same pools, and items without names or types.
+//! `--check`: finds rules that apply to the same pools, and items without names or types.
 
 use nacre_types::crush::CrushMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sizes that are served by several rules of one ruleset and type, each with the rules' names, as `crushtool` prints them.
+/// Sizes for which several rules of one ruleset and type apply, each with the rules' names, as `crushtool` prints them.
 pub(super) fn overlapping_rules(map: &CrushMap) -> Vec<String> {
     let mut served: BTreeMap<(u8, u8), BTreeMap<u8, BTreeSet<&str>>> = BTreeMap::new();
     for (id, rule) in map.rules() {
@@ -29,7 +29,7 @@ pub(super) fn overlapping_rules(map: &CrushMap) -> Vec<String> {
     lines
 }
 
-/// Whether all items below the roots have names, types and, with `max_id` above 0, device ids below it.
+/// Checks that all items below the roots have names, types and, if `max_id` is above 0, device ids below it.
 pub(super) fn names(map: &CrushMap, max_id: i64) -> Result<(), String> {
     for item in map.tree(true) {
         let type_id = match map.bucket(item.id) {
@@ -46,7 +46,7 @@ pub(super) fn names(map: &CrushMap, max_id: i64) -> Result<(), String> {
             return Err(format!("unknown type name: item#{}", item.id));
         }
     }
-    // Stray devices are listed by their type, too.
+    // Stray devices are also listed by their type.
     if map.type_name(0).is_none() { Err("unknown type name: item#0".to_owned()) } else { Ok(()) }
 }
 

@@ -1,4 +1,4 @@
-//! The options of `crushtool`: the source of `--help`, of the manual page and of docs/compatibility.md.
+//! The options of `crushtool`: the source for `--help`, the manual page and docs/compatibility.md.
 
 use crate::cmd::tool_options::{Section, ToolOption, differences, listing};
 

@@ -47,10 +47,10 @@ fn list(items: &[i32], text: &mut String) {
     text.push(']');
 }
 
-/// The most rounds that `--batches` splits a run into.
+/// Maximum number of batches of `--batches`.
 const MAX_BATCHES: i64 = 1 << 16;
 
-/// What a run maps: the ranges of the words with the defaults filled in, and the devices' weights.
+/// The parameters of a run: the given ranges completed with defaults, and the devices' weights.
 struct Plan<'a> {
     args: &'a TestArgs,
     rules: std::ops::RangeInclusive<i64>,
@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Maps and tells.
+/// Maps the inputs and prints the results.
 pub(super) fn test(
     map: &CrushMap,
     args: &TestArgs,
@@ -156,7 +156,7 @@ pub(super) fn test(
     Ok(())
 }
 
-/// What a run keeps from one mapping to the next.
+/// The state of a run between mappings.
 struct Run {
     work: Workspace,
     random: Rand48,
@@ -252,12 +252,12 @@ fn test_size(
     Ok(())
 }
 
-/// How many replicas a rule can place at most, as crushtool estimates it: by the named buckets of the types that the
-/// steps speak of. It takes settings for choices of devices and counts a type again for each step, and so do we.
+/// Maximum number of replicas that a rule can place, as crushtool estimates it: by the named buckets of the types in its steps.
+/// Like crushtool, treats settings as choices of devices and counts a type again for each step.
 fn most_affected(map: &CrushMap, rule: u32) -> i64 {
     let steps = map.rule(rule).map_or(&[][..], |rule| &rule.steps);
     let speaking = |step: &&Step| !matches!(step.op, StepOp::Noop | StepOp::Take | StepOp::Emit);
-    // Type to (number of steps, number asked for by the last).
+    // For each type: number of steps, and the number that the last one chooses.
     let mut types: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
     for step in steps.iter().filter(speaking) {
         let entry = types.entry(step.arg2).or_default();
@@ -276,7 +276,7 @@ fn most_affected(map: &CrushMap, rule: u32) -> i64 {
     most
 }
 
-/// Maps with both maps; true if all results are the same.
+/// Maps with both maps. Returns true if all results are equal.
 pub(super) fn compare(
     map: &CrushMap,
     other: &CrushMap,

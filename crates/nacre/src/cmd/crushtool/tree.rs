@@ -1,9 +1,9 @@
-//! `--tree` as a table.
+//! Prints `--tree` as a table.
 
 use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS, TreeItem, WEIGHT_ONE};
 use std::io::{self, Write};
 
-/// A weight for people: five decimals, `0` for nothing.
+/// A weight for users: five decimals, or `0`.
 fn weight_text(weight: u32) -> String {
     let weight = f64::from(weight as f32 / WEIGHT_ONE as f32);
     if weight < 0.000_001 { "0".to_owned() } else { format!("{weight:.5}") }

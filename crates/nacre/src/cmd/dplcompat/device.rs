@@ -1,11 +1,11 @@
-//! Where a Bareos device keeps its volumes: options of our own and those of the `rados` devices of Bareos 16 to 21.
+//! The configuration of a Bareos device: Nacre's own options and those of the `rados` devices of Bareos 16 to 21.
 
 use crate::cmd::backup::size;
 use anyhow::{Result, anyhow, bail};
 use nacre_client::Layout;
 use std::ffi::OsString;
 
-/// Names of the options in the environment. `device_options` is a whole string of those of Bareos' `rados` device.
+/// Names of the options in the environment. `device_options` is a whole string of options of Bareos' `rados` device.
 pub(super) const OPTIONS: &[&str] = &[
     "conffile",
     "poolname",
@@ -54,7 +54,7 @@ impl Device {
         }
     }
 
-    /// A device by its options in the environment; what they leave open is Bareos' default.
+    /// A device from its options in the environment. Missing options have Bareos' defaults.
     pub(super) fn from_environment(option: impl Fn(&str) -> Option<String>) -> Result<Device> {
         let mut given = Given::default();
         if let Some(text) = option("device_options").filter(|text| !text.is_empty()) {
@@ -68,7 +68,7 @@ impl Device {
         given.finish()
     }
 
-    /// A device by the `Device Options` of Bareos' `rados` device:
+    /// A device from the `Device Options` of Bareos' `rados` device:
     /// `conffile=/etc/ceph/ceph.conf,poolname=backup,striped,stripe_unit=4194304,stripe_count=2,object_size=33554432`.
     #[cfg(test)]
     fn from_device_options(text: &str) -> Result<Device> {
@@ -77,7 +77,7 @@ impl Device {
         given.finish()
     }
 
-    /// What the command line of a client would say.
+    /// The equivalent command line of a client.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let options =
             [("-c", &self.conf), ("--cluster", &self.cluster), ("-k", &self.keyring), ("-n", &self.user)];
@@ -87,7 +87,7 @@ impl Device {
 }
 
 impl Given {
-    /// Options between commas; spaces are part of them.
+    /// Parses options separated by commas. Spaces are part of them.
     fn take_string(&mut self, text: &str) -> Result<()> {
         for option in text.split(',') {
             match option.split_once('=') {
@@ -100,7 +100,7 @@ impl Given {
 
     fn take(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         let device = self.device.get_or_insert_with(Device::new);
-        // Parts are always striped, as this option says.
+        // Parts are always striped, as with this option.
         if name == "striped" && value.is_none() {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl Given {
             "clustername" => device.cluster = Some(value.to_owned()),
             "keyring" => device.keyring = Some(value.to_owned()),
             "clientid" => device.user = Some(format!("client.{value}")),
-            // Bareos calls the whole name that.
+            // In Bareos this option may be the whole name.
             "username" if value.contains('.') => device.user = Some(value.to_owned()),
             "username" => device.user = Some(format!("client.{value}")),
             "stripe_unit" => self.stripe_unit = Some(number()?),
@@ -169,12 +169,12 @@ mod tests {
         assert_eq!(own.unwrap(), wanted);
         let arguments = of(&[("clientid", "bareos"), ("keyring", "/k"), ("device_options", text)]).unwrap();
         assert_eq!(arguments.arguments(), ["-c", "/etc/ceph/ceph.conf", "-k", "/k", "-n", "client.bareos"]);
-        // The older form, which is all that the unpatched device takes.
+        // The older form, the only one that the unpatched device accepts.
         let older = "conffile=/etc/ceph/ceph.conf,poolname=backup,striped,stripe_unit=4194304,stripe_count=1";
         assert_eq!(Device::from_device_options(older).unwrap().layout, Layout::default());
     }
 
-    /// The options that make the same device again.
+    /// The options from which the same device is parsed.
     fn written(device: &Device) -> Vec<u8> {
         let layout = device.layout;
         let mut text = format!(
@@ -213,7 +213,7 @@ mod tests {
             nacre_fuzz::Target { words: &words, ..nacre_fuzz::Target::new("device-options", corpus, seeds) };
         target.run(|input| {
             let device = Device::from_device_options(std::str::from_utf8(input).ok()?).ok()?;
-            // As the command line of a client it has a value for each flag.
+            // On a client's command line, each flag has a value.
             assert!(device.arguments().len().is_multiple_of(2));
             Some(written(&device))
         });

@@ -1,4 +1,4 @@
-//! The load itself: slots that each keep one operation in flight, and the figures they gather.
+//! The load: slots that each keep one operation in flight, and the figures that they collect.
 
 use super::{Failed, Store};
 use crate::cmd::times::Times;
@@ -7,7 +7,7 @@ use nacre_types::errno::Errno;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What is done.
+/// The kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cmd) enum Kind {
     Write,
@@ -15,37 +15,37 @@ pub(in crate::cmd) enum Kind {
     Random,
 }
 
-/// How it is done.
+/// The parameters of the load.
 pub(in crate::cmd) struct Plan {
     pub(in crate::cmd) kind: Kind,
     pub(in crate::cmd) prefix: String,
     pub(in crate::cmd) op_size: u64,
     pub(in crate::cmd) ops_per_object: u64,
     pub(in crate::cmd) object_size: u64,
-    /// Objects that a read benchmark finds.
+    /// Number of objects for a read benchmark.
     pub(in crate::cmd) objects: u32,
-    /// Objects that a write benchmark makes at most; 0 is no limit.
+    /// Maximum number of objects that a write benchmark creates, or 0 for no limit.
     pub(in crate::cmd) max_objects: u64,
-    /// Operations in flight by each way to the store.
+    /// Operations in flight on each of the ways to the store.
     pub(in crate::cmd) concurrent: u32,
     pub(in crate::cmd) verify: bool,
     pub(in crate::cmd) hints: bool,
-    /// Seed of the objects' contents, which are the letter z without one, and of the order of random reads.
+    /// Seed of the objects' contents and of the order of random reads. Without one, contents are the letter z.
     pub(in crate::cmd) seed: Option<u64>,
 }
 
-/// Figures at one moment.
+/// Figures at one point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
     pub(super) in_flight: u64,
     pub(super) started: u64,
     pub(super) finished: u64,
-    /// Latency of the operation that finished last, in seconds.
+    /// Latency of the last finished operation, in seconds.
     pub(super) last_latency: f64,
     pub(super) mean_latency: f64,
 }
 
-/// Figures of some seconds.
+/// Figures of a slice.
 #[derive(Debug, Default)]
 pub(super) struct Slice {
     pub(super) finished: u64,
@@ -53,11 +53,11 @@ pub(super) struct Slice {
     pub(super) times: Times,
 }
 
-/// Figures of all that was measured, which begins after the warm-up.
+/// Figures of the measurement, which starts after the warm-up.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) finished: u64,
-    /// Operations of the warm-up.
+    /// Number of operations in the warm-up.
     pub(super) warmed_up: u64,
     pub(super) bytes: u64,
     pub(super) last_completion: Instant,
@@ -66,7 +66,7 @@ pub(super) struct Outcome {
     pub(super) failure: Option<(String, Errno)>,
 }
 
-/// Mean, deviation and extremes of what was added (Welford's method).
+/// Mean, deviation and extremes of the added values (Welford's method).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     pub(super) count: u64,
@@ -92,7 +92,7 @@ impl Spread {
         self.max = self.max.max(value);
     }
 
-    /// The sample's standard deviation; 0 below two values.
+    /// The standard deviation of the sample, or 0 for less than two values.
     pub(super) fn deviation(&self) -> f64 {
         if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
     }
@@ -102,7 +102,7 @@ struct Figures {
     end: Instant,
     started: u64,
     finished: u64,
-    /// Of those, before the measurement began.
+    /// Of those, the number before the measurement started.
     warmed_up: u64,
     bytes: u64,
     last_latency: f64,
@@ -122,13 +122,13 @@ struct Inner {
     idle: Condvar,
 }
 
-/// A load under way.
+/// A load that is running.
 pub(super) struct Load(Arc<Inner>);
 
-/// One operation's place in the run.
+/// The place of one operation in the run.
 #[derive(Clone, Copy)]
 struct Step {
-    /// Its number among the writes: it decides object, offset and contents.
+    /// Its number among the writes, which determines object, offset and contents.
     number: u64,
     started_at: Instant,
 }
@@ -137,7 +137,7 @@ pub(super) fn object_name(prefix: &str, object: u64) -> String {
     format!("{prefix}_object{object}")
 }
 
-/// The text that the data of write `number` begins with.
+/// The text at the start of the data of write `number`.
 fn stamp(number: u64) -> String {
     format!("I'm the {number:16}th op!")
 }
@@ -148,7 +148,7 @@ fn fill(buffer: &mut [u8], number: u64) {
     buffer[..len].copy_from_slice(&stamp.as_bytes()[..len]);
 }
 
-/// What objects hold behind their stamp, repeated to the operation's size: it is one piece of random bytes with a seed.
+/// The contents of objects after their stamp, repeated up to the operation's size. With a seed, one piece of random bytes.
 fn filling(seed: Option<u64>, op_size: u64) -> Bytes {
     let Some(seed) = seed else { return Bytes::from_static(&[b'z'; 4096]) };
     let len = usize::try_from(op_size).unwrap_or(usize::MAX);
@@ -160,7 +160,7 @@ fn filling(seed: Option<u64>, op_size: u64) -> Bytes {
     bytes.into()
 }
 
-/// A state of [`random`], which must not be 0.
+/// An initial state of [`random`], which must not be 0.
 fn random_state(seed: u64) -> u64 {
     (seed ^ 0x9e37_79b9_7f4a_7c15).max(1)
 }
@@ -173,7 +173,7 @@ fn random(state: &mut u64) -> u64 {
     state.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }
 
-/// Whether `data` is what write `number` wrote.
+/// Whether `data` is the data of write `number`.
 fn matches(data: &[u8], number: u64, op_size: u64, filling: &[u8]) -> bool {
     let stamp = stamp(number);
     let len = stamp.len().min(data.len());
@@ -185,7 +185,7 @@ fn matches(data: &[u8], number: u64, op_size: u64, filling: &[u8]) -> bool {
 }
 
 impl Load {
-    /// Starts as many operations as the plan keeps in flight, by each of `ways`.
+    /// Starts as many operations as the plan keeps in flight, on each of `ways`.
     pub(super) fn start<S: Store>(ways: &[S], plan: Plan, end: Instant) -> Load {
         let concurrent = plan.concurrent;
         let figures = Figures {
@@ -199,7 +199,7 @@ impl Load {
             latency: Spread::default(),
             times: Times::default(),
             slice: Slice::default(),
-            // Every run of one seed reads in the same random order.
+            // All runs with the same seed read in the same random order.
             random: random_state(plan.seed.unwrap_or(0)),
             failure: None,
             stopped: false,
@@ -228,7 +228,7 @@ impl Load {
         std::mem::take(&mut self.0.lock().slice)
     }
 
-    /// Ends the warm-up: what finishes from now on is measured, until `end`.
+    /// Ends the warm-up. Operations that finish from now on are measured, until `end`.
     pub(super) fn measure(&self, end: Instant) {
         let mut figures = self.0.lock();
         figures.end = end;
@@ -237,7 +237,7 @@ impl Load {
         figures.slice = Slice::default();
     }
 
-    /// Waits for `until`, or for the end of the work; whether that came first.
+    /// Waits for `until` or for the end of the work. Returns whether the work ended first.
     pub(super) fn wait_idle_until(&self, until: Instant) -> bool {
         let mut figures = self.0.lock();
         loop {
@@ -253,7 +253,7 @@ impl Load {
         }
     }
 
-    /// Starts nothing more and waits for what is in flight.
+    /// Stops starting operations and waits for those in flight.
     pub(super) fn finish(self) -> Outcome {
         self.0.lock().stopped = true;
         let far = Instant::now() + Duration::from_secs(u64::from(u32::MAX));
@@ -276,7 +276,7 @@ impl Inner {
         self.figures.lock().expect("invariant: no holder of the lock panics")
     }
 
-    /// The next operation's place, unless the run is over.
+    /// The place of the next operation, unless the run is over.
     fn take_step(&self) -> Option<Step> {
         let started_at = Instant::now();
         let mut figures = self.lock();
@@ -304,7 +304,7 @@ impl Inner {
         Some(Step { number, started_at })
     }
 
-    /// Starts one more operation by `way`, reusing the buffer of the slot's last write.
+    /// Starts an operation on `way`. Reuses the buffer of the slot's last write.
     fn next<S: Store>(self: Arc<Self>, way: S, buffer: Bytes) {
         let Some(step) = self.take_step() else { return };
         let plan = &self.plan;
@@ -367,7 +367,7 @@ impl Inner {
 
     fn fail(&self, step: Step, text: String, errno: Errno) {
         let mut figures = self.lock();
-        // It is over, but does not count.
+        // A failed operation is not counted.
         figures.started -= 1;
         figures.last_completion = figures.last_completion.max(step.started_at);
         figures.failure.get_or_insert((text, errno));
@@ -376,7 +376,7 @@ impl Inner {
     }
 }
 
-/// The data of write `number`, in `buffer` unless another operation still holds it.
+/// The data of write `number`, in `buffer` unless another operation still uses it.
 fn stamped(buffer: Bytes, number: u64, op_size: u64, filling: &[u8]) -> Bytes {
     let size = usize::try_from(op_size).unwrap_or(usize::MAX);
     let mut buffer = match buffer.try_into_mut() {

@@ -1,4 +1,4 @@
-//! A benchmark's output, line by line as the real program prints it.
+//! The output of a benchmark, with the lines of Ceph's program.
 
 use super::load::{Kind, Outcome, Plan, Sample, Slice, Spread};
 use crate::cmd::output::Format;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 const MIB: f64 = 1_048_576.0;
-/// The heading comes again after so many lines.
+/// Lines after which the heading is repeated.
 const HEADING_EVERY: u64 = 20;
 
 pub(super) struct Report {
@@ -61,7 +61,7 @@ impl Report {
         out(format!("{time}{line}\n"))
     }
 
-    /// What is about to be done; the real program says it of writes only.
+    /// Announces the benchmark. Ceph's program does so only for writes.
     pub(super) fn head(&mut self) -> Result<(), Failure> {
         if self.kind != Kind::Write {
             return Ok(());
@@ -85,7 +85,7 @@ impl Report {
         Ok(())
     }
 
-    /// One second's line.
+    /// The line of one second.
     pub(super) fn line(&mut self, sample: &Sample, elapsed: Duration) -> Result<(), Failure> {
         let second = self.lines;
         let (finished_before, time_before) = self.before;
@@ -122,7 +122,7 @@ impl Report {
         self.say(&columns(second, sample, average, fresh.then_some(current)))
     }
 
-    /// Some seconds that ended at `elapsed`, of the warm-up or of what is measured.
+    /// A slice of the warm-up or of the measurement that ended at `elapsed`.
     pub(super) fn slice(&mut self, slice: &Slice, took: Duration, elapsed: Duration, warm_up: bool) {
         let ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
         let quantile = |share| ms(slice.times.quantile(share).min(slice.latency.max));
@@ -139,7 +139,7 @@ impl Report {
         }));
     }
 
-    /// The end of the warm-up: nothing before it counts.
+    /// The end of the warm-up. Earlier operations do not count.
     pub(super) fn warmed_up(&mut self, elapsed: Duration, steady: bool) -> Result<(), Failure> {
         (self.bandwidth, self.iops) = (Spread::default(), Spread::default());
         if self.is_plain() {
@@ -151,7 +151,7 @@ impl Report {
         Ok(())
     }
 
-    /// The figures of all that was measured.
+    /// The figures of the whole measurement.
     pub(super) fn totals(
         &mut self,
         outcome: &Outcome,
@@ -234,12 +234,12 @@ impl Report {
         lines
     }
 
-    /// The objects are about to be removed.
+    /// Announces the removal of the objects.
     pub(super) fn cleaning(&self) -> Result<(), Failure> {
         if self.is_plain() { self.say("Cleaning up (deleting benchmark objects)") } else { Ok(()) }
     }
 
-    /// The end, with the objects removed and the time that it took.
+    /// The end, with the number of removed objects and the time of the removal.
     pub(super) fn end(self, cleaned: Option<(u64, Duration)>) -> Result<(), Failure> {
         if !self.is_plain() {
             return out(print::json(&Value::Object(self.json), self.format) + "\n");

@@ -1,5 +1,5 @@
-//! The words of the command line, in osdmaptool's own syntax: `--opt value` and `--opt=value`, `-` and `_` alike, words
-//! in any order, `--tree` and `--print` without or with a format.
+//! Parses the command line in osdmaptool's own syntax: `--opt value` and `--opt=value`, `-` and `_` are equivalent, any order,
+//! `--tree` and `--print` with or without a format.
 
 use super::ME;
 use super::options::OPTIONS;
@@ -10,21 +10,21 @@ use nacre_types::PoolId;
 use nacre_types::crush::weight_from_f32;
 use std::ffi::OsString;
 
-/// The most OSDs of a new map.
+/// Maximum number of OSDs of a new map.
 const MAX_OSDS: u32 = 10_000;
 
-/// How much `--test-map-pgs` tells.
+/// The level of detail of `--test-map-pgs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// Sums.
     Sums,
-    /// And a line for each PG.
+    /// Also a line for each PG.
     Each,
-    /// And how it came about.
+    /// Also how each placement was computed.
     All,
 }
 
-/// How a map or a tree is shown.
+/// The output format of a map or a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     /// As text.
@@ -34,7 +34,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// The format of this name; JSON if there is none.
+    /// The format with this name, or JSON if there is none.
     fn from_name(name: &str) -> Shown {
         match name {
             "" | "plain" => Shown::Plain,
@@ -43,21 +43,21 @@ impl Shown {
     }
 }
 
-/// The map that is worked on.
+/// A new map to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Create {
     /// With this many OSDs.
     Simple(u32),
-    /// With the OSDs of ceph.conf.
+    /// With the OSDs in ceph.conf.
     Conf,
 }
 
 /// `--upmap` and `--upmap-cleanup`.
 #[derive(Debug)]
 pub(super) struct UpmapArgs {
-    /// Where the commands go; `-` is standard output.
+    /// File for the commands, or `-` for standard output.
     pub(super) file: String,
-    /// Whether entries are calculated, too.
+    /// Whether entries are also computed.
     pub(super) balance: bool,
     pub(super) max: usize,
     pub(super) deviation: u32,
@@ -67,12 +67,12 @@ pub(super) struct UpmapArgs {
     pub(super) retries: u64,
 }
 
-/// All words, understood.
+/// The parsed command line.
 #[derive(Debug)]
 pub(super) struct Args {
     pub(super) help: bool,
     pub(super) file: Option<String>,
-    /// Options that all programs share, and those of ceph.conf.
+    /// Options common to all programs, and those of ceph.conf.
     pub(super) invocation: Invocation,
     pub(super) create: Option<Create>,
     pub(super) with_default_pool: bool,
@@ -92,14 +92,14 @@ pub(super) struct Args {
     pub(super) test_map_pgs: Option<Level>,
     pub(super) test_random: bool,
     pub(super) test_crush: bool,
-    /// OSDs and their CRUSH weights (16.16, and as they are shown).
+    /// OSDs and their CRUSH weights (in 16.16 format, and as printed).
     pub(super) adjust_crush_weight: Vec<(u32, u32, f32)>,
     pub(super) clear_temp: bool,
     pub(super) clean_temps: bool,
     pub(super) upmap_cleanup: bool,
     pub(super) upmap: UpmapArgs,
     pub(super) save: bool,
-    /// First and last map of a folder.
+    /// First and last map in a folder.
     pub(super) range: (Option<i64>, Option<i64>),
     pub(super) dump: Option<Shown>,
     pub(super) tree: Option<Shown>,
@@ -157,10 +157,10 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("The option value '{text}' is invalid"))
 }
 
-/// What is wrong with the words.
+/// Why a command line is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Misuse {
-    /// The message is all.
+    /// Only the message is printed.
     Told(String),
     /// The usage follows the message.
     WithUsage(String),
@@ -172,7 +172,7 @@ impl From<String> for Misuse {
     }
 }
 
-/// The words still to be read, and the option that is read.
+/// The words that are not parsed yet, and the current option.
 struct Words {
     words: std::vec::IntoIter<String>,
     option: String,
@@ -191,7 +191,7 @@ impl Words {
 }
 
 impl Args {
-    /// Understands the words, or says what is wrong with them.
+    /// Parses the words, or returns the error.
     pub(super) fn parse(words: &[OsString]) -> Result<Args, Misuse> {
         let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let ceph_args = std::env::var("CEPH_ARGS").ok();
@@ -227,7 +227,7 @@ impl Args {
         Ok(args)
     }
 
-    /// Takes an option that makes, marks or shows a map; false if the word is none.
+    /// Parses an option that creates, marks or shows a map. Returns false if the word is not one.
     fn option(&mut self, option: &str, words: &mut Words) -> Result<bool, Misuse> {
         match option {
             "-h" | "--help" => self.help = true,
@@ -265,7 +265,7 @@ impl Args {
         Ok(true)
     }
 
-    /// Takes an option that tests or balances; false if the word is none.
+    /// Parses an option that tests or balances. Returns false if the word is not one.
     fn more_options(&mut self, option: &str, words: &mut Words) -> Result<bool, Misuse> {
         match option {
             "--pool" => self.pool = Some(PoolId(words.number()?)),
@@ -311,7 +311,7 @@ impl Args {
         Ok(true)
     }
 
-    /// Whether upmap entries are asked for.
+    /// Whether upmap entries are requested.
     pub(super) fn upmaps(&self) -> bool {
         self.upmap_cleanup || self.upmap.balance
     }
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn every_option_of_the_table_is_understood() {
         for (name, support) in crate::cmd::tool_options::rows(OPTIONS) {
-            // All programs have this one.
+            // An option of all programs.
             let known = name == "--conf";
             let mut words =
                 Words { words: vec!["1:1".to_owned()].into_iter(), option: String::new(), attached: None };

@@ -1,4 +1,4 @@
-//! New maps: `--createsimple` and `--create-from-conf`.
+//! Creates maps: `--createsimple` and `--create-from-conf`.
 
 use super::{DEFAULT_POOL, ME, Stop, now};
 use nacre_common::config::{ConfFile, Config, Invocation};
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The most PGs of the default pool.
+/// Maximum number of PGs of the default pool.
 const MAX_PGS: u32 = 1 << 20;
-/// The highest OSD id that a section of ceph.conf may name.
+/// Maximum OSD id of a section in ceph.conf.
 const MAX_OSD: u32 = 9_999;
 
-/// The default pool, if one is wanted.
+/// The parameters of the default pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DefaultPool {
     /// 2^`pg_bits` PGs for each OSD.
@@ -28,7 +28,7 @@ fn broken(error: CrushError) -> Stop {
     Stop::failed(format!("{ME}: {error}"), 1)
 }
 
-/// A generic map: OSDs of weight 1 on one host.
+/// A generic map: OSDs with weight 1 on one host.
 pub(super) fn simple(osds: u32, pool: Option<DefaultPool>, invocation: &Invocation) -> Result<OsdMap, Stop> {
     let config = config(invocation)?;
     let mut crush = new_crush(&config)?;
@@ -39,7 +39,7 @@ pub(super) fn simple(osds: u32, pool: Option<DefaultPool>, invocation: &Invocati
     map(osds, crush, pool, &config)
 }
 
-/// A map of the OSDs that ceph.conf has sections for, each where `host`, `rack`, `row`, `room` and `datacenter` say.
+/// A map of the OSDs with sections in ceph.conf, at the places given by `host`, `rack`, `row`, `room` and `datacenter`.
 pub(super) fn from_conf(pool: Option<DefaultPool>, invocation: &Invocation) -> Result<OsdMap, Stop> {
     let config = config(invocation)?;
     let unreadable = |error| Stop::failed(format!("{ME}: {error}"), 1);
@@ -91,10 +91,10 @@ fn new_crush(config: &Config) -> Result<CrushMap, Stop> {
     CrushMap::new_cluster(domain).map_err(broken)
 }
 
-/// A map that no cluster had yet: without flags, ratios and OSDs that exist.
+/// A map that was never in a cluster: without flags, ratios and OSDs that exist.
 fn map(max_osd: u32, crush: CrushMap, pool: Option<DefaultPool>, config: &Config) -> Result<OsdMap, Stop> {
     let mut map = OsdMap::new(Uuid::nil(), now().wall_ns, crush);
-    // Writing it makes it epoch 1.
+    // Writing the map raises it to epoch 1.
     map.epoch = Epoch(0);
     map.flags = 0;
     (map.full_ratio, map.backfillfull_ratio, map.nearfull_ratio) = (0.0, 0.0, 0.0);

@@ -1,4 +1,4 @@
-//! `--test-map-pgs…`: where the PGs of a pool, or of all pools, are placed, and how evenly.
+//! `--test-map-pgs…`: shows where the PGs of one or all pools are placed, and how evenly.
 
 use super::args::Level;
 use crate::cmd::crushtool::tester::general;
@@ -17,7 +17,7 @@ pub(super) fn set(osds: &[i32]) -> String {
     format!("[{}]", names.join(","))
 }
 
-/// How a PG's placement came about.
+/// Prints how a PG's placement was computed.
 pub(super) fn line(map: &OsdMap, pg: PgId, mapping: &PgMapping) -> String {
     let first = |osds: &[i32]| osds.iter().copied().find(|osd| *osd != ITEM_NONE).unwrap_or(-1);
     let up = (set(&mapping.up), mapping.up_primary.unwrap_or(-1));
@@ -39,7 +39,7 @@ struct Counts {
     primary: u64,
 }
 
-/// Maps all PGs of `only` or of all pools (with `pg_num` PGs, if that is given) and prints what came of it.
+/// Maps all PGs of `only` or of all pools (with `pg_num` PGs, if given) and prints the results.
 pub(super) fn test(
     map: &OsdMap,
     only: Option<PoolId>,
@@ -90,14 +90,14 @@ pub(super) fn test(
     sizes.iter().try_for_each(|(size, pgs)| writeln!(out, "size {size}\t{pgs}"))
 }
 
-/// Where a PG would be if its OSDs were drawn from all, without regard to anything.
+/// A placement of the PG on random OSDs, without any rule.
 fn anywhere(map: &OsdMap, size: u32) -> PgMapping {
     let draw = |_| rand::rng().random_range(0..map.max_osd.max(1)) as i32;
     let up: Vec<i32> = (0..size).map(draw).collect();
     PgMapping { raw: up.clone(), up_primary: up.first().copied(), up }
 }
 
-/// `--test-crush`: maps all PGs over and over and compares; ends only with its output.
+/// `--test-crush`: maps all PGs repeatedly and compares. Ends only when its output fails.
 pub(super) fn endlessly(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
     let mut mapper = PgMapper::new(map);
     for pass in 1_u64.. {
@@ -115,7 +115,7 @@ pub(super) fn endlessly(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A line for each OSD that takes part, and how far they are apart.
+/// A line for each OSD that takes part, and the deviations between them.
 fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> {
     let fixed = |weight: u32| general(f64::from(weight) / 65536.0);
     writeln!(out, "#osd\tcount\tfirst\tprimary\tc wt\twt")?;
@@ -134,15 +134,15 @@ fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> 
     let total: u64 = taking_part.iter().map(|(count, _)| count).sum();
     writeln!(out, " in {osds}")?;
     if osds == 0 {
-        // As C++ prints quotients with 0.
+        // As C++ prints quotients with divisor 0.
         return writeln!(out, " avg 0 stddev -nan (-nanx) (expected -nan -nanx))");
     }
-    // The average is a whole number there, and so are the distances from it.
+    // The average in Ceph's tool is an integer, and so are the deviations from it.
     let average = total / osds;
     let squares: u64 = taking_part.iter().map(|(count, _)| average.abs_diff(*count).pow(2)).sum();
     let deviation = (squares as f64 / osds as f64).sqrt();
     let expected = (total as f64 / osds as f64 * (1.0 - 1.0 / osds as f64)).sqrt();
-    // As C++ prints quotients with 0.
+    // As C++ prints quotients with divisor 0.
     let share = |figure: f64| match (average, figure) {
         (0, 0.0) => "-nan".to_owned(),
         (0, _) => "inf".to_owned(),
@@ -160,7 +160,7 @@ fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> 
     if let Some((count, osd)) = held().min() {
         writeln!(out, " min osd.{osd} {count}")?;
     }
-    // Of equals the first.
+    // The first of several equal ones.
     if let Some((count, osd)) = held().max_by_key(|(count, osd)| (*count, std::cmp::Reverse(*osd))) {
         writeln!(out, " max osd.{osd} {count}")?;
     }

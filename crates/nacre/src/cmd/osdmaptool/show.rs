@@ -30,7 +30,7 @@ const DUMP_NAMES: Names = Names {
         "addrvec" => "addr",
         _ => "osd",
     },
-    // Ceph's tables write the last text of this section after its end.
+    // Ceph's tables print the last text of this section after its end.
     late: &["target_version"],
 };
 
@@ -45,7 +45,7 @@ const TREE_NAMES: Names = Names {
     late: &[],
 };
 
-/// Checks that Ceph makes of the map alone, besides those by failure domain (`OSD_HOST_DOWN`).
+/// Checks that Ceph derives from the map alone, besides those by failure domain (`OSD_HOST_DOWN`).
 const MAP_CHECKS: [&str; 12] = [
     "OSD_DOWN",
     "OSD_ORPHAN",
@@ -62,10 +62,10 @@ const MAP_CHECKS: [&str; 12] = [
 ];
 /// `mon_crush_min_required_version`.
 const MIN_CRUSH_VERSION: &str = "hammer";
-/// Where Ceph's documentation explains tunables.
+/// The page of Ceph's documentation about tunables.
 const TUNABLES_HELP: &str = "see http://docs.ceph.com/en/latest/rados/operations/crush-map/#tunables";
 
-/// Shows what the words ask for.
+/// Shows what the options request.
 pub(super) fn run(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
     if args.health {
         let health = health(map, crush_version)?;
@@ -76,7 +76,7 @@ pub(super) fn run(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn W
         Some(Shown::Plain) => out.write_all(&command(map, crush_version, "osd dump", "plain")?)?,
         Some(Shown::As(format)) => {
             let mut dump = document(map, crush_version, "osd dump")?;
-            // A map does not tell when OSDs last came up or in.
+            // A map does not contain when OSDs last came up or in.
             for stamp in ["last_up_change", "last_in_change"] {
                 dump[stamp] = "0.000000".into();
             }
@@ -135,13 +135,13 @@ fn health(map: &OsdMap, crush_version: u64) -> Result<Value, Stop> {
     Ok(Value::Object(checks.into_iter().collect::<Map<_, _>>()))
 }
 
-/// What the map authority would answer, as JSON.
+/// The answer of the map authority, as JSON.
 fn document(map: &OsdMap, crush_version: u64, prefix: &str) -> Result<Value, Stop> {
     let text = command(map, crush_version, prefix, "json")?;
     serde_json::from_slice(&text).map_err(|error| Stop::failed(format!("{ME}: {prefix}: {error}"), 1))
 }
 
-/// What the map authority would print.
+/// The output of the map authority.
 fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Result<Vec<u8>, Stop> {
     let key = Key::generate().map_err(|error| Stop::failed(format!("{ME}: {error}"), 1))?;
     let mut words = json!({ "prefix": prefix, "format": format });

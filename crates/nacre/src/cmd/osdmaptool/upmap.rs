@@ -1,4 +1,4 @@
-//! `--upmap-cleanup` and `--upmap`: entries that even out the OSDs' numbers of PGs, as commands for `ceph`.
+//! `--upmap-cleanup` and `--upmap`: compute entries that balance the OSDs' numbers of PGs, as commands for `ceph`.
 
 use super::args::UpmapArgs;
 use super::{ME, Stop, next_epoch};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-/// Writes the commands that `--upmap-cleanup` and `--upmap` ask for. True if the map was changed to be saved.
+/// Writes the commands for `--upmap-cleanup` and `--upmap`. Returns true if the map was changed and is to be saved.
 pub(super) fn run(map: &mut OsdMap, args: &UpmapArgs, save: bool, out: &mut dyn Write) -> Result<bool, Stop> {
     let mut file = match args.file.as_str() {
         "-" => None,
@@ -44,7 +44,7 @@ pub(super) fn run(map: &mut OsdMap, args: &UpmapArgs, save: bool, out: &mut dyn 
     Ok(modified)
 }
 
-/// Where the commands go.
+/// The destination of the commands.
 fn sink<'a>(file: &'a mut Option<File>, out: &'a mut dyn Write) -> &'a mut dyn Write {
     match file {
         Some(file) => file,

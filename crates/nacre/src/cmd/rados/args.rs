@@ -1,10 +1,10 @@
-//! The command line of `rados`: its own options, taken apart from verbs and their arguments.
+//! Parses the command line of `rados`: its own options, separate from verbs and their arguments.
 
 use super::Failure;
 pub(super) use crate::cmd::output::Format;
 use std::path::PathBuf;
 
-/// Everything that follows what all of Ceph's programs share.
+/// Everything after the options common to all of Ceph's programs.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Args {
     pub(super) pool: Option<String>,
@@ -28,11 +28,11 @@ pub(super) struct Args {
     pub(super) stripe_count: Option<u32>,
     pub(super) max_objects: u64,
     pub(super) concurrent: Option<u32>,
-    /// `--clients`: sessions that a benchmark opens, each with as many operations in flight.
+    /// `--clients`: sessions that a benchmark opens, each with the same number of operations in flight.
     pub(super) clients: Option<u32>,
-    /// `--warm-up`: seconds that a benchmark works at most before it measures; 0 for none.
+    /// `--warm-up`: maximum seconds that a benchmark runs before it measures, or 0 for none.
     pub(super) warm_up: u64,
-    /// `--slice`: seconds of each slice of a benchmark's curve.
+    /// `--slice`: seconds per slice of a benchmark's curve.
     pub(super) slice: Option<u64>,
     pub(super) offset: u64,
     pub(super) show_time: bool,
@@ -54,19 +54,19 @@ pub(super) struct Args {
     pub(super) omap_key_file: Option<PathBuf>,
     pub(super) help: bool,
     pub(super) version: bool,
-    /// Verb and its arguments.
+    /// The verb and its arguments.
     pub(super) words: Vec<String>,
 }
 
-/// Options that the real program has and this release does not carry out.
+/// Options of Ceph's program that Nacre does not support.
 const UNSUPPORTED: &[&str] =
     &["--pgid", "-s", "--snap", "--create", "--reuse-bench", "--write-omap", "--write-xattr"];
 
-/// What the real program says of a `--lock-type` that is neither.
+/// The error of Ceph's program for an invalid `--lock-type`.
 const UNKNOWN_LOCK_TYPE: &str = "unknown lock type was specified, aborting\nerror 22: (22) Invalid argument";
 
 impl Args {
-    /// Takes the arguments apart.
+    /// Parses the arguments.
     pub(super) fn parse(args: &[String]) -> Result<Args, Failure> {
         let mut out = Args::default();
         let mut default_namespace = false;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use nacre_client::{Error, IoCtx, Network, OpReply, ReadOp, WriteOp};
 use nacre_types::errno::Errno;
 
-/// The most sessions that one benchmark opens; each has a thread.
+/// Maximum number of sessions of one benchmark. Each has a thread.
 const MAX_CLIENTS: u32 = 1024;
 
 impl From<Error> for Failed {
@@ -127,7 +127,7 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
         show_time: args.show_time,
         no_cleanup: args.no_cleanup,
     };
-    // A thread for each of hundreds of sessions would measure the switching between them.
+    // With a thread for each of hundreds of sessions, the benchmark would measure context switches.
     let others = if clients == 1 {
         Vec::new()
     } else {

@@ -1,6 +1,6 @@
-//! Verbs on cache pools: objects are flushed to the base pool and evicted from the cache.
+//! Verbs on cache pools: they flush objects to the base pool and evict them from the cache.
 //!
-//! They address the cache pool itself, whatever overlay there is.
+//! They address the cache pool itself, independently of overlays.
 
 use super::{Context, Failure, failed, out, reason};
 use futures::StreamExt;
@@ -10,7 +10,7 @@ use nacre_types::ObjectId;
 use nacre_types::errno::Errno;
 use nacre_types::op::{Op, request_flag};
 
-/// Objects that are flushed and evicted at once.
+/// Objects that are flushed and evicted concurrently.
 const IN_FLIGHT: usize = 16;
 
 pub(super) fn flush(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
@@ -34,7 +34,7 @@ pub(super) fn try_flush_evict_all(context: &Context<'_>, _: &[&str]) -> Result<(
 }
 
 fn one(context: &Context<'_>, object: &str, op: Op) -> Result<(), Failure> {
-    // The real program says so of all three verbs.
+    // Ceph's program prints this for all three verbs.
     let doing = format!("error from cache-flush {object}");
     block_on(run(&cache(context), object, op)).map_err(failed(doing))
 }
@@ -50,7 +50,7 @@ async fn run(pool: &IoCtx, object: &str, op: Op) -> nacre_client::Result<()> {
     pool.operate_read(object, read).await?.success().map(drop)
 }
 
-/// Flushes and evicts every object of the pool. A failure is told and does not end it; there being any is the outcome.
+/// Flushes and evicts every object of the pool. Prints failures and continues. Fails at the end if there were any.
 fn all(context: &Context<'_>, flush: Op, verb: &str) -> Result<(), Failure> {
     let pool = cache(context);
     let errors = block_on(async {
@@ -90,7 +90,7 @@ fn all(context: &Context<'_>, flush: Op, verb: &str) -> Result<(), Failure> {
     }
 }
 
-/// What failed, as it is told. The cluster evicts objects meanwhile: one that the cache lacks by now is as it should be.
+/// Flushes and evicts an object. Returns the error to print. An object that the cluster has evicted meanwhile is not an error.
 async fn flush_and_evict(pool: &IoCtx, object: ObjectId, flush: Op) -> Result<(), String> {
     let pool = pool.with_namespace(object.namespace()).with_locator(object.locator());
     let told = |doing: &str, error: &Error| {

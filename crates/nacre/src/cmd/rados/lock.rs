@@ -1,4 +1,4 @@
-//! `rados lock`: advisory locks. Output is JSON, as the real program's.
+//! `rados lock`: advisory locks. Output is JSON, as in Ceph's program.
 
 use super::{Context, Failure, out, print, reason};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ pub(super) fn lock(context: &Context<'_>, operands: &[&str]) -> Result<(), Failu
     }
 }
 
-/// The verb's own message, then the program's last line.
+/// The verb's own message, then the last line that the program prints.
 fn failed(doing: &'static str) -> impl FnOnce(Error) -> Failure {
     move |error| {
         let errno = error.errno();
@@ -42,7 +42,7 @@ fn get(context: &Context<'_>, object: &str, name: &str) -> Result<(), Failure> {
         name: bytes(name),
         kind: if args.lock_shared { LockKind::Shared } else { LockKind::Exclusive },
         cookie: bytes(&args.lock_cookie),
-        // An exclusive lock has none.
+        // An exclusive lock has no tag.
         tag: if args.lock_shared { bytes(&args.lock_tag) } else { Bytes::new() },
         description: bytes(&args.lock_description),
         duration: UTime { seconds: args.lock_duration, nanoseconds: 0 },
@@ -86,7 +86,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// As Ceph prints times: those of the first years are durations.
+/// As Ceph prints times: those of the first years after 1970 are durations.
 fn expiration(at: UTime) -> String {
     const TEN_YEARS_S: u32 = 60 * 60 * 24 * 365 * 10;
     if at.seconds < TEN_YEARS_S {

@@ -12,9 +12,9 @@ use serde_json::json;
 use std::io::Read;
 use std::path::Path;
 
-/// Names or keys asked for at a time.
+/// Names or keys per request.
 const PAGE: u64 = 512;
-/// Bytes that a copy moves at a time.
+/// Bytes per request of a copy.
 const COPY_CHUNK: u64 = 4 << 20;
 
 pub(super) fn stat(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ pub(super) fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), F
     context.pool().truncate(operands[0], size).wait().map_err(failed(doing))
 }
 
-/// The size that an object is to be cut to.
+/// The size for `truncate`.
 pub(super) fn truncated_size(text: &str) -> Result<u64, Failure> {
     match text.parse::<i64>() {
         Ok(size) if size < 0 => Err(Failure::new("error, cannot truncate to negative value")),
@@ -90,7 +90,7 @@ pub(super) fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
         false => context.pool().clone(),
     };
     let progress = Progress::start("rm", Unit::Items("objects"), Some(operands.len() as u64));
-    // All of them are tried; the first failure decides the exit code, as its message says.
+    // All of them are tried. The first failure, with its message, determines the exit code.
     let mut failure = None;
     for group in operands.chunks(64) {
         let removals: Vec<_> = group.iter().map(|object| (object, pool.remove(object))).collect();
@@ -133,7 +133,7 @@ pub(super) fn copy(context: &Context<'_>, operands: &[&str]) -> Result<(), Failu
     block_on(copy_object(from, operands[0], &to, target_name)).map_err(failed(doing))
 }
 
-/// Copies data, attributes and omap. The source must not change meanwhile: the copy then fails with ERANGE.
+/// Copies data, attributes and omap. If the source changes meanwhile, the copy fails with ERANGE.
 async fn copy_object(
     from: &nacre_client::IoCtx,
     source: &str,
@@ -233,7 +233,7 @@ pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result
     write(context, operands[0], op, format!("error setting alloc-hint {}", context.name(operands[0])))
 }
 
-/// All of a file, of standard input for `-`.
+/// The contents of a file, or of standard input for `-`.
 pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
     let result = match path.to_str() {

@@ -1,4 +1,4 @@
-//! Verbs on pools: what is in them and what they hold.
+//! Verbs on pools: their objects and usage.
 
 use super::args::Format;
 use super::{Context, Failure, failed, out, print};
@@ -8,7 +8,7 @@ use nacre_types::ObjectId;
 use serde_json::{Map, Value, json};
 use std::io::{BufWriter, Write};
 
-/// Slices of a pool that are listed at once.
+/// Slices of a pool that are listed concurrently.
 const SLICES: u32 = 8;
 /// Removals in flight at a time.
 const REMOVALS: usize = 64;
@@ -63,7 +63,7 @@ fn write_listing(
     Ok(sink.write_all(print::json(&Value::Array(entries), format).as_bytes()))
 }
 
-/// Namespace (where all are listed), name and locator (where there is one), between tabs.
+/// Namespace (if all are listed), name and locator (if there is one), separated by tabs.
 fn line(object: &ObjectId, all: bool) -> String {
     let mut line = String::with_capacity(64);
     if all {
@@ -208,7 +208,7 @@ pub(super) fn purge(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     }
 }
 
-/// Removes the objects of all namespaces that `matches` accepts; returns how many there were.
+/// Removes the objects of all namespaces that `matches` accepts. Returns how many there were.
 pub(super) fn remove_all(pool: &IoCtx, matches: impl Fn(&ObjectId) -> bool) -> nacre_client::Result<u64> {
     let mut removed = 0;
     let progress = Progress::start("removing", Unit::Items("objects"), None);
@@ -230,7 +230,7 @@ pub(super) fn remove_all(pool: &IoCtx, matches: impl Fn(&ObjectId) -> bool) -> n
                             removed += 1;
                             progress.add(1);
                         }
-                        // Somebody else was faster.
+                        // Another client removed it first.
                         Err(e) if e.is_not_found() => {}
                         Err(e) => return Err(e),
                     }

@@ -4,7 +4,7 @@ use super::args::Format;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A number of bytes as `byte_u_t` prints it: `12 KiB`, `1.5 MiB`, seven characters where it can be.
+/// A number of bytes as `byte_u_t` prints it: `12 KiB`, `1.5 MiB`, with at most seven characters if possible.
 pub(super) fn bytes(value: u64) -> String {
     const UNITS: [&str; 7] = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
     let index = if value == 0 { 0 } else { (value.ilog2() / 10) as usize };
@@ -24,7 +24,7 @@ pub(super) fn bytes(value: u64) -> String {
     last
 }
 
-/// A floating point number as C++ streams print it: six significant digits, exponents where they are shorter.
+/// A floating point number as C++ streams print it: six significant digits, with exponents if that is shorter.
 pub(in crate::cmd) fn general(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -51,7 +51,7 @@ fn trim_zeros(text: &str) -> &str {
 pub(in crate::cmd) fn time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Civil date from days: eras of 400 years beginning on 1 March.
+    // Civil date from days: eras of 400 years that start on 1 March.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -65,17 +65,17 @@ pub(in crate::cmd) fn time(ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}+0000")
 }
 
-/// The present in nanoseconds since 1970.
+/// The current time in nanoseconds since 1970.
 pub(in crate::cmd) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Bytes as text in JSON; what is not UTF-8 gets replacement characters.
+/// Bytes as text in JSON. Bytes that are not UTF-8 are replaced by replacement characters.
 pub(super) fn text(bytes: &[u8]) -> Value {
     String::from_utf8_lossy(bytes).into_owned().into()
 }
 
-/// An attribute's value: as it is, or as a document.
+/// An attribute's value: unchanged, or as a document.
 pub(super) fn attribute(name: &str, value: &[u8], format: Format) -> Vec<u8> {
     match format {
         Format::Plain => value.to_vec(),
@@ -86,7 +86,7 @@ pub(super) fn attribute(name: &str, value: &[u8], format: Format) -> Vec<u8> {
     }
 }
 
-/// A list of names: one a line, or a JSON array.
+/// A list of names: one per line, or a JSON array.
 pub(super) fn names<'a>(names: impl IntoIterator<Item = &'a [u8]>, format: Format) -> Vec<u8> {
     match format {
         Format::Plain => names.into_iter().flat_map(|name| [name, b"\n"].concat()).collect(),

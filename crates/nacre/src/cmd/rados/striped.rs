@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 
-/// The verb, where striped objects have it.
+/// The verb, if it exists for striped objects.
 pub(super) fn command(verb: &str) -> Option<Command> {
     let in_pool =
         |least, most, run| Some(Command { operands: least..=most, needs_pool: true, takes_pool: true, run });
@@ -33,7 +33,7 @@ pub(super) fn command(verb: &str) -> Option<Command> {
     }
 }
 
-/// The pool's striped objects, new ones in the layout that the options say.
+/// The pool's striped objects. New ones get the layout from the options.
 fn striper(context: &Context<'_>) -> Result<Striper, Failure> {
     let (args, striper) = (context.args, nacre_client::striper(context.pool().clone()));
     let part = |what: &str, value: Option<u64>, default: u64| {
@@ -120,7 +120,7 @@ fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let mut last = (first.len() as u64) < op_size;
     progress.add(first.len() as u64);
     offset += first.len() as u64;
-    // At the beginning it replaces what was there. Nothing else may be in flight meanwhile.
+    // At offset 0 it replaces the previous contents. Nothing else may be in flight meanwhile.
     match context.args.offset {
         0 => striper.write_full(object, first).wait(),
         at => striper.write(object, at, first).wait(),
@@ -213,7 +213,7 @@ fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
 
 fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let striper = striper(context)?;
-    // All of them are tried; the messages are of those that fail.
+    // All of them are tried. Only failures print messages.
     let mut failures = Vec::new();
     for object in operands {
         if let Err(error) = striper.remove(object).wait() {

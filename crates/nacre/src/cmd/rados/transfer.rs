@@ -1,4 +1,4 @@
-//! Objects to files and back, in pieces of the op size with several in flight.
+//! Transfers between objects and files, in pieces of the op size with several in flight.
 
 use super::{Context, Failure, failed, reason};
 use crate::progress::{Progress, Unit};
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 
-/// Bytes in flight at a time; at least one piece.
+/// Bytes in flight; at least one piece.
 const WINDOW_BYTES: u64 = 32 << 20;
 /// The system's error as Ceph prints it.
 pub(in crate::cmd) fn io_text(error: &std::io::Error) -> String {
@@ -24,7 +24,7 @@ pub(super) fn window(op_size: u64) -> usize {
     usize::try_from(WINDOW_BYTES / op_size.max(1)).unwrap_or(1).clamp(1, 64)
 }
 
-/// Fills a buffer of `size` bytes, short only at the end of the input.
+/// Reads a buffer of `size` bytes. It is shorter only at the end of the input.
 pub(in crate::cmd) fn read_piece(input: &mut impl Read, size: u64) -> std::io::Result<Bytes> {
     let mut piece = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(16 << 20));
     input.take(size).read_to_end(&mut piece)?;
@@ -56,7 +56,7 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     written
 }
 
-/// Refuses what the OSDs would refuse, before a byte is sent.
+/// Refuses sizes that the OSDs would refuse, before a byte is sent.
 fn check_size(context: &Context<'_>, name: &str, len: u64) -> Result<(), Failure> {
     let (limit, end) = (context.max_object_size(), context.args.offset.saturating_add(len));
     if end <= limit {
@@ -84,7 +84,7 @@ fn write_pieces(
         let len = piece.len() as u64;
         let last = len < op_size;
         if len > 0 || (first && offset == 0) {
-            // The first piece at offset 0 replaces what was there; requests on one object stay in order.
+            // The first piece at offset 0 replaces the previous contents; requests on one object stay in order.
             let pending = match first && offset == 0 {
                 true => pool.write_full(object, piece),
                 false => pool.write(object, offset, piece),
@@ -173,7 +173,7 @@ pub(super) enum Stopped {
     Object(nacre_client::Error),
 }
 
-/// Hands an object's pieces to `write` in order, the first of which is there already.
+/// Passes an object's pieces to `write` in order, starting with the first one, which was already read.
 pub(super) fn fetch(
     context: &Context<'_>,
     object: &str,

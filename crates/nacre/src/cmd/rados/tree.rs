@@ -1,8 +1,8 @@
-//! Directories of files to objects and back: an extension of the `rados` program.
+//! Transfers between directories of files and objects: an extension of the `rados` program.
 //!
-//! `put-tree DIR [PREFIX]` stores each regular file as the object `PREFIX` + its path below `DIR`; `get-tree DIR
-//! [PREFIX]` fetches every object whose name begins with `PREFIX` to the rest of its name below `DIR`. Other kinds of
-//! files are named and left out.
+//! `put-tree DIR [PREFIX]` stores each regular file as the object `PREFIX` + its path below `DIR`. `get-tree DIR [PREFIX]`
+//! fetches every object whose name starts with `PREFIX` into the file below `DIR` that the rest of its name gives. Other kinds
+//! of files are reported and skipped.
 
 use super::args::Format;
 use super::transfer::{Stopped, fetch, io_text, read_first, read_piece};
@@ -18,10 +18,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Pieces in flight at a time, and their bytes.
+/// Pieces in flight, and their bytes.
 const PIECES: usize = 64;
 const WINDOW_BYTES: u64 = 64 << 20;
-/// Objects fetched at a time.
+/// Objects fetched concurrently.
 const FETCHERS: usize = 8;
 
 struct Found {
@@ -30,7 +30,7 @@ struct Found {
     size: u64,
 }
 
-/// Regular files below `root` by name; others are named on standard error.
+/// Regular files below `root` by name. Others are reported on standard error.
 fn find_files(root: &Path, prefix: &str) -> Result<Vec<Found>, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
         Failure::new(format!("error reading {}: {}", path.display(), io_text(e)))
@@ -118,7 +118,7 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     out(moved("stored", files.len(), total, context.args.format))
 }
 
-/// Waits for the oldest piece; returns its length.
+/// Waits for the oldest piece. Returns its length.
 fn finish(
     context: &Context<'_>,
     files: &[Found],
@@ -131,7 +131,7 @@ fn finish(
     Ok(len)
 }
 
-/// The file for an object's name below `root`; refuses names that would lead out of it.
+/// The file for an object's name below `root`. Refuses names that lead outside of it.
 fn file_for(root: &Path, relative: &str) -> Option<PathBuf> {
     let path = Path::new(relative);
     let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -159,7 +159,7 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
                     match get_one(context, root, prefix, name) {
                         Ok(len) => bytes.fetch_add(len, Ordering::Relaxed),
                         Err(error) => {
-                            // The others stop after the object at hand; the first error is the one reported.
+                            // The other threads stop after their current object. The first error is reported.
                             next.store(names.len(), Ordering::Relaxed);
                             let mut slot = failure.lock().expect("invariant: no holder of the lock panics");
                             slot.get_or_insert(error);
@@ -179,7 +179,7 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     out(moved("fetched", names.len(), bytes, context.args.format))
 }
 
-/// How much was stored or fetched.
+/// The number of objects and bytes that were stored or fetched.
 fn moved(what: &str, objects: usize, bytes: u64, format: Format) -> String {
     match format {
         Format::Plain => format!("{what} {objects} objects, {}\n", print::bytes(bytes)),

@@ -12,7 +12,7 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the real program waits for watchers.
+/// How long Ceph's program waits for watchers.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn list_watchers(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ fn listing(watchers: &[WatchInfo], format: Format) -> String {
     }
 }
 
-/// Prints what it hears and answers with the same.
+/// Prints notifications and answers them with the same payload.
 struct Printer {
     io: IoCtx,
     object: String,
@@ -62,7 +62,7 @@ impl WatchHandler for Printer {
                 let dump = hexdump(&payload);
                 format!("NOTIFY cookie {cookie} notify_id {notify_id} from {notifier}\n{dump}")
             }
-            // A line each: there is no end to wait for.
+            // One line each, because the output has no end.
             _ => {
                 let (payload, length) = (print::text(&payload), payload.len());
                 let shown = json!({
@@ -102,7 +102,7 @@ pub(super) fn watch(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     if format == Format::Plain {
         out("press enter to exit...\n")?;
     }
-    // The end of the input ends the watch too.
+    // The end of the input also ends the watch.
     let _ = std::io::stdin().lock().read_line(&mut String::new());
     io.unwatch(cookie).wait().map_err(calling("unwatch"))?;
     context.cluster.watch_flush().wait().map_err(calling("watch_flush"))
@@ -125,7 +125,7 @@ pub(super) fn notify(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     Ok(())
 }
 
-/// Who answered a notify, with what, and who did not.
+/// The watchers that answered a notify with their answers, and those that did not answer.
 fn answers(reply: &NotifyReply, format: Format) -> String {
     if format != Format::Plain {
         let acks = reply.acks.iter().map(|(client, cookie, answer)| {

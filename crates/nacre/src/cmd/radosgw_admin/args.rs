@@ -1,4 +1,4 @@
-//! What radosgw-admin may be asked, word by word.
+//! The command line of radosgw-admin.
 
 use clap::Subcommand;
 
@@ -429,7 +429,7 @@ pub(super) enum MetadataVerb {
     },
 }
 
-/// `--flag`, or with a value as radosgw-admin takes it.
+/// Parses `--flag` with or without a value, as radosgw-admin does.
 fn flag(text: &str) -> Result<bool, String> {
     match text {
         "1" | "true" | "yes" => Ok(true),
@@ -442,7 +442,7 @@ fn date(text: &str) -> Result<u64, String> {
     nacre_rgw::epoch_of(text).ok_or_else(|| "not a date as 2026-01-31 or \"2026-01-31 12:00:00\"".to_owned())
 }
 
-/// Bytes, with a suffix by powers of 1024.
+/// Parses a number of bytes, with a suffix for powers of 1024.
 fn size(text: &str) -> Result<i64, String> {
     let wrong = || format!("'{text}' is not a number of bytes");
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());

@@ -1,4 +1,4 @@
-//! `radosgw-admin ratelimit`: how much users and buckets may do in a minute through one gateway.
+//! `radosgw-admin ratelimit`: limits of users and buckets per minute and gateway.
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -76,7 +76,7 @@ pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Va
 }
 
 impl Whose {
-    /// The user or the bucket that is meant: by the scope, or else by what is named.
+    /// The selected user or bucket: by the scope, or otherwise by the given name.
     fn named(&self) -> Result<(Scope, &str)> {
         let uid = || self.uid.as_deref().map(|uid| (Scope::User, uid));
         let bucket = || self.bucket.as_deref().map(|bucket| (Scope::Bucket, bucket));

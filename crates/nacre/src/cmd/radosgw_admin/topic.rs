@@ -5,9 +5,9 @@ use clap::{Args, Subcommand};
 use nacre_rgw::{DeadLetterAction, DeadLetters, Gateway};
 use serde_json::{Value, json};
 
-/// Topics listed where no number is named.
+/// Topics listed by default.
 const DEFAULT_ENTRIES: u64 = 1000;
-/// Events and dead letters shown where no number is named.
+/// Events and dead letters shown by default.
 const DEFAULT_EVENTS: usize = 1000;
 
 #[derive(Debug, Subcommand)]

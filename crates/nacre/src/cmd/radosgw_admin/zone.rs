@@ -1,4 +1,4 @@
-//! `radosgw-admin zone` and `zonegroup`: which pool has the data of objects, by storage class.
+//! `radosgw-admin zone` and `zonegroup`: the pools for the data of objects, by storage class.
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
@@ -150,7 +150,7 @@ impl Target {
     }
 }
 
-/// The target of a list that has one.
+/// The only target of a list.
 fn only_target(mut targets: Value) -> Value {
     targets[0]["val"].take()
 }

@@ -1,17 +1,17 @@
-//! The options of Ceph's `vstart.sh`, and how far each does what it does there.
+//! The options of Ceph's `vstart.sh`, and how far each is supported.
 
 use nacre_types::support::Support;
 use std::fmt::Write;
 
 /// An option.
 pub(super) struct Flag {
-    /// All its names, as it is written.
+    /// All its names, as given on the command line.
     pub(super) names: &'static [&'static str],
-    /// What its value is called, where it takes one.
+    /// The name of its value, if it takes one.
     pub(super) value: Option<&'static str>,
-    /// What it does, in lines.
+    /// Its effect, in lines.
     help: &'static str,
-    /// Against Ceph's.
+    /// Compared with Ceph.
     pub(super) support: Support,
 }
 

@@ -1,4 +1,4 @@
-//! What a call of `vstart.sh` asks for: its options and the environment, understood.
+//! Parses a call of `vstart.sh`: its options and the environment.
 
 use super::options::FLAGS;
 use anyhow::{Context, Result, bail, ensure};
@@ -7,41 +7,41 @@ use nacre_types::support::Support;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-/// Where S3 is served.
+/// The address and parameters of S3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gateway {
     pub(super) port: u16,
-    /// By TLS, with the certificate and key in `server.pem`.
+    /// With TLS, using the certificate and key in `server.pem`.
     pub(super) tls: bool,
-    /// More words of `rgw_frontends`.
+    /// Further words for `rgw_frontends`.
     pub(super) words: String,
 }
 
-/// A call, understood.
+/// A parsed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// A new cluster in the place of the one that is there.
+    /// Replace an existing cluster by a new one.
     pub(super) new: bool,
-    /// How many OSDs, where that is said.
+    /// Number of OSDs, if given.
     pub(super) osds: Option<u32>,
     pub(super) objectstore: &'static str,
-    /// `NAME=VALUE`, of options that there are.
+    /// `NAME=VALUE`, only of options that exist.
     pub(super) options: Vec<String>,
     pub(super) devices: Vec<PathBuf>,
     pub(super) ip: IpAddr,
-    /// The map authority, where a port is named.
+    /// The map authority's address, if a port is given.
     pub(super) listen: Option<SocketAddr>,
     pub(super) gateway: Option<Gateway>,
     pub(super) foreground: bool,
 }
 
-/// The map authority's port on other addresses than loopback.
+/// The map authority's port on addresses other than loopback.
 const MON_PORT: u16 = 3300;
-/// The number of OSDs of a new cluster where none is named.
+/// The default number of OSDs of a new cluster.
 pub(super) const OSDS: u32 = 3;
 
 impl Request {
-    /// Reads the arguments; `variable` is the environment.
+    /// Parses the arguments. `variable` reads the environment.
     pub(super) fn parse(args: &[String], variable: impl Fn(&str) -> Option<String>) -> Result<Request> {
         let count = |name: &str| -> Result<Option<u32>> {
             let found = variable(&format!("CEPH_NUM_{name}")).or_else(|| variable(name));
@@ -103,7 +103,7 @@ impl Request {
                 "--rgw_port" => rgw_port = Some(value.to_owned()),
                 "--rgw_frontend" => words = value.to_owned(),
                 "--nodaemon" => request.foreground = true,
-                // The rest is advisory.
+                // The others have no effect.
                 _ => {}
             }
         }
@@ -111,7 +111,7 @@ impl Request {
             let port = variable("CEPH_PORT").filter(|text| !text.is_empty());
             let port =
                 port.map(|text| text.parse().with_context(|| format!("CEPH_PORT: '{text}' is no port")));
-            // On loopback the next free port is taken.
+            // On loopback the next free port is used.
             let port = port.transpose()?.or((!request.ip.is_loopback()).then_some(MON_PORT));
             request.listen = port.map(|port| SocketAddr::new(request.ip, port));
         }
@@ -127,8 +127,8 @@ impl Request {
     }
 }
 
-/// The options of an argument of `-o`, a line each. One that neither Nacre nor Ceph 16.2 has is left out, with a message:
-/// Ceph's programs ignore unknown options of ceph.conf.
+/// The options in an argument of `-o`, one per line. Options that neither Nacre nor Ceph 16.2 has are skipped with a message,
+/// because Ceph's programs ignore unknown options in ceph.conf.
 fn known_options(text: &str) -> Result<Vec<String>> {
     let mut known = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -1,4 +1,4 @@
-//! Starts the cluster of a call of `vstart.sh`, and leaves beside it what calls of Ceph's tools look for.
+//! Starts the cluster for a call of `vstart.sh`, and creates the files that calls of Ceph's tools expect.
 
 use super::request::{Gateway, OSDS, Request};
 use crate::layout::Layout;
@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 /// Names in `bin`.
 const NAMES: [&str; 7] =
     ["ceph", "rados", "radosgw-admin", "crushtool", "osdmaptool", "ceph-kvstore-tool", "ceph-bluestore-tool"];
-/// How long the cluster gets to be ready.
+/// Maximum time for the cluster to become ready.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Time between checks that the process still runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Has the number of the process.
+/// Contains the process id.
 const PID_FILE: &str = "vstart.pid";
-/// The certificate and the key of S3 by TLS.
+/// The certificate and the key for S3 with TLS.
 const CERTIFICATE: &str = "server.pem";
 
-/// Starts the cluster in the working folder; returns when it is ready.
+/// Starts the cluster in the working folder. Returns when it is ready.
 pub(super) fn start(request: &Request) -> Result<ExitCode> {
     let folder = std::env::current_dir().context("can't find the working folder")?;
     let layout = Layout::at(&folder)?;
@@ -84,7 +84,7 @@ pub(super) fn start(request: &Request) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `nacre serve` is told. Most of it counts only for a new cluster.
+/// The arguments of `nacre serve`. Most of them apply only to a new cluster.
 fn arguments(request: &Request, layout: &Layout, folder: &Path) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -116,14 +116,14 @@ fn arguments(request: &Request, layout: &Layout, folder: &Path) -> Vec<String> {
     args
 }
 
-/// Whether an option `NAME=VALUE` counts for gateways alone, also while they run. The monitors keep it: a value in ceph.conf would
-/// count before those of later `ceph config set`.
+/// Whether an option `NAME=VALUE` applies only to gateways, also while they run. Such options are stored by the monitors: a
+/// value in ceph.conf would take precedence over later `ceph config set`.
 fn is_for_running_gateways(option: &str) -> bool {
     let spec = option.split_once('=').and_then(|(name, _)| options::find(name));
     spec.is_some_and(|spec| spec.services == [Service::Rgw] && !spec.flags.startup)
 }
 
-/// Has the monitors keep options of a new cluster.
+/// Stores options of a new cluster in the monitors' configuration database.
 fn set_with_monitors<'a>(program: &Path, conf: &Path, given: impl Iterator<Item = &'a String>) -> Result<()> {
     for (name, value) in given.filter_map(|option| option.split_once('=')) {
         let mut set = Command::new(program);
@@ -138,7 +138,7 @@ fn set_with_monitors<'a>(program: &Path, conf: &Path, given: impl Iterator<Item 
     Ok(())
 }
 
-/// The gateway's client, which Ceph's script names by its port.
+/// The gateway's client. Ceph's script names it by its port.
 fn client_of(gateway: &Gateway) -> EntityName {
     EntityName::client(format!("rgw.{}", gateway.port))
 }
@@ -146,7 +146,7 @@ fn client_of(gateway: &Gateway) -> EntityName {
 fn frontends(gateway: &Gateway, request: &Request, folder: &Path) -> String {
     let addr = SocketAddr::new(request.ip, gateway.port);
     let words = gateway.words.as_str();
-    // The caller's own endpoints replace ours.
+    // Endpoints from the caller replace the default ones.
     if ["endpoint=", "port="].iter().any(|word| words.contains(word)) {
         return words.to_owned();
     }
@@ -170,13 +170,13 @@ fn check_certificate(gateway: &Gateway, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file is this program, by whatever name.
+/// Whether a file is this program, under any name.
 fn is_ours(path: &Path, program: &Path) -> bool {
     let target = fs::read_link(path).unwrap_or_default();
     target.file_name() == program.file_name() || path.canonicalize().is_ok_and(|path| path == program)
 }
 
-/// Refuses to replace programs of others in `bin`: the folder may be one where Ceph was built.
+/// Refuses to replace other programs in `bin`: the folder may be one where Ceph was built.
 fn check_links(folder: &Path, program: &Path) -> Result<()> {
     for path in NAMES.iter().map(|name| folder.join("bin").join(name)) {
         if path.symlink_metadata().is_ok() && !is_ours(&path, program) {
@@ -200,10 +200,10 @@ fn link(folder: &Path, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command in a process group of its own, with its output in `log`, until it says that it is ready; returns its
-/// number and what it says.
+/// Runs the command in its own process group, with its output in `log`, until it reports that it is ready. Returns its process
+/// id and its output.
 fn in_background(command: &mut Command, log: &Path) -> Result<(u32, String)> {
-    // It prints the first S3 user's keys.
+    // The log contains the first S3 user's keys.
     let mut output = OpenOptions::new()
         .create(true)
         .append(true)
@@ -227,7 +227,7 @@ fn in_background(command: &mut Command, log: &Path) -> Result<(u32, String)> {
     match ready {
         Ok(state) => Ok((child.id(), state)),
         Err(error) => {
-            // A process that is not ready is of no use to the caller.
+            // A process that does not become ready is useless for the caller.
             let _ = child.kill();
             let _ = child.wait();
             bail!("{error:#}\n{}", said(&mut output, from))
@@ -235,7 +235,7 @@ fn in_background(command: &mut Command, log: &Path) -> Result<(u32, String)> {
     }
 }
 
-/// What the process has printed since `from`.
+/// The output of the process since `from`.
 fn said(output: &mut File, from: u64) -> String {
     let mut text = Vec::new();
     let read = output.seek(SeekFrom::Start(from)).and_then(|_| output.read_to_end(&mut text));
@@ -267,7 +267,7 @@ fn until_ready(socket: &UnixDatagram, child: &mut Child) -> Result<String> {
     bail!("the cluster was not ready within {} s", PATIENCE.as_secs())
 }
 
-/// The keys of the administrator and of the gateway in one file, as Ceph's script leaves them.
+/// Writes the keys of the administrator and of the gateway to one file, as Ceph's script does.
 fn write_keyring(layout: &Layout, request: &Request, folder: &Path) -> Result<PathBuf> {
     let mut keyring = Keyring::new();
     let gateway = request.gateway.as_ref().map(client_of);
@@ -282,7 +282,7 @@ fn write_keyring(layout: &Layout, request: &Request, folder: &Path) -> Result<Pa
     Ok(path)
 }
 
-/// Under sudo, gives files to the user who calls: that user runs the commands that follow.
+/// Under sudo, makes the calling user the owner of files, because that user runs the later commands.
 fn give_to_caller(paths: &[&PathBuf]) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let (Some(user), Some(group)) = (number("SUDO_UID"), number("SUDO_GID")) else { return };

@@ -1,4 +1,4 @@
-//! How a gateway, or a command, takes care of the queues of notification topics: options, and the clients of endpoints.
+//! How a gateway or a command handles the queues of notification topics: options, and the clients of endpoints.
 
 use nacre_client::Cluster;
 use nacre_common::config::Config;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What a command never gets to.
+/// An interval that no command reaches.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
-/// What [`TopicDefaults`] are made of.
+/// The options for [`TopicDefaults`].
 const DEFAULTS: [&str; 5] = [
     "rgw_topic_persistency_time_to_live",
     "rgw_topic_persistency_max_retries",
@@ -22,7 +22,7 @@ const DEFAULTS: [&str; 5] = [
     "rgw_topic_push_timeout",
 ];
 
-/// Of a gateway, which delivers.
+/// The configuration for a gateway, which delivers.
 pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
     let rules = EndpointRules::new(cluster);
     let pusher = Arc::new(Endpoints::new(rules.policy(), limits(&config.snapshot())));
@@ -42,7 +42,7 @@ pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
     Delivery { rules, pusher, settings: Settings { defaults, ..Settings::default() } }
 }
 
-/// Of a command, which changes and shows queues, and leaves delivery and upkeep to gateways.
+/// The configuration for a command, which changes and shows queues, and leaves delivery and maintenance to gateways.
 pub(crate) fn idle_delivery(config: &Config, cluster: &Cluster) -> Delivery {
     let Delivery { rules, pusher, settings } = delivery(config, cluster);
     let settings = Settings { active_shards: 0, watch: NEVER, scan: NEVER, sweep: NEVER, ..settings };
@@ -61,7 +61,7 @@ fn topic_defaults(options: &Options) -> TopicDefaults {
     }
 }
 
-/// What the clients of endpoints may take. The ranges of the options keep numbers small.
+/// Limits for the clients of endpoints. The ranges of the options keep the numbers small.
 fn limits(options: &Options) -> Limits {
     let options = &options.rgw;
     let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);

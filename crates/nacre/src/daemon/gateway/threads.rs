@@ -1,8 +1,8 @@
-//! The threads that a gateway works on.
+//! The threads of a gateway.
 //!
-//! A gateway has a runtime of its own, whose threads share all its connections: whichever is free goes on with the next one
-//! that is ready. Requests that wait hold no thread, so that one per core is enough. Signals and the metrics endpoint are
-//! served by the process's other runtime, and so also while all of these threads are busy.
+//! A gateway has its own runtime, whose threads share all its connections: each free thread takes the next connection that is
+//! ready. Waiting requests occupy no thread, so one thread per core is enough. The process's other runtime serves signals and
+//! the metrics endpoint, even while all of these threads are busy.
 
 use anyhow::{Context, Result};
 use std::future::poll_fn;
@@ -13,12 +13,12 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The runtime of a gateway. Its tasks end when this is dropped.
 pub(crate) struct Threads {
-    /// `None` only while this is dropped.
+    /// `None` only while this is being dropped.
     runtime: Option<Runtime>,
 }
 
 impl Threads {
-    /// Starts `wanted` threads (`rgw_thread_pool_size`), but no more than there are cores; 0 is as many as there are cores.
+    /// Starts `wanted` threads (`rgw_thread_pool_size`), but no more than there are cores; 0 means one per core.
     pub(super) fn start(wanted: u64) -> Result<Threads> {
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
         let count = count_of(wanted, cores);
@@ -52,7 +52,7 @@ impl Drop for Threads {
     }
 }
 
-/// How many threads to start on a machine with so many cores.
+/// Number of threads to start on a machine with this number of cores.
 fn count_of(wanted: u64, cores: usize) -> usize {
     match usize::try_from(wanted) {
         Ok(0) | Err(_) => cores,

@@ -1,4 +1,4 @@
-"""All of Debian's python3-rados that Nacre serves, on a cluster that CEPH_CONF names. Run by tests/it/librados.rs."""
+"""Tests all functions of Debian's python3-rados that Nacre supports, on the cluster of CEPH_CONF. Run by tests/it/librados.rs."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ def configuration():
     fails(rados.Error, c.conf_set, "client_mount_timeout", "soon")
     c.conf_set("err_to_stderr", "true")
     assert c.conf_get("err_to_stderr") == "true"
-    # Options that only Ceph needs read as its defaults.
+    # Options that only Ceph needs return Ceph's defaults.
     assert (c.conf_get("log_max_new"), c.conf_get("rbd_cache")) == ("1000", "true")
     rest = c.conf_parse_argv(["osd", "--rados-mon-op-timeout", "44", "tree", "--unknown"])
     assert rest == ["osd", "tree", "--unknown"], rest
@@ -91,7 +91,7 @@ def pools(c):
     number = c.pool_lookup("it")
     assert c.pool_reverse_lookup(number) == "it"
     assert c.get_pool_base_tier(number) == number
-    # More names than the binding's first buffer holds.
+    # More names than the binding's first buffer can hold.
     for name in ["a" * 120 + str(n) for n in range(5)]:
         c.create_pool(name)
     assert len(c.list_pools()) == 6, c.list_pools()
@@ -217,7 +217,7 @@ def write_ops(io):
         op.write_full(b"abc")
         op.append(b"def")
         op.write(b"X", 1)
-        # The binding swaps the two.
+        # The binding swaps the two values.
         op.zero(2, 2)
         op.truncate(5)
         op.set_xattr("a", b"1")
@@ -292,7 +292,7 @@ def asynchronous(io):
     seen, event = [], threading.Event()
 
     def complete(completion, *data):
-        # A callback may do I/O of its own.
+        # A callback may use the library itself.
         seen.append((completion.get_return_value(), data, io.stat("a")[0]))
         event.set()
 
@@ -308,7 +308,7 @@ def asynchronous(io):
     done(io.aio_append("a", b"6"))
     assert done(io.aio_read("a", 4, 1, complete), 4) and seen.pop() == (4, (b"2345",), 6)
     done(io.aio_read("a", 4, 100, complete), 0)
-    # The binding does not shorten the data to nothing.
+    # The binding does not truncate the data to nothing.
     assert seen.pop()[0] == 0
     done(io.aio_write_full("a", b"full"))
     done(io.aio_writesame("a", b"ab", 4, 4))

@@ -1,4 +1,4 @@
-//! A Debian system with systemd in a folder of its own, made by debootstrap and booted in namespaces.
+//! A Debian system with systemd in its own folder, created by debootstrap and booted in namespaces.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a system gets to boot.
+/// Maximum time for the system to boot.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 
-/// A running system; ends, and its folder goes, when it is dropped.
+/// A running system. Dropping it stops the system and removes its folder.
 pub(super) struct Machine {
     folder: PathBuf,
     boot: Child,
-    /// Process 1, as the host counts.
+    /// The process id of its process 1 on the host.
     init: String,
 }
 
 impl Machine {
-    /// Makes a minimal system of this host's Debian release with `packages` in `folder`, and boots it.
+    /// Creates a minimal system of this host's Debian release with `packages` in `folder`, and boots it.
     pub(super) fn boot(folder: &Path, packages: &[&str]) -> Machine {
         let root = folder.join("root");
         let made = as_root("debootstrap")
@@ -65,7 +65,7 @@ impl Machine {
         machine
     }
 
-    /// Runs a shell's script in the system, as root in `/root`, until its first failure.
+    /// Runs a shell script in the system, as root in `/root`, up to its first failure.
     pub(super) fn run(&self, script: &str) -> Output {
         as_root("nsenter")
             .args(["--target", &self.init, "--all", "--root", "--wd"])
@@ -77,7 +77,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// Runs a script that must succeed; returns its standard output.
+    /// Runs a script that must succeed. Returns its standard output.
     pub(super) fn ok(&self, script: &str) -> String {
         let out = self.run(script);
         let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -98,7 +98,7 @@ impl Machine {
         assert!(copied.success());
     }
 
-    /// Runs a script until what it prints is as wanted, for at most 30 seconds; returns the last output.
+    /// Repeats a script until `wanted` accepts its output, for at most 30 seconds. Returns the last output.
     pub(super) fn wait_for(&self, script: &str, wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {

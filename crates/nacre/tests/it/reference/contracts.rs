@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-/// A second rule, as the document adds one for its OSDs in memory.
+/// A second rule, which the document adds for its OSDs in memory.
 const SECOND_RULE: &str = "\
 rule memstore {
 	id 1
@@ -21,7 +21,7 @@ rule memstore {
 }
 ";
 
-/// Checks what both scans of a store must print, as in the document.
+/// Checks the required output of both scans of a store, as in the document.
 fn scans_agree(_: &Place, output: &str) {
     let mut lines = output.lines();
     assert_eq!(lines.next(), Some("recovery-compare bluestore compare new and legacy onode recovery"));
@@ -72,7 +72,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
     Contract {
         line: r#"df|grep "/var/lib/ceph/osd" |awk '{print $6}' |cut -d '-' -f 2|sort -n|xargs -n 1 -P 10 -I OSD ceph-kvstore-tool bluestore-kv /var/lib/ceph/osd/ceph-OSD compact"#,
         before: |place| {
-            // The OSD of another cluster that does not run, where `df` says that one is.
+            // The OSD of another cluster that does not run, at the place that `df` reports.
             let other = place.home().join("other");
             let listen = format!("127.0.0.1:{}", free_port());
             let args = ["--listen", &listen, "--objectstore", "bluestore", "--osds", "1", "--mkfs-only"];
@@ -89,12 +89,12 @@ pub(super) const CONTRACTS: &[Contract] = &[
             let store = "ceph-kvstore-tool bluestore-kv ../data/osd/ceph-0";
             let shown = place.ok(&format!("{store} get super u/compacted"));
             assert!(shown.starts_with("(super, u/compacted)\n00000000  03 00"), "{shown}");
-            // Three values were written; compacted, the database holds one.
+            // Three values were written. After compaction, the database contains one.
             let stats = place.ok(&format!("{store} stats"));
             assert!(stats.contains("Compaction Stats [super]"), "{stats}");
             place.ok(&format!("{store} rm super u/compacted"));
             assert!(!place.run(&format!("{store} exists super u/compacted")).status.success());
-            // An OSD that runs keeps its own.
+            // The database of a running OSD is refused.
             let refused = place.run("ceph-kvstore-tool bluestore-kv ../data/osd/0 compact");
             assert!(!refused.status.success(), "{refused:?}");
         },
@@ -109,7 +109,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
         },
         after: |place, output| {
             scans_agree(place, output);
-            // As Ceph, where there are no threads.
+            // As in Ceph without threads.
             let path = place.substituted("<osd-data-path>");
             let one = "--bluestore_allocation_recovery_threads=0 recovery-compare";
             let printed = place.ok(&format!("ceph-bluestore-tool --path {path} {one}"));
@@ -141,7 +141,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
     Contract {
         line: "rados -p backup ls --striper",
         before: |place| {
-            // What was put there as plain objects is not striped.
+            // Objects that were put there as plain objects are not striped.
             for part in 0..3 {
                 place.ok(&format!("rados -p backup rm Full-5409.{part:016}"));
             }
@@ -225,7 +225,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
     },
     Contract {
         line: "ceph osd tier cache-mode cachepool writeback",
-        // The OSDs are in memory, and a power cut would lose what is not flushed.
+        // The OSDs are in memory, and a power failure would lose changes that are not flushed.
         before: nothing,
         after: |place, _| {
             assert!(pool_line(place, "cachepool").contains(" cache_mode writeback "));
@@ -240,7 +240,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
         after: |place, _| {
             let base = pool_line(place, ".rgw.buckets");
             assert!(base.contains(" read_tier ") && base.contains(" write_tier "), "{base}");
-            // What is in the cache alone stays in sight.
+            // Objects that are only in the cache remain visible.
             let refused = place.run("ceph osd tier remove-overlay .rgw.buckets");
             let said = String::from_utf8_lossy(&refused.stderr);
             assert!(said.contains("Error EBUSY: cache pool 'cachepool' is in mode writeback"), "{said}");

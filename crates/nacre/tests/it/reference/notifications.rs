@@ -5,7 +5,7 @@ use super::table::{self, Verdict};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The call that starts the cluster of the other lines.
+/// The call that starts the cluster for the other lines.
 pub(super) const VSTART: &str = "sudo MON=1 OSD=2 MDS=0 MGR=0 RGW=1 ../src/vstart.sh -n -X --nolockdep --bluestore \\
     -o \"rgw_bucket_persistent_notif_num_shards=1\" \\
     --bluestore-devs \"/dev/nvme7n1,/dev/nvme6n1,/dev/nvme5n1,/dev/nvme4n1,/dev/nvme3n1,/dev/nvme2n1\" \\
@@ -17,7 +17,7 @@ const LIST: &str = "bin/rados -c ceph.conf ls --pool default.rgw.log --namespace
 const AWS: &str = "aws --region=default --endpoint-url https://:8000";
 const SHARDS: &str = "rgw_bucket_persistent_notif_num_shards";
 
-/// Names of the queues of topics that begin so.
+/// The queues of topics whose names start with `topic`.
 fn queues(place: &Place, topic: &str) -> BTreeSet<String> {
     let listed = place.ok(LIST);
     listed.lines().filter(|name| name.starts_with(&format!(":{topic}"))).map(str::to_owned).collect()
@@ -28,13 +28,13 @@ fn shards(topic: &str, count: usize) -> BTreeSet<String> {
     (0..count).map(|n| if n == 0 { format!(":{topic}") } else { format!(":{topic}.{n}") }).collect()
 }
 
-/// Makes the bucket of the document, where it is not there.
+/// Creates the document's bucket if it does not exist.
 fn bucket(place: &Place) {
-    // It may be there.
+    // It may exist.
     place.run(&place.substituted(&format!("{AWS} s3 mb s3://bk000000000000")));
 }
 
-/// Sets the number of shards of topics to come.
+/// Sets the number of shards of new topics.
 fn set_shards(place: &Place, count: usize) {
     let set = format!("bin/ceph -c ceph.conf config set client.rgw.8000 {SHARDS} {count}");
     place.run(&place.substituted(&set));
@@ -52,7 +52,7 @@ fn check_configuration(place: &Place, topic: &str) {
     let [configuration] = &found["TopicConfigurations"].as_array().unwrap()[..] else { panic!("{found}") };
     assert_eq!(configuration["Id"], "notif1");
     assert_eq!(configuration["TopicArn"], format!("arn:aws:sns:default::{topic}"));
-    // The document names no events: these are Ceph's default.
+    // The document names no events, so Ceph's default applies.
     let events: BTreeSet<&str> =
         configuration["Events"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(events.contains("s3:ObjectCreated:*") && events.contains("s3:ObjectRemoved:*"), "{found}");
@@ -78,7 +78,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
     Contract {
         line: "bin/rados -c ceph.conf ls --pool default.rgw.log --namespace notif | grep fishtopic",
         before: |place| {
-            // A persistent topic of this name, as the document says, with the default number of shards.
+            // A persistent topic of this name, as in the document, with the default number of shards.
             set_shards(place, 11);
             let attributes = r#"'{"push-endpoint": "kafka://", "persistent": "true"}'"#;
             let create = format!("{AWS} sns create-topic --name=fishtopic --attributes={attributes}");
@@ -98,7 +98,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
         line: "aws --region=default --endpoint-url https://:8000 sns create-topic --name=fishtopic0  \\
   --attributes='{\"push-endpoint\": \"kafka://\", \"persistent\": \"true\"}'",
         before: nothing,
-        // vstart.sh was told so.
+        // The number from the call of vstart.sh.
         after: |place, output| check_topic(place, output, "fishtopic0", 1),
     },
     Contract {
@@ -123,7 +123,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
         before: nothing,
         after: |place, output| {
             check_topic(place, output, "fishtopic1", 11);
-            // Those that are there keep their shards.
+            // Existing topics keep their shards.
             assert_eq!(queues(place, "fishtopic0"), shards("fishtopic0", 1));
         },
     },
@@ -146,7 +146,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
     },
 ];
 
-/// What the call leaves: a cluster that obeys its options, and the files that the lines after it need.
+/// Checks the result of the call: a cluster with the given options, and the files that later lines need.
 fn check_vstart(place: &Place, said: &str) {
     assert!(said.starts_with("cluster is ready: 2 OSDs up"), "{said}");
     assert!(place.ok("bin/ceph -c ceph.conf -s").contains("osd: 2 osds: 2 up"));
@@ -175,7 +175,7 @@ fn check_vstart(place: &Place, said: &str) {
     // More than the default limit of PGs per OSD, each with two copies on two OSDs.
     let pgs: u64 = pools.as_array().unwrap().iter().filter_map(|pool| pool["pg_num"].as_u64()).sum();
     assert!(pgs > 250, "{pgs}");
-    // Ceph has this option no more, and says nothing of it.
+    // Ceph does not have this option any more, and prints no message about it.
     let conf = std::fs::read_to_string(place.conf()).unwrap();
     assert!(!conf.contains("mon_pg_warn_max_per_osd"), "{conf}");
 }

@@ -1,4 +1,4 @@
-//! Where lines run: a cluster, a folder to work in, and Ceph's names for the binary on PATH.
+//! The environment of lines: a cluster, a working folder, and Ceph's names for the binary on PATH.
 
 use super::table;
 use crate::support::{PATIENCE, Serve, free_port, nacre};
@@ -19,9 +19,9 @@ const NAMES: [&str; 8] = [
     "ceph-bluestore-tool",
     "nacre-dplcompat",
 ];
-/// The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
-/// What lines that ask for consent have at their end.
+/// The end of lines that require consent.
 const CONSENT: &str = "--yes-i-really-mean-it";
+/// The other programs that lines call. PATH has no more, so that no program of Ceph's runs instead of Nacre's.
 const OTHERS: [&str; 8] = ["aws", "sh", "awk", "cut", "grep", "head", "sort", "xargs"];
 
 pub(super) struct Place {
@@ -30,12 +30,12 @@ pub(super) struct Place {
     /// Where the cluster's data is.
     data: PathBuf,
     environment: Vec<(&'static str, String)>,
-    /// Text of lines, and what it is here.
+    /// Text in lines, and its replacement.
     substitutions: Vec<(&'static str, String)>,
     _serve: Option<Serve>,
     /// The process that vstart.sh started.
     vstart: Option<u32>,
-    /// The line that started the cluster, and what it printed.
+    /// The line that started the cluster, and its output.
     started: Option<(String, String)>,
 }
 
@@ -51,7 +51,7 @@ impl Place {
             symlink(nacre(), path.join(name)).unwrap();
         }
         for name in OTHERS {
-            // Debian's, whatever else there is of the name.
+            // Debian's program, whatever else has the name.
             let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
             symlink(real.iter().find(|path| path.exists()).unwrap(), path.join(name)).unwrap();
         }
@@ -74,7 +74,7 @@ impl Place {
         Place { home, listen, data, environment, substitutions, _serve: None, vstart: None, started: None }
     }
 
-    /// A cluster of three OSDs in memory, in the folder `data` beside the one to work in.
+    /// A cluster of three OSDs in memory, in the folder `data` next to the working folder.
     pub(super) fn start() -> Place {
         let mut place = Place::new("data");
         let options = [
@@ -87,14 +87,14 @@ impl Place {
         options.iter().for_each(|option| args.extend(["-o", option]));
         let (serve, _) = Serve::start(&place.data, &args);
         place._serve = Some(serve);
-        // A machine whose disks are mounted where OSDs have their folders.
+        // A machine whose disks are mounted at the folders of the OSDs.
         place.script("df", &format!("echo /dev/sdb 1 1 1 1% {}/osd/ceph-0", place.data.display()));
         symlink(place.conf(), place.work().join("ceph.conf")).unwrap();
         place
     }
 
-    /// The cluster that a call of vstart.sh starts in the folder to work in, with S3 by TLS. The ports are free ones, the
-    /// devices files.
+    /// The cluster that a call of vstart.sh starts in the working folder, with S3 over TLS. The ports are free ones, the devices
+    /// files.
     pub(super) fn start_by(call: &str) -> Place {
         let mut place = Place::new("build");
         let port = free_port();
@@ -131,7 +131,7 @@ impl Place {
         place
     }
 
-    /// Makes a self-signed certificate for the gateway; returns what clients trust it by.
+    /// Creates a self-signed certificate for the gateway. Returns the file that clients need to trust it.
     fn certificate(&self) -> PathBuf {
         let (folder, name) = (self.work(), "certificate.pem");
         let made = Command::new("openssl")
@@ -159,7 +159,7 @@ impl Place {
         self.home.path()
     }
 
-    /// The folder that lines run in.
+    /// The working folder.
     pub(super) fn work(&self) -> PathBuf {
         self.home.path().join("build")
     }
@@ -168,7 +168,7 @@ impl Place {
         self.data.join("ceph.conf")
     }
 
-    /// Runs a line by the shell.
+    /// Runs a line in a shell.
     pub(super) fn run(&self, line: &str) -> Output {
         Command::new("/bin/sh")
             .args(["-c", line])
@@ -180,7 +180,7 @@ impl Place {
             .unwrap()
     }
 
-    /// Runs a line that must succeed; returns what it prints.
+    /// Runs a line that must succeed. Returns its output.
     pub(super) fn ok(&self, line: &str) -> String {
         let out = self.run(line);
         assert!(out.status.success(), "{line}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr));
@@ -192,13 +192,13 @@ impl Place {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
     }
 
-    /// A line with this cluster's paths, hosts and ports, and with values in the place of the documents' names for values.
+    /// A line with this cluster's paths, hosts and ports, and with values instead of the documents' placeholders.
     pub(super) fn substituted(&self, line: &str) -> String {
         let each = |line: String, (from, to): &(&str, String)| line.replace(from, to);
         self.substitutions.iter().fold(line.to_owned(), each)
     }
 
-    /// Runs the table's lines of a document: those that work with what must be so after them. Returns the pending lines that
+    /// Runs the table's lines of a document: those that work are checked with their contracts. Returns the pending lines that
     /// work now.
     pub(super) fn run_lines(&self, document: &str, contracts: &[Contract]) -> Vec<String> {
         let mut began_to_work = Vec::new();
@@ -241,7 +241,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Some(pid) = self.vstart else { return };
         let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-        // Its folder goes next.
+        // Its folder is removed next.
         let deadline = Instant::now() + PATIENCE;
         while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < deadline {
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -249,7 +249,7 @@ impl Drop for Place {
     }
 }
 
-/// What a line needs and what must be so after it.
+/// The preconditions and postconditions of a line.
 pub(super) struct Contract {
     pub(super) line: &'static str,
     pub(super) before: fn(&Place),

@@ -3,7 +3,7 @@
 const LINES: &str = include_str!("../../reference/lines.txt");
 const DOCUMENTS: &str = include_str!("../../reference/documents.txt");
 
-/// What a line is expected to do.
+/// The expected behaviour of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Works,
@@ -19,13 +19,13 @@ pub(super) enum Verdict {
 
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// The number of the line's document, with `+` where the document has no such line.
+    /// The number of the line's document, with `+` if the document does not contain the line.
     pub(super) document: String,
     pub(super) verdict: Verdict,
     pub(super) text: String,
 }
 
-/// The table; a line without a verdict or a document is a mistake in it.
+/// The table. A line without a verdict or a document is an error in it.
 pub(super) fn lines() -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut document = String::new();
@@ -66,7 +66,7 @@ pub(super) fn of(document: &str, verdict: &Verdict) -> Vec<String> {
     lines().into_iter().filter(chosen).map(|line| line.text).collect()
 }
 
-/// Each line that a document has, with the document's number; lines that go on are joined.
+/// The lines of all documents, with the document's number. Continued lines are joined.
 pub(super) fn of_documents() -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut document = "";
@@ -80,7 +80,7 @@ pub(super) fn of_documents() -> Vec<(String, String)> {
     found
 }
 
-/// A line without what only lays it out.
+/// A line without its layout.
 pub(super) fn normal(line: &str) -> String {
     line.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-"""Requests that deceive, deform or exhaust: each is refused with S3's code, and the gateway goes on.
+"""Requests that deceive, are malformed or exhaust resources: each is refused with S3's code, and the gateway continues.
 
 usage: abuse.py ENDPOINT TLS_ADDRESS ACCESS_KEY SECRET_KEY FOLDER PID NACRE; exits with an assertion's text on failure."""
 
@@ -32,7 +32,7 @@ def now(offset=0):
 
 
 class Request:
-    """A request that can be bent before and after it is signed."""
+    """A request that can be modified before and after it is signed."""
 
     def __init__(self, method, path, query="", headers=None, body=b"", payload=None, at=0, signed=None,
                  service="s3"):
@@ -108,7 +108,7 @@ def receive(sock, is_head=False):
 
 
 def send(data, half_close=False):
-    """Status and S3's code of what comes back; 0 where nothing does."""
+    """Status and S3's code of the answer, or 0 without an answer."""
     with socket.create_connection(("127.0.0.1", GATEWAY.port)) as sock:
         sock.settimeout(60)
         try:
@@ -158,19 +158,19 @@ def smuggling():
             "\x16\x03\x01 what is this?\r\n\r\n"):
         status = send(head.encode(), half_close=True)[0]
         assert status in (0, 400, 505), (head, status)
-    # Of two lengths the chunks count, and what is behind them is another request: both are anonymous, and refused.
+    # With two lengths, the chunks are used, and the data after them is another request: both are anonymous, and refused.
     both = (b"PUT /abuse/k HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
             b"DELETE /abuse/k HTTP/1.1\r\nHost: x\r\n\r\n")
     assert send(both, half_close=True) == (403, "AccessDenied")
     assert is_there("k")
-    # One request follows another: what is within the body of the first is never the second.
+    # Pipelined requests: data within the body of the first is never the second.
     hidden = Request("DELETE", "/abuse/k").bytes()
     with socket.create_connection(("127.0.0.1", GATEWAY.port)) as sock:
         sock.settimeout(60)
         sock.sendall(put("carrier", body=hidden).bytes() + Request("HEAD", "/abuse/k").bytes())
         assert receive(sock).startswith(b"HTTP/1.1 200")
     assert is_there("k") and is_there("carrier")
-    # Chunks whose sizes are wrong.
+    # Chunks with wrong sizes.
     for chunks in (b"zz\r\nabc\r\n0\r\n\r\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\nabc\r\n", b"3\r\nabcd\r\n0\r\n\r\n",
                    b"3;" + b"x" * 100_000 + b"\r\nabc\r\n0\r\n\r\n"):
         bad = put("chunked", body=b"", payload="UNSIGNED-PAYLOAD")
@@ -181,7 +181,7 @@ def smuggling():
 
 
 def names():
-    """Keys are names and nothing else."""
+    """Keys are only names."""
     keys = ["../../etc/passwd", "a/../b", "./x", "..", "a//b", "/leading", "trailing/", "%2e%2e/literal", "a%00b", "nul\0byte",
             "line\r\nend", "\\\\back\\slash", "q?u=e&r#y", "<xml>&amp;\"'", "\u00fc\u4e16\u754c\U0001f600", "a+b c", "x" * 1024, "_shadow_x", "_", "__multipart_x"]
     for key in keys:
@@ -209,12 +209,12 @@ def names():
 
 
 def headers():
-    # Unsigned headers that would count.
+    # Unsigned headers that would have an effect.
     bad = put("h", signed=["host", "x-amz-date", "x-amz-content-sha256"])
     bad.headers["x-amz-acl"] = "public-read"
     assert bad.send() == (403, "AccessDenied")
     assert put("h", signed=["x-amz-date", "x-amz-content-sha256"]).send() == (403, "AccessDenied")
-    # Two signatures, of which one might be believed.
+    # Two signatures, one of which is valid.
     good = put("h")
     doubled = good.bytes().replace(b"\r\nauthorization:", f"\r\nauthorization: {good.headers['authorization']}\r\nauthorization:".encode(), 1)
     assert send(doubled) == (400, "InvalidArgument")
@@ -227,7 +227,7 @@ def headers():
     hidden = url.replace("X-Amz-SignedHeaders", "X-Amz-Signed%48eaders")
     assert raw("PUT", hidden, loose, b"data") == (403, "AccessDenied")
     assert raw("PUT", url + "&X-Amz-SignedHeaders=host%3Bx-amz-acl", loose, b"data")[0] == 400
-    # Signatures of version 2 have their limits.
+    # Limits of signatures of version 2.
     old = ("Authorization", f"AWS {ACCESS}:c2lnbmF0dXJl")
     assert raw("GET", "/abuse/k", [("Host", HOST), ("Date", "Sun, 22 Nov 2015 00:00:00 GMT"), old]) == (403, "RequestTimeTooSkewed")
     date = now().strftime("%a, %d %b %Y %H:%M:%S GMT")
@@ -241,13 +241,13 @@ def headers():
         status, _ = raw("GET", "/abuse/k", [("Host", HOST), ("Authorization", odd)])
         assert status in (400, 403), (odd, status)
     assert not is_there("h")
-    # The same without the tricks.
+    # The same without the modifications.
     assert raw("PUT", url, [("Host", HOST), ("Content-Length", "4")], b"data")[0] == 200
     assert Request("DELETE", "/abuse/h").send()[0] == 204
 
 
 def unsigned():
-    """CVE-2026-54330: nothing that counts may be added to a signed request, whatever kind of signature it has."""
+    """CVE-2026-54330: nothing with an effect may be added to a signed request, whatever kind of signature it has."""
     assert put("secret", body=b"secret").send() == (200, "")
     additions = ({"x-amz-copy-source": "/abuse/secret"}, {"x-amz-acl": "public-read"}, {"x-amz-meta-a": "b"},
                  {"x-amz-object-lock-mode": "GOVERNANCE"}, {"x-amz-tagging": "a=b"}, {"X-AMZ-Website-Redirect-Location": "/x"},
@@ -268,19 +268,19 @@ def unsigned():
             bad = Request(method, path, query, form, body, signed=names, service=service)
             bad.headers.update(added)
             assert bad.send()[0] == 403, (added, path, service)
-            # Neither may the host be left out.
+            # The host must be present, too.
             bad = Request(method, path, query, form, body, signed=names[1:], service=service)
             assert bad.send()[0] == 403, (path, service)
     url = presigned("PUT", "/abuse/n").replace("SignedHeaders=host", "SignedHeaders=x-amz-date")
     assert raw("PUT", url, [("Host", HOST), ("Content-Length", "4")], b"data") == (403, "AccessDenied")
-    # A signed header that is there once more, in text or in bytes that the signature leaves out.
+    # A signed header that occurs twice, as text or as bytes that the signature does not cover.
     for more, code in ((b"x-amz-acl: public-read", "SignatureDoesNotMatch"), (b"x-amz-acl: \xff", "AccessDenied")):
         signed = put("n", headers={"x-amz-acl": "private"}).bytes()
         for doubled in (signed.replace(b"\r\n", b"\r\n" + more + b"\r\n", 1), signed.replace(b"\r\nauthorization", b"\r\n" + more + b"\r\nauthorization", 1)):
             answer = send(doubled)
             assert answer == (403, code), (more, answer)
     assert not is_there("n")
-    # The digest of the body is part of every signature: some clients do not list its header.
+    # The digest of the body is part of every signature, but some clients do not list its header.
     bare = put("n", signed=["host", "x-amz-date"])
     assert bare.send() == (200, "")
     bare.body = b"atad"
@@ -320,14 +320,14 @@ def signatures():
 
 
 def bodies():
-    # Another body than the signed one.
+    # A body that differs from the signed one.
     other = put("b", body=b"signed")
     other.body = b"forged"
     assert other.send() == (400, "XAmzContentSHA256Mismatch"), other.send()
     large = put("b", body=b"s" * 3_000_000)
     large.body = b"s" * 2_999_999 + b"f"
     assert large.send() == (400, "XAmzContentSHA256Mismatch")
-    # Shorter and longer than was said.
+    # Shorter and longer than announced.
     short = put("b", body=b"0123456789")
     short.body = b"01234"
     assert send(short.bytes(), half_close=True)[0] in (0, 400)
@@ -342,7 +342,7 @@ def bodies():
 
 
 def chunked(key, chunks, trailer=None, bend=None, decoded=None, kind=None, query=""):
-    """A body of signed chunks, bent."""
+    """A modified body of signed chunks."""
     data = b"".join(chunks)
     kind = kind or ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD" + ("-TRAILER" if trailer else ""))
     more = {"x-amz-decoded-content-length": str(len(data) if decoded is None else decoded), "content-encoding": "aws-chunked"}
@@ -397,7 +397,7 @@ def chunks():
 
 
 def parts():
-    """A part whose data does not have the announced length leaves the earlier part of its number as it was."""
+    """A part whose data does not have the announced length does not change the earlier part with its number."""
     s3 = boto3.client("s3", endpoint_url=f"http://{HOST}", region_name="us-east-1", aws_access_key_id=ACCESS, aws_secret_access_key=SECRET)
     upload = s3.create_multipart_upload(Bucket="abuse", Key="p")["UploadId"]
     query = f"partNumber=1&uploadId={urllib.parse.quote(upload)}"
@@ -409,7 +409,7 @@ def parts():
 
     first = stored()
     assert first == [(131_172, f'"{hashlib.md5(b"".join(data)).hexdigest()}"')], first
-    # Less than announced, more than announced, and a chunk that lacks.
+    # Less than announced, more than announced, and a missing chunk.
     for bad in (dict(decoded=131_173), dict(decoded=131_171), dict(bend=lambda body: body.pop(1))):
         status, _ = chunked("p", [chunk.swapcase() for chunk in data], query=query, **bad)
         assert status in (400, 403), (bad, status)
@@ -421,7 +421,7 @@ def parts():
 
 
 def unread():
-    """Who is refused before its body was read gets its answer nevertheless, and the connection ends with it."""
+    """A client that is refused before its body was read receives the answer anyway, and the connection ends."""
     def answered(data):
         with socket.create_connection(("127.0.0.1", GATEWAY.port)) as sock:
             sock.settimeout(60)
@@ -433,15 +433,15 @@ def unread():
 
     stale = put("u", body=b"u" * 30_000_000, at=-3600)
     assert answered(stale.bytes()) == (b"HTTP/1.1 403 Forbidden", True)
-    # A client that waits to be asked for its body is not, and does not send it.
+    # A client that waits for 100 Continue does not get it, and does not send its body.
     stale.headers["expect"] = "100-continue"
     stale.body = b""
     assert answered(stale.bytes()) == (b"HTTP/1.1 403 Forbidden", True)
-    # What was read leaves the connection as it was.
+    # After a body that was read, the connection remains usable.
     assert answered(put("u", headers={"content-md5": "AAAAAAAAAAAAAAAAAAAAAA=="}).bytes()) == (b"HTTP/1.1 400 Bad Request", None)
     assert answered(Request("GET", "/abuse/u", at=-3600).bytes()) == (b"HTTP/1.1 403 Forbidden", None)
     assert not is_there("u")
-    # Where there is no body to ask for, clients such as botocore would misread what follows the final answer.
+    # For an empty body, clients such as botocore would misinterpret data after the final answer.
     empty = put("e", body=b"", headers={"expect": "100-continue"})
     assert answered(empty.bytes()) == (b"HTTP/1.1 200 OK", True)
 
@@ -459,7 +459,7 @@ def documents():
         assert post("delete", text) == (400, "MalformedXML"), post("delete", text)
         text = document + "<Tagging><TagSet><Tag><Key>a</Key><Value>&a;</Value></Tag></TagSet></Tagging>"
         assert post("tagging", text, method="PUT") == (400, "MalformedXML")
-    # Documents are read whole, so they have an end.
+    # Documents are read completely, so their size is limited.
     text = "<Tagging><TagSet>" + " " * (4 << 20) + "</TagSet></Tagging>"
     assert post("tagging", text, method="PUT") == (400, "MaxMessageLengthExceeded")
     deep = "<Delete>" + "<Object>" * 100_000 + "</Object>" * 100_000 + "</Delete>"
@@ -476,7 +476,7 @@ def documents():
 
 
 def memory():
-    """Thousands of refusals leave nothing behind."""
+    """Thousands of refusals leave no resources allocated."""
     stale = put("m", at=-3600).bytes()
     forged = put("m", body=b"s" * 100_000)
     forged.body = b"f" * 100_000
@@ -504,7 +504,7 @@ def memory():
 
 
 def end(slow):
-    # Heads that never end were given up meanwhile.
+    # Heads that never end have been dropped meanwhile.
     for sock in slow:
         sock.settimeout(90)
         try:

@@ -1,4 +1,7 @@
-"""Who may do what at a gateway, as boto3 sees it. usage: access.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; exits with an assertion's text on failure. The other user's id is 'other'."""
+"""Access control of a gateway, as boto3 sees it.
+
+usage: access.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; exits with an assertion's text on failure. The
+other user's id is 'other'."""
 
 import datetime
 import json
@@ -53,7 +56,7 @@ def public_access():
     assert read(NOBODY, "public", "k") == b"k"
     assert len(NOBODY.list_objects_v2(Bucket="public")["Contents"]) == 1
     assert S3.get_bucket_policy_status(Bucket="public")["PolicyStatus"]["IsPublic"] is True
-    # A user can't change what protects a bucket of another one.
+    # A user can't change the protection of another user's bucket.
     refused("AccessDenied", OTHER.put_public_access_block, Bucket="public", PublicAccessBlockConfiguration={})
     refused("AccessDenied", OTHER.delete_public_access_block, Bucket="public")
 
@@ -67,7 +70,7 @@ def public_access():
     everybody = 'uri="http://acs.amazonaws.com/groups/global/AllUsers"'
     refused("AccessDenied", S3.put_object, Bucket="public", Key="l", Body=b"", GrantRead=everybody)
     S3.put_object(Bucket="public", Key="l", Body=b"", ACL="private")
-    # What was public stays so.
+    # Objects that were public stay public.
     assert read(NOBODY, "public", "k") == b"k"
     block(IgnorePublicAcls=True)
     refused("AccessDenied", NOBODY.get_object, Bucket="public", Key="k")
@@ -121,12 +124,12 @@ def ownership():
     assert OTHER.get_object_tagging(Bucket="owned", Key="kept")["TagSet"] == []
     assert owner("given") == "admin"
     refused("AccessDenied", S3.get_object, Bucket="owned", Key="kept")
-    # Who could write until now would be shut out.
+    # Users with write access so far would lose it.
     refused("InvalidBucketAclWithObjectOwnership", S3.put_bucket_ownership_controls, Bucket="owned",
             OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]})
     S3.put_bucket_acl(Bucket="owned", ACL="private")
     control("BucketOwnerEnforced")
-    # All is the bucket's owner's, whoever wrote it.
+    # All objects belong to the bucket's owner, whoever wrote them.
     assert read(S3, "owned", "kept") == b"k"
     assert owner("kept") == "admin"
     refused("AccessDenied", OTHER.get_object, Bucket="owned", Key="kept")
@@ -139,7 +142,7 @@ def ownership():
     S3.put_bucket_policy(Bucket="owned", Policy=json.dumps({"Statement": [{
         "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/other"}, "Action": "s3:PutObject", "Resource": "*"}]}))
     OTHER.put_object(Bucket="owned", Key="b", Body=b"b")
-    # Its tags would be the bucket's owner's.
+    # Its tags would belong to the bucket's owner.
     refused("AccessDenied", OTHER.put_object, Bucket="owned", Key="b", Body=b"b", Tagging="a=b")
     assert (owner("b"), read(S3, "owned", "b")) == ("admin", b"b")
     S3.delete_bucket_ownership_controls(Bucket="owned")
@@ -151,7 +154,7 @@ def ownership():
 
 
 def besides():
-    """What a write's headers do is judged as if it were done by itself."""
+    """The actions that a write's headers cause are authorized as if they were separate requests."""
     S3.create_bucket(Bucket="besides", ObjectLockEnabledForBucket=True)
 
     def policy(allowed, denied=()):
@@ -177,7 +180,7 @@ def besides():
         for _, headers in needs:
             call(Bucket="besides", Key="k", **args, **headers)
     S3.put_object(Bucket="besides", Key="k", Body=b"x", **retention, **hold)
-    # An object's list and tags are its writer's, unless a policy refuses them.
+    # An object's ACL and tags belong to its writer, unless a policy refuses that.
     own = [("PutObjectAcl", {"ACL": "private"}), ("PutObjectAcl", {"GrantRead": 'id="other"'}), ("PutObjectTagging", {"Tagging": "a=b"})]
     for call, args in calls:
         for action, headers in own:
@@ -189,7 +192,7 @@ def besides():
 
 
 def documents():
-    """A bucket's documents have bounds: all of them are in one record."""
+    """A bucket's documents have size limits, because all of them are in one record."""
     S3.create_bucket(Bucket="documents")
     rule = {"AllowedMethods": ["GET"], "AllowedOrigins": ["http://" + "x" * 100_000]}
     refused("EntityTooLarge", S3.put_bucket_cors, Bucket="documents", CORSConfiguration={"CORSRules": [rule]})
@@ -201,7 +204,7 @@ def documents():
 
 
 def tags_judge():
-    """Policies see the tags of what is read or removed, whatever operation reads or removes it."""
+    """Policies evaluate the tags of the object that is read or removed, in every operation that reads or removes it."""
     S3.create_bucket(Bucket="tagged")
     S3.put_bucket_versioning(Bucket="tagged", VersioningConfiguration={"Status": "Enabled"})
     OTHER.create_bucket(Bucket="takers")
@@ -245,7 +248,7 @@ def tags_judge():
         errors = [(error["Key"], error.get("VersionId"), error["Code"]) for error in answer.get("Errors", [])]
         return named, errors
 
-    # A version has tags of its own: the newest one is open now.
+    # A version has its own tags: the newest one is accessible now.
     S3.put_object(Bucket="tagged", Key="secret", Body=b"not any more", Tagging="class=open")
     assert read(OTHER, "tagged", "secret") == b"not any more"
     denied(OTHER.get_object, Bucket="tagged", Key="secret", VersionId=old)
@@ -255,7 +258,7 @@ def tags_judge():
     assert (gone, errors) == ([("open", None)], [("both", None, "AccessDenied"), ("secret", old, "AccessDenied")])
     assert read(S3, "tagged", "both") == b"secret"
 
-    # What a copy is tagged with is judged, not what its headers say of tags that it does not get.
+    # The actual tags of a copy are evaluated, not the tags in its headers that it does not get.
     S3.put_object(Bucket="tagged", Key="open", Body=b"open", Tagging="class=open")
     S3.create_bucket(Bucket="approved")
     approved = dict(other, Effect="Allow", Action=["s3:PutObject", "s3:PutObjectTagging"], Resource="arn:aws:s3:::approved/*")
@@ -271,7 +274,7 @@ def tags_judge():
     approve(StringNotEquals={"s3:RequestObjectTag/class": "open"})
     denied(OTHER.copy_object, Bucket="approved", Key="k", CopySource="tagged/open")
     OTHER.copy_object(TaggingDirective="REPLACE", **copy)
-    # Nor do tags go with a copy to who may not see them.
+    # A copy does not transfer tags to a user who may not read them.
     S3.put_bucket_policy(Bucket="tagged", Policy=json.dumps({"Statement": [
         dict(other, Effect="Allow", Action="s3:GetObject"), dict(other, Effect="Deny", Action="s3:GetObjectTagging")]}))
     denied(OTHER.copy_object, Bucket="takers", Key="copy", CopySource="tagged/open")
@@ -279,7 +282,7 @@ def tags_judge():
 
 
 def overrides():
-    """Who does not sign can't say what an answer's headers are."""
+    """An unsigned request can't override the headers of the answer."""
     S3.create_bucket(Bucket="overrides")
     S3.put_object(Bucket="overrides", Key="k", Body=b"<script>", ContentType="text/plain", ACL="public-read")
     for name in ("ContentType", "ContentDisposition", "ContentEncoding", "ContentLanguage", "CacheControl"):

@@ -1,4 +1,7 @@
-"""The admin API as its clients use it. usage: admin_api.py ENDPOINT ACCESS_KEY SECRET_KEY; the user is 'admin', whose capabilities are users, buckets, usage, metadata and info, all of them; there is a bucket 'bkt' of it with the object 'k' of 5 000 bytes."""
+"""The admin API as its clients use it.
+
+usage: admin_api.py ENDPOINT ACCESS_KEY SECRET_KEY; the user is 'admin' with all capabilities for users, buckets, usage, metadata and
+info. It owns a bucket 'bkt' with the object 'k' of 5 000 bytes."""
 
 import base64
 import email.utils
@@ -92,7 +95,7 @@ def users():
     both = ok("GET", "/user", quota=None, uid="leseb")
     assert (both["bucket_quota"]["max_size"], both["user_quota"]) == (8192, quota), both
     assert ok("GET", "/user", uid="admin", stats="true")["stats"]["size"] == 5000
-    # Each operation asks for its own capability.
+    # Each operation requires its own capability.
     own = (key["access_key"], key["secret_key"])
     assert ok("GET", "/bucket", keys=own) == ["bkt"]
     for method, path, params in (("GET", "/user", {"uid": "leseb"}), ("PUT", "/bucket", {"bucket": "bkt", "uid": "leseb"}),

@@ -1,7 +1,8 @@
-"""Storage classes as boto3 sees them. usage: classes.py STAGE ENDPOINT ACCESS_KEY SECRET_KEY; exits with an assertion's text on failure.
+"""Storage classes as boto3 sees them. usage: classes.py STAGE ENDPOINT ACCESS_KEY SECRET_KEY; exits with an assertion's text on
+failure.
 
-Stage `write` stores objects in the classes STANDARD, COLD and STANDARD_IA in every way that there is; `check` reads all of them; `delete` removes
-them. `write` and `check` print how many RADOS objects each class's pool must have, as JSON."""
+Stage `write` stores objects in the classes STANDARD, COLD and STANDARD_IA in every possible way; `check` reads all of them; `delete`
+removes them. `write` and `check` print the required number of RADOS objects in each class's pool, as JSON."""
 
 import base64
 import datetime
@@ -26,7 +27,7 @@ CHUNK, SEALED = 64 << 10, (64 << 10) + 16
 
 
 def body(name, size):
-    """The data of an object: what it is follows from its name."""
+    """The data of an object, which is derived from its name."""
     block = hashlib.sha256(name.encode()).digest()
     return (block * (size // len(block) + 1))[:size]
 
@@ -36,7 +37,7 @@ def tails(size):
 
 
 def sealed(size):
-    """Bytes that encrypted data takes."""
+    """Size in bytes of encrypted data."""
     return size + -(-size // CHUNK) * 16
 
 
@@ -82,7 +83,7 @@ def copy(source, key, **more):
 
 
 def upload(bucket, key, *parts, **more):
-    """An upload with its parts, of which the first is replaced once."""
+    """An upload with its parts, the first of which is replaced once."""
     upload = S3.create_multipart_upload(Bucket=bucket, Key=key, **more)["UploadId"]
     S3.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=body("no part", MIB))
     done = []
@@ -97,7 +98,7 @@ def complete(bucket, key, upload, done):
 
 
 def post(key, data, storage_class):
-    """An upload by a form; returns the status."""
+    """An upload by a form. Returns the status."""
     end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=5)
     fields = {"key": key, "x-amz-storage-class": storage_class}
     conditions = [{"bucket": "plain"}] + [{name: value} for name, value in fields.items()]
@@ -136,7 +137,7 @@ def write():
     status, text = post("cold/form", PLAIN["cold/form"][1], "COLD")
     assert status in (200, 204), (status, text)
 
-    # The class is the upload's; it is told while it goes on, too.
+    # The class is that of the upload, and is also reported during the upload.
     parts = body("g", 5 * MIB), body("h", MIB)
     id, done = upload("plain", "cold/parts", *parts, StorageClass="COLD")
     listed = S3.list_parts(Bucket="plain", Key="cold/parts", UploadId=id)
@@ -150,11 +151,11 @@ def write():
     for upload_id in (other, standard):
         S3.abort_multipart_upload(Bucket="plain", Key="ended", UploadId=upload_id)
 
-    # A copy is in the class that is asked for, whatever its source is in.
+    # A copy is in the requested class, whatever the class of its source.
     copy("standard/large", "cold/copied", StorageClass="COLD")
     copy("cold/large", "standard/copied")
     copy("cold/parts", "standard/copied parts")
-    # Onto itself, where nothing but the class changes.
+    # A copy onto itself that only changes the class.
     put_as = lambda key, kind, **more: S3.put_object(Bucket="plain", Key=key, Body=PLAIN[key][1], StorageClass=kind, **more)
     put_as("ia/moved twice", "STANDARD", Metadata={"kept": "yes"}, Tagging="t=1")
     refused("InvalidRequest", copy, source="ia/moved twice", key="ia/moved twice")
@@ -167,7 +168,7 @@ def write():
     copy("ia/moved sealed", "ia/moved sealed", StorageClass="STANDARD_IA", ServerSideEncryption="AES256")
     put_as("standard/moved back", "COLD")
     copy("standard/moved back", "standard/moved back", StorageClass="STANDARD")
-    # What replaces something in another class leaves nothing of it behind.
+    # Replacing an object in another class leaves nothing of it behind.
     S3.put_object(Bucket="plain", Key="cold/replaced", Body=body("x", 9 * MIB), StorageClass="STANDARD_IA")
     put("cold/replaced")
     S3.put_object(Bucket="plain", Key="standard/replaced", Body=body("x", 9 * MIB), StorageClass="COLD")
@@ -186,7 +187,7 @@ def write():
                 complete("versioned", key, *upload("versioned", key, data[:5 * MIB], data[5 * MIB:], StorageClass=kind))
             elif data is not first[1]:
                 S3.put_object(Bucket="versioned", Key=key, Body=data, StorageClass=kind)
-    # Of an object from before there were versions one more, and then neither.
+    # Another one of an object from before versioning, and then neither.
     S3.put_object(Bucket="versioned", Key="old", Body=b"x", StorageClass="STANDARD_IA")
     S3.delete_object(Bucket="versioned", Key="old")
     found = S3.list_object_versions(Bucket="versioned", Prefix="old")

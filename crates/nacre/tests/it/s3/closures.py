@@ -1,5 +1,5 @@
-"""Buckets' indexes are closed while buckets are removed or get versions, and open again whatever becomes of who closed them; and what
-gateways remember.
+"""The indexes of buckets are closed while buckets are removed or get versions, and open again even if the gateway or client that
+closed them fails; and the caches of gateways.
 
 usage: closures.py ENDPOINT ACCESS_KEY SECRET_KEY CONF NACRE; exits with an assertion's text on failure."""
 
@@ -59,7 +59,7 @@ def is_closed(bucket):
 
 
 class Slow:
-    """A write that is begun, and ends when it is told to."""
+    """A write that is started, and ends on request."""
 
     SIZE = 6 << 20
 
@@ -77,7 +77,8 @@ class Slow:
 
 
 def left_frozen():
-    """Who moved an index was killed before it opened what it had frozen: the next reshard opens it, though it moves nothing."""
+    """A resharding process was killed before it opened the index that it had frozen: the next reshard opens it, though it moves
+    nothing."""
     S3.create_bucket(Bucket="frozen")
     states = lambda: {index("getxattr", shard, "rgw.state").strip() for shard in shards("frozen")}
     (open_state,) = states()
@@ -88,7 +89,7 @@ def left_frozen():
 
 
 def given_up():
-    """Who asks for a bucket's removal goes away while it waits: the bucket is in use again."""
+    """The client that requests a bucket's removal disconnects while it waits: the bucket is in use again."""
     S3.create_bucket(Bucket="kept")
     slow = Slow("kept")
     url = S3.generate_presigned_url("delete_bucket", {"Bucket": "kept"})
@@ -104,7 +105,7 @@ def given_up():
 
 
 def left():
-    """Shards that nobody keeps closed any more are open to who needs them."""
+    """Shards that no operation keeps closed are open to operations that need them."""
     S3.create_bucket(Bucket="left")
     for shard in shards("left"):
         index("setxattr", shard, "rgw.state", "closed by 0123456789abcdef0123456789abcdef")
@@ -119,7 +120,7 @@ def left():
 
 
 def at_once():
-    """Of two who close a bucket's index one gives way, and what the other one does stands."""
+    """Of two operations that close a bucket's index one gives way, and the effect of the other one remains."""
     S3.create_bucket(Bucket="both")
     slow = Slow("both")
     enabling = []
@@ -140,7 +141,7 @@ def at_once():
 
 
 def remembered():
-    """A gateway that was stopped does not use what it remembers of the time before."""
+    """A gateway that was stopped does not use cached data from before."""
     S3.create_bucket(Bucket="told")
     S3.put_object(Bucket="told", Key="k", Body=b"k")
     statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::told/*"}

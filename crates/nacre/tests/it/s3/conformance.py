@@ -1,4 +1,7 @@
-"""Details that other people's conformance suites look for. usage: conformance.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the other user is 'other', called 'The other one', with the address other@example.com."""
+"""Details that other conformance suites check.
+
+usage: conformance.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the other user is 'other', called 'The other
+one', with the address other@example.com."""
 
 import base64
 import hashlib
@@ -47,7 +50,7 @@ def headers():
     assert tags == [{"Key": "bar", "Value": ""}, {"Key": "foo", "Value": "bar"}], tags
     got = S3.get_object(Bucket="headers", Key="k", ResponseContentType="text/b", ResponseCacheControl="max-age=1")
     assert (got["ContentType"], got["CacheControl"], got["ContentLanguage"]) == ("text/b", "max-age=1", "la"), got
-    # What can't be understood of these counts as if it were not there.
+    # Invalid ones of these are treated as absent.
     url = S3.generate_presigned_url("get_object", Params={"Bucket": "headers", "Key": "k"})
     for name, value, wanted in (("Range", "bytes=2-4", (206, b"234")), ("Range", "bytes=4-2", (200, b"0123456789")),
                                 ("Range", "bytes=0-1,3-4", (200, b"0123456789")), ("Range", "lines=1-2", (200, b"0123456789")),
@@ -139,7 +142,7 @@ def policies():
     refused("AccessDenied", lambda: tag("Owner", "other"))
     refused("AccessDenied", lambda: tag("cost"))
     assert [t["Key"] for t in S3.get_object_tagging(Bucket="tagged", Key="none")["TagSet"]] == ["Owner"]
-    # The usual demand that all be encrypted.
+    # The usual requirement that all objects are encrypted.
     set_policy(allow("s3:PutObject"), allow("s3:PutObject", {"Null": {"s3:x-amz-server-side-encryption": "true"}}, "Deny"))
     refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"")
     OTHER.put_object(Bucket="tagged", Key="theirs", Body=b"", ServerSideEncryption="AES256")
@@ -161,16 +164,16 @@ def copies():
     assert S3.head_object(Bucket="copies", Key="k")["ServerSideEncryption"] == "AES256"
     S3.copy_object(**itself, StorageClass="STANDARD")
     got = S3.head_object(Bucket="copies", Key="k")
-    # As S3 does, the standard class is not named.
+    # As in S3, the standard class is not named.
     assert "StorageClass" not in got and got["Metadata"] == {"a": "b"}, got
     for name in ("STANDARD_IA", "GLACIER", "nonesuch"):
         for call, more in ((S3.put_object, dict(Key="class", Body=b"k")), (S3.copy_object, itself),
                            (S3.create_multipart_upload, dict(Key="class"))):
             assert refused("InvalidStorageClass", call, **{"Bucket": "copies", **more}, StorageClass=name) == 400
     refused("AccessDenied", S3.copy_object, **dict(itself, Key="l"), ExpectedSourceBucketOwner="other")
-    # Conditions on what is there.
+    # Conditions on the existing object.
     def unless(etag, key):
-        # Older releases of boto3 have no name for it.
+        # Older releases of boto3 do not support it.
         url = S3.generate_presigned_url("put_object", Params={"Bucket": "copies", "Key": key})
         sent = urllib.request.Request(url, method="PUT", data=b"l", headers={"If-None-Match": etag})
         try:
@@ -239,7 +242,7 @@ def sums():
         return {name[6:]: value for name, value in headers.items() if name.startswith("x-rgw-")}
     counted = {"object-count": "1", "bytes-used": "10"}
     deadline = time.monotonic() + 60
-    # Objects are counted when their clients have their answers.
+    # Objects are counted when their clients have received the answers.
     while said(OTHER) != counted:
         assert time.monotonic() < deadline, said(OTHER)
     limits = {f"quota-{name}": "-1" for name in ("user-size", "user-objects", "bucket-size", "bucket-objects")}
@@ -262,7 +265,7 @@ def unused():
 
 
 def value_of(shape):
-    """The least value of a shape that a client library accepts."""
+    """The smallest value of a shape that a client library accepts."""
     if shape.type_name == "structure":
         return {name: value_of(shape.members[name]) for name in shape.required_members}
     if shape.type_name == "list":
@@ -274,7 +277,7 @@ def value_of(shape):
 
 
 def operations():
-    """Every operation is refused as NotImplemented, or is not, as the table in docs/compatibility.md says."""
+    """Each operation is refused as NotImplemented or not, as in the table in docs/compatibility.md."""
     page = pathlib.Path(__file__).parents[5].joinpath("docs/compatibility.md").read_text()
     section = page.split("## Operations of S3")[1].split("\n## ")[0]
     rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| `")]
@@ -299,7 +302,7 @@ def operations():
         except ClientError as error:
             code = error.response["Error"]["Code"]
         if limited.get(listed) == "refused":
-            # An object lambda's answer goes to a host of its own; here its path reads as a bucket's name.
+            # An object lambda's answer is sent to its own host; here its path looks like a bucket's name.
             wanted = "InvalidBucketName" if name == "WriteGetObjectResponse" else "NotImplemented"
             assert code == wanted, (name, code)
         elif listed in full:

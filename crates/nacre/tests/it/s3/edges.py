@@ -1,4 +1,4 @@
-"""What boto3 finds of a gateway by TLS and by buckets' hosts.
+"""A gateway over TLS and by buckets' host names, as boto3 sees it.
 
 usage: edges.py ENDPOINT TLS_ADDRESS ACCESS_KEY SECRET_KEY FOLDER PID; exits with an assertion's text on failure."""
 
@@ -22,7 +22,7 @@ ENDPOINT, TLS, ACCESS, SECRET, FOLDER, PID = sys.argv[1:7]
 CA = f"{FOLDER}/ca.crt"
 PORT, TLS_PORT = (int(address.rsplit(":", 1)[1]) for address in (ENDPOINT, TLS))
 
-# Every name below localhost is this machine, whatever the system's resolver knows.
+# Every name below localhost is this machine, whatever the system's resolver returns.
 RESOLVE = socket.getaddrinfo
 socket.getaddrinfo = lambda host, *args, **kwargs: RESOLVE(
     "127.0.0.1" if host.endswith("localhost") else host, *args, **kwargs)
@@ -53,7 +53,7 @@ def fetch(url, method="GET", **headers):
 
 
 def served():
-    """The certificate that a new connection gets."""
+    """The certificate that a new connection receives."""
     return ssl.get_server_certificate(("127.0.0.1", TLS_PORT))
 
 
@@ -78,7 +78,7 @@ def tls():
     url = s3.generate_presigned_url("get_object", Params={"Bucket": "tls", "Key": "k"})
     context = ssl.create_default_context(cafile=CA)
     assert urllib.request.urlopen(url, context=context).read() == data
-    # Somebody else's CA, and no TLS at all.
+    # An untrusted CA, and no TLS at all.
     try:
         client(f"https://{TLS}", verify=True).list_buckets()
         raise AssertionError("an unknown CA was trusted")
@@ -89,7 +89,7 @@ def tls():
         raise AssertionError("plain HTTP was answered on the TLS port")
     except (urllib.error.URLError, http.client.HTTPException, ConnectionError):
         pass
-    # What policies say of it.
+    # The condition of policies on it.
     policy = {"Version": "2012-10-17", "Statement": [
         {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::tls/*",
          "Condition": {"Bool": {"aws:SecureTransport": "false"}}}]}
@@ -100,7 +100,7 @@ def tls():
 
 def reload():
     def put(name):
-        # As tools renew certificates: whole files take the places of the old ones.
+        # As tools renew certificates: complete files replace the old ones.
         for kind in ("crt", "key"):
             shutil.copy(f"{FOLDER}/{name}.{kind}", f"{FOLDER}/new")
             os.rename(f"{FOLDER}/new", f"{FOLDER}/tls.{kind}")
@@ -112,7 +112,7 @@ def reload():
     put("second")
     os.kill(int(PID), signal.SIGHUP)
     wait("a new certificate after SIGHUP", lambda: served() == certificate("second"))
-    # Bad ones: no certificate, and one that is not the key's.
+    # Invalid ones: no certificate, and one that does not match the key.
     stays = "the old one stays"
     for text in ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "", certificate("third")):
         before = told(stays)
@@ -141,7 +141,7 @@ def hosts():
         s3.complete_multipart_upload(Bucket="by-host", Key="parts", UploadId=upload, MultipartUpload={
             "Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
         s3.copy_object(Bucket="by-host", Key="copy", CopySource={"Bucket": "by-host", "Key": "parts"})
-        # The same by the path, of the same host and of another.
+        # The same in the path, with the same host and with another one.
         for other in (client(endpoint), client(ENDPOINT)):
             assert other.get_object(Bucket="by-host", Key="copy")["Body"].read() == b"part"
         if endpoint.startswith("http:"):
@@ -149,18 +149,18 @@ def hosts():
             url = s3.generate_presigned_url("get_object", Params={"Bucket": "by-host", "Key": "copy"})
             assert url.startswith(f"http://by-host.s3.localhost:{PORT}/copy?"), url
             assert fetch(url)[::2] == (200, b"part")
-            # A signature for one bucket's host is none for another's.
+            # A signature for one bucket's host is not valid for another one.
             status, _, body = fetch(url.replace("by-host.s3", "tls.s3"))
             assert status == 403 and b"SignatureDoesNotMatch" in body, body
             status, _, body = fetch(url, Host="s3.localhost")
             assert status == 403, body
-        # What is an address of the admin API elsewhere is a key here.
+        # A path that is an address of the admin API elsewhere is a key here.
         s3.put_object(Bucket="by-host", Key="admin/user", Body=b"key")
         assert s3.get_object(Bucket="by-host", Key="admin/user")["Body"].read() == b"key"
         s3.delete_objects(Bucket="by-host", Delete={"Objects": [
             {"Key": key} for key in ("a/b c/ü", "by-host", "parts", "copy", "admin/user")]})
         s3.delete_bucket(Bucket="by-host")
-    # Browsers: rules are those of the host's bucket.
+    # Browsers: the rules are those of the host's bucket.
     s3 = client(f"http://s3.localhost:{PORT}", "virtual")
     s3.create_bucket(Bucket="browsers", ACL="public-read")
     s3.put_object(Bucket="browsers", Key="k", Body=b"x", ACL="public-read")
@@ -183,7 +183,7 @@ class Stay(urllib.request.HTTPRedirectHandler):
 
 
 def seek(url, method="GET", data=None, **headers):
-    """As fetch, but goes nowhere else."""
+    """Like fetch, but does not follow redirects."""
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
         answer = urllib.request.build_opener(Stay).open(request, timeout=30)
@@ -241,7 +241,7 @@ def websites():
     etag = see("/")[1]["etag"]
     assert see("/", **{"If-None-Match": etag})[0] == 304
     assert see("/moved")[:2][0] == 301 and see("/moved")[1]["location"] == "/docs/"
-    # Errors that people can read: first ours, then the site's own.
+    # Errors that users can read: first the gateway's, then the site's own.
     status, _, body = see("/none%3Cscript%3E")
     assert status == 404 and b"NoSuchKey" in body and b"<script>" not in body, body
     put("error.html", b"our error")
@@ -259,7 +259,7 @@ def websites():
     assert see("/a/b")[0] == 301 and see("/a/b")[1]["location"] == "http://elsewhere.example/a/b"
     s3.delete_bucket_website(Bucket="site")
     assert see("/")[0] == 404
-    # The bucket's S3 was never any other.
+    # The bucket's S3 endpoint is unchanged.
     assert fetch(f"{ENDPOINT}/site/index.html")[2] == b"home"
 
 
@@ -291,13 +291,13 @@ def forms():
     status, headers, body = send(url, fields)
     assert (status, body) == (204, b"") and headers["etag"] and headers["location"].endswith("/forms/plain"), headers
     assert s3.get_object(Bucket="forms", Key="plain")["Body"].read() == b"file's data"
-    # As boto3 signs it where it is not told: by version 2.
+    # As boto3 signs it by default: with version 2.
     old = client(ENDPOINT, signature_version="s3").generate_presigned_post("forms", "plain")
     assert "signature" in old["fields"] and send(old["url"], old["fields"], b"other data")[0] == 204
     assert s3.get_object(Bucket="forms", Key="plain")["Body"].read() == b"other data"
     assert code(send(old["url"], dict(old["fields"], key="other"))) == (403, "AccessDenied")
     assert code(send(old["url"], dict(old["fields"], signature="AAAA"))) == (403, "SignatureDoesNotMatch")
-    # What the fields say of the object.
+    # The metadata of the object from the fields.
     said = {"Content-Type": "image/jpeg", "x-amz-meta-colour": "green", "success_action_status": "201",
             "acl": "public-read", "Cache-Control": "max-age=9",
             "tagging": "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>"}
@@ -320,7 +320,7 @@ def forms():
     assert status == 303 and headers["location"].startswith("https://app.example/done?x=1&bucket=forms&key=sent%20on&etag="), headers
     url, fields = form("ok", {"success_action_status": "200"}, [{"success_action_status": "200"}])
     assert send(url, fields)[0] == 200
-    # A large file with line ends and what looks like the boundary in it, and fields behind it that nobody reads.
+    # A large file with line ends and text like the boundary in it, followed by fields that are not read.
     data = b"\r\n------boundary" + os.urandom(9_000_000) + b"\r\n--"
     url, fields = form("large", None, [["content-length-range", 1, 10_000_000]])
     tail = b"------boundary7MA4YWxkTrZu0gW\r\nContent-Disposition: form-data; name=\"x-amz-meta-late\"\r\n\r\n1\r\n"
@@ -352,7 +352,7 @@ def forms():
     assert code(send(url, dict(fields, policy="x" * 70_000)))[1] == "MaxPostPreDataLengthExceededError"
     assert code(send(f"{ENDPOINT}/none", fields)) == (404, "NoSuchBucket")
     assert code(send(f"{ENDPOINT}/forms/key", fields)) == (405, "MethodNotAllowed")
-    # Policies of the bucket hold for the key that the form names.
+    # Policies of the bucket apply to the key in the form.
     deny = {"Version": "2012-10-17", "Statement": [
         {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::forms/private/*"},
         {"Effect": "Allow", "Principal": "*", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::forms/inbox/*"}]}

@@ -65,7 +65,7 @@ refused(["InvalidArgument"], S3.put_object, Bucket="secret", Key="k", Body=b"x",
 S3.put_object(Bucket="secret", Key="plain", Body=b"plain")
 refused(["InvalidRequest"], S3.get_object, Bucket="secret", Key="plain", **customer(KEY))
 
-# Copies are encrypted anew, under the other key or none.
+# Copies are encrypted again, with the other key or without one.
 data = (MARK * 100_000)[:4_500_000]
 S3.put_object(Bucket="secret", Key="a", Body=data, **customer(KEY))
 where = {"Bucket": "secret", "Key": "a"}
@@ -76,7 +76,7 @@ S3.copy_object(Bucket="secret", Key="b", CopySource={"Bucket": "secret", "Key": 
                MetadataDirective="REPLACE", **source(OTHER))
 assert S3.get_object(Bucket="secret", Key="b")["Body"].read() == data
 
-# Uploads in parts: every part has a key of its own.
+# Multipart uploads: every part has its own key.
 for args, back in ((customer(KEY), customer(KEY)), ({"ServerSideEncryption": "AES256"}, {})):
     upload = S3.create_multipart_upload(Bucket="secret", Key="parts", **args)["UploadId"]
     pieces = [(MARK * 120_000)[:5 << 20], (MARK * 120_000)[:(5 << 20) + 9]]

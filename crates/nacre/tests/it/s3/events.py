@@ -1,4 +1,7 @@
-"""Events of objects' changes at an HTTP endpoint. usage: events.py ENDPOINT ACCESS_KEY SECRET_KEY. Leaves the topics 'queued', 'immediate' and 'dead'; the last one has an event that can't be delivered, of the key 'dead'."""
+"""Events of objects' changes at an HTTP endpoint.
+
+usage: events.py ENDPOINT ACCESS_KEY SECRET_KEY. Leaves the topics 'queued', 'immediate' and 'dead'; the last one has an event that
+can't be delivered, of the key 'dead'."""
 
 import http.server
 import json
@@ -55,7 +58,7 @@ def configure(bucket, *configurations):
 
 
 def expect(*wanted):
-    """Waits for exactly these events, each a configuration, a type and a key; returns the records in that order."""
+    """Waits for exactly these events, each a configuration, a type and a key. Returns the records in that order."""
     of = lambda r: (r["s3"]["configurationId"], r["eventName"], r["s3"]["object"]["key"])
     deadline = time.monotonic() + 60
     while True:
@@ -77,7 +80,7 @@ S3.create_bucket(Bucket="plain")
 S3.put_object(Bucket="plain", Key="before", Body=b"1")
 configure("plain", ("q", "queued", []), ("i", "immediate", ["s3:ObjectCreated:*", "s3:ObjectTagging:*"]))
 
-# Both ways, with the same change's fields.
+# Both ways, with the fields of the same change.
 answer = S3.put_object(Bucket="plain", Key="k", Body=b"hello", Metadata={"colour": "green"}, Tagging="state=final")
 queued, immediate = expect(("q", "ObjectCreated:Put", "k"), ("i", "ObjectCreated:Put", "k"))
 for record in (queued, immediate):
@@ -102,7 +105,7 @@ S3.complete_multipart_upload(Bucket="plain", Key="parts", UploadId=upload,
                              MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]})
 expect(("q", "ObjectCreated:CompleteMultipartUpload", "parts"), ("i", "ObjectCreated:CompleteMultipartUpload", "parts"))
 
-# No effect, no event; each key of several has its own.
+# Without effect there is no event; each of several keys has its own.
 S3.delete_object(Bucket="plain", Key="none")
 aborted = S3.create_multipart_upload(Bucket="plain", Key="aborted")["UploadId"]
 S3.abort_multipart_upload(Bucket="plain", Key="aborted", UploadId=aborted)
@@ -110,14 +113,14 @@ S3.delete_objects(Bucket="plain", Delete={"Objects": [{"Key": key} for key in ("
 records = expect(*(("q", "ObjectRemoved:Delete", key) for key in ("copy", "parts", "before")))
 assert len({r["responseElements"]["x-amz-request-id"] for r in records}) == 1, records
 
-# Events of a key are in its order.
+# The events of a key are in order.
 for size in range(1, 21):
     S3.put_object(Bucket="plain", Key="k", Body=b"x" * size)
 with_key = expect(*[("q", "ObjectCreated:Put", "k"), ("i", "ObjectCreated:Put", "k")] * 20)
 sequence = [(r["s3"]["object"]["sequencer"], r["s3"]["object"]["size"]) for r in with_key if r["s3"]["configurationId"] == "q"]
 assert sequence == sorted(sequence) and [size for _, size in sequence] == list(range(1, 21)), sequence
 
-# A removal tells the metadata and the tags of what it removed, whether the index knows that there are none or not.
+# A removal reports the metadata and the tags of the removed object, whether the index knows that there are none or not.
 S3.create_bucket(Bucket="removals")
 configure("removals", ("r", "queued", ["s3:ObjectRemoved:*"]))
 metadata, tags = [{"key": "x-amz-meta-colour", "val": "red"}], [{"key": "a", "val": "b"}]
@@ -148,7 +151,7 @@ records = expect(("v", "ObjectCreated:Put", "in/k"), ("v", "ObjectRemoved:Delete
                  ("v", "ObjectRemoved:Delete", "in/k"))
 assert [r["s3"]["object"]["versionId"] for r in records] == [version, marker, version], records
 
-# A configuration that is removed has no more events; an endpoint that is dead keeps no other one from getting its own.
+# A removed configuration has no more events; an endpoint that fails does not prevent others from receiving theirs.
 configure("plain")
 S3.put_object(Bucket="plain", Key="k", Body=b"1")
 topic("dead", persistent="true", **{"push-endpoint": "http://127.0.0.1:9/", "max_retries": "1"})

@@ -1,12 +1,11 @@
-"""Works on a bucket through several gateways while they and OSDs are killed, and holds them to what they acknowledged.
+"""Works on a bucket through several gateways while they and OSDs are killed, and checks what they acknowledged.
 
-usage: faults.py ACCESS_KEY SECRET_KEY BUCKET ENDPOINT...; prints `acked N` now and then; ends, with a last look at
-everything, when its standard input does. Exits with 1 and what was wrong. A bucket named ...versions has versions.
+usage: faults.py ACCESS_KEY SECRET_KEY BUCKET ENDPOINT...; prints `acked N` periodically; ends, after a check of everything, when its
+standard input ends. Exits with 1 and the error. A bucket named ...versions has versions.
 
-Each key has one writer. What an attempt that was not acknowledged did to its key is unknown: such a key is not written
-again, and must be what it was or what the attempt would have made it, whole, and the same for GET and for listings.
-Every version that was acknowledged stays, is listed once, and is what was written, until its removal is asked for.
-"""
+Each key has one writer. The effect of an attempt that was not acknowledged is unknown: such a key is not written again. It must have
+its earlier contents or those of the attempt, complete, and the same for GET and for listings. Every acknowledged version exists, is
+listed once, and has the written contents, until its removal is requested."""
 
 import hashlib
 import os
@@ -32,7 +31,7 @@ failures = []
 lock = threading.Lock()
 acked = 0
 unknown = 0
-# Of all keys that readers may look at: key -> writer's own record.
+# Of all keys that readers may check: key -> writer's own record.
 everything = {}
 
 
@@ -48,7 +47,7 @@ def body_of(key, seq, size):
 
 
 def check_whole(key, body):
-    """Fails unless the body is all of one write's; returns which write's."""
+    """Fails unless the whole body is from one write. Returns which write."""
     head = body.split(b"\n", 1)[0].decode(errors="replace").split(" ")
     assert len(head) == 3 and head[0] == key, f"{key}: foreign data {head}"
     seq, size = int(head[1]), int(head[2])
@@ -57,14 +56,14 @@ def check_whole(key, body):
 
 
 class Session:
-    """Requests to any gateway that lives."""
+    """Requests to any gateway that is running."""
 
     def __init__(self, at):
         self.clients = [connect(endpoint) for endpoint in ENDPOINTS]
         self.at = at
 
     def once(self, call):
-        """One attempt: its result; ClientError of a definite refusal; None where the outcome is not known."""
+        """One attempt. Returns its result, a ClientError for a definite refusal, or None if the outcome is not known."""
         try:
             return call(self.clients[self.at % len(self.clients)])
         except ClientError as error:
@@ -78,7 +77,7 @@ class Session:
         return None
 
     def surely(self, call):
-        """What may be repeated: until it is answered."""
+        """Repeats an idempotent request until it is answered."""
         deadline = time.time() + PATIENCE
         while time.time() < deadline:
             result = self.once(call)
@@ -87,7 +86,7 @@ class Session:
         raise AssertionError(f"not answered within {PATIENCE} s")
 
     def get(self, key, **version):
-        """Which write is there; None for no object."""
+        """The number of the write that is read, or None for no object."""
         def call(client):
             found = client.get_object(Bucket=BUCKET, Key=key, **version)
             body = found["Body"].read()
@@ -107,14 +106,14 @@ class Session:
         return seq, found["ETag"]
 
     def listed(self, key):
-        """The ETag that a listing shows of a key; None where it shows none."""
+        """The ETag of a key in a listing, or None if it is not listed."""
         page = self.surely(lambda client: client.list_objects_v2(Bucket=BUCKET, Prefix=key))
         return {entry["Key"]: entry["ETag"] for entry in page.get("Contents", [])}.get(key)
 
 
     def versions(self, key):
-        """The versions and delete markers that a listing shows of a key, newest first: id, which is the latest, and of
-        versions the ETag."""
+        """The versions and delete markers of a key in a listing, newest first: id, whether it is the latest, and of versions the
+        ETag."""
         page = self.surely(lambda client: client.list_object_versions(Bucket=BUCKET, Prefix=key))
         found = page.get("Versions", []) + page.get("DeleteMarkers", [])
         assert not page["IsTruncated"]
@@ -122,13 +121,13 @@ class Session:
 
 
 class Record:
-    """What is known of a key."""
+    """The known state of a key."""
 
     def __init__(self):
-        self.versions = {}  # of those that were acknowledged: id -> write, None for a delete marker
-        self.removals = set()  # ids whose removal was asked for, and not acknowledged
-        self.last = None  # the write that was acknowledged; None for no object
-        self.attempts = []  # writes whose outcome is not known
+        self.versions = {}  # of acknowledged ones: id -> write, None for a delete marker
+        self.removals = set()  # ids whose removal was requested, but not acknowledged
+        self.last = None  # the last acknowledged write, None for no object
+        self.attempts = []  # writes whose outcome is unknown
         self.seq = 0
 
     def allowed(self):
@@ -153,7 +152,7 @@ def put_parts(session, key, record):
         parts.append({"PartNumber": number, "ETag": part["ETag"]})
     def complete(client):
         return client.complete_multipart_upload(Bucket=BUCKET, Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
-    # May be repeated: it is the same object each time.
+    # Can be repeated: it is the same object each time.
     return session.surely(complete)
 
 
@@ -234,7 +233,7 @@ def write(number):
             acked += 1
             if acked % 10 == 0:
                 print(f"acked {acked}", flush=True)
-        # Nobody else writes it: both must show just this.
+        # There is no other writer: both must show exactly this.
         seq, etag = session.get(key)
         assert seq == record.last, f"{key}: write {seq} is read, {record.last} was acknowledged"
         shown = session.listed(key)
@@ -244,7 +243,7 @@ def write(number):
 
 
 def read(number):
-    """Whole objects only, whatever happens."""
+    """Reads must return complete objects, during all faults."""
     session = Session(number)
     chance = random.Random(number)
     while not stop.is_set():
@@ -259,7 +258,7 @@ def read(number):
 def guarded(work, number):
     try:
         work(number)
-    except BaseException as error:  # whatever it is, it is this test's failure
+    except BaseException as error:  # any error is a failure of this test
         failures.append(f"{work.__name__} {number}: {type(error).__name__}: {error}")
         stop.set()
 

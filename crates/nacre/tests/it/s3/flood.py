@@ -9,7 +9,7 @@ from botocore.client import Config
 ENDPOINT, ACCESS, SECRET, *BUCKETS = sys.argv[1:]
 S3 = boto3.client(
     "s3", endpoint_url=ENDPOINT, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET, region_name="default",
-    # A request is never sent twice: each key is put once at most.
+    # A request is never sent twice: each key is put at most once.
     config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, max_pool_connections=32))
 
 

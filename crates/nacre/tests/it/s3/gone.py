@@ -1,4 +1,6 @@
-"""Clients that ask for an upload to be completed and go away at once. usage: gone.py ENDPOINT ACCESS_KEY SECRET_KEY BUCKET; exits with an assertion's text on failure."""
+"""Clients that request the completion of an upload and disconnect at once.
+
+usage: gone.py ENDPOINT ACCESS_KEY SECRET_KEY BUCKET; exits with an assertion's text on failure."""
 
 import sys
 import time
@@ -29,7 +31,7 @@ def ask_and_go(upload, body, delay):
 
 
 def patient(call, **args):
-    """Again where the server is busy."""
+    """Repeats the request while the server is busy."""
     for _ in range(600):
         try:
             return call(**args)
@@ -48,7 +50,7 @@ for n in range(COMPLETIONS):
     body = "<CompleteMultipartUpload>" + "".join(
         f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>" for number, tag in enumerate(tags[:1], 1)
     ) + "</CompleteMultipartUpload>"
-    # At one step or another.
+    # At different steps.
     ask_and_go(upload, body.encode(), n / 2000)
     parts = {"Parts": [{"PartNumber": 1, "ETag": tags[0]}]}
     patient(s3.complete_multipart_upload, **upload, MultipartUpload=parts)

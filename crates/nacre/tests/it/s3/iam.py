@@ -1,4 +1,7 @@
-"""IAM and STS as boto3 uses them. usage: iam.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the first user is 'admin' with the capabilities users, user-policy and roles, the other one is 'other' with none."""
+"""IAM and STS as boto3 uses them.
+
+usage: iam.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the first user is 'admin' with the capabilities
+users, user-policy and roles, the other one is 'other' with none."""
 
 import base64
 import datetime
@@ -65,7 +68,7 @@ def users():
     refused("DeleteConflict", IAM.delete_user, UserName="made")
     assert "made" in [u["UserName"] for u in IAM.list_users()["Users"]]
     refused("NoSuchEntity", IAM.get_user, UserName="nonesuch")
-    # Without capabilities nobody gets anywhere.
+    # Without capabilities all calls are refused.
     for call, args in ((OTHER_IAM.create_user, {"UserName": "x"}), (OTHER_IAM.list_users, {}),
                        (OTHER_IAM.create_access_key, {"UserName": "admin"}), (OTHER_IAM.create_access_key, {}),
                        (OTHER_IAM.put_user_policy, {"UserName": "other", "PolicyName": "p", "PolicyDocument": policy(allow("*", "*"))}),
@@ -93,7 +96,7 @@ def user_policies():
     refused("AccessDenied", OTHER_S3.get_object, Bucket="judged", Key="b/1")
     refused("AccessDenied", OTHER_S3.put_object, Bucket="judged", Key="a/2", Body=b"")
     refused("AccessDenied", OTHER_S3.create_bucket, Bucket="forbidden-one")
-    # What is denied to a user, its own bucket's list does not give back, nor a bucket's policy.
+    # Neither the ACL of its own bucket nor a bucket's policy restores what is denied to a user.
     S3.put_bucket_policy(Bucket="judged", Policy=policy(
         {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/other"}, "Action": "s3:*", "Resource": "arn:aws:s3:::judged/*"}))
     refused("AccessDenied", OTHER_S3.get_object, Bucket="judged", Key="b/1")
@@ -133,7 +136,7 @@ def roles():
     assert IAM.get_role_policy(RoleName="reader", PolicyName="judged")["PolicyDocument"]["Statement"][0]["Effect"] == "Allow"
     assert IAM.list_attached_role_policies(RoleName="reader")["AttachedPolicies"] == []
 
-    # Only who is trusted assumes it, whatever else it may do.
+    # Only trusted users can assume it, whatever their other rights.
     refused("AccessDenied", STS.assume_role, RoleArn=arn, RoleSessionName="s1")
     refused("AccessDenied", OTHER_STS.assume_role, RoleArn="arn:aws:iam:::role/nonesuch", RoleSessionName="s1")
     refused("ValidationError", OTHER_STS.assume_role, RoleArn=arn, RoleSessionName="s1", DurationSeconds=900 * 100)
@@ -163,7 +166,7 @@ def roles():
     s3.list_objects_v2(Bucket="own")
     refused("AccessDenied", with_session(OTHER_STS.assume_role(RoleArn=arn, RoleSessionName="s2")).list_objects_v2, Bucket="own")
 
-    # A session's own policy takes away and gives nothing.
+    # A session's own policy only removes rights.
     limit = policy(allow("s3:GetObject", "arn:aws:s3:::judged/a/*"), allow("s3:DeleteObject", "*"))
     limited = with_session(OTHER_STS.assume_role(RoleArn=arn, RoleSessionName="s1", Policy=limit))
     assert limited.get_object(Bucket="judged", Key="a/1")["Body"].read() == b"a/1"
@@ -172,12 +175,12 @@ def roles():
     refused("AccessDenied", limited.list_objects_v2, Bucket="own")
     refused("MalformedPolicyDocument", OTHER_STS.assume_role, RoleArn=arn, RoleSessionName="s1", Policy="{")
 
-    # Addresses that a session signs carry its token.
+    # Addresses that a session signs contain its token.
     url = s3.generate_presigned_url("get_object", {"Bucket": "judged", "Key": "a/1"})
     with urllib.request.urlopen(url) as answer:
         assert answer.read() == b"a/1"
 
-    # The role's policies count as they are now, and its sessions end with it.
+    # The role's current policies apply, and its sessions end with it.
     IAM.delete_role_policy(RoleName="reader", PolicyName="judged")
     refused("AccessDenied", s3.get_object, Bucket="judged", Key="b/1")
     IAM.update_assume_role_policy(RoleName="reader", PolicyDocument=policy(
@@ -196,7 +199,7 @@ def sessions():
     assert OTHER_S3.head_object(Bucket="own", Key="k")["ContentLength"] == 1
     assert [b["Name"] for b in s3.list_buckets()["Buckets"]] == ["own"]
     refused("AccessDenied", with_session(given, "sts").get_session_token)
-    # Nothing but key, secret and token together is valid.
+    # Only key, secret and token together are valid.
     credentials = given["Credentials"]
     key, secret, token = credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["SessionToken"]
     refused("InvalidToken", client("s3", key, secret).list_buckets)
@@ -206,7 +209,7 @@ def sessions():
     other = OTHER_STS.get_session_token()["Credentials"]
     refused("InvalidToken", client("s3", key, secret, other["SessionToken"]).list_buckets)
     refused("InvalidClientTokenId", client("iam", key, secret).get_user)
-    # A token that the signature does not cover does not count.
+    # A token that the signature does not cover is ignored.
     url = client("s3", key, secret, token).generate_presigned_url("list_buckets")
     without = "&".join(part for part in url.split("&") if not part.startswith("X-Amz-Security-Token"))
     for wrong in (without, without + "&X-Amz-Security-Token=" + urllib.parse.quote(token, safe="") + "AA"):
@@ -215,7 +218,7 @@ def sessions():
             raise AssertionError(wrong)
         except urllib.error.HTTPError as error:
             assert error.code == 403, (error.code, error.read())
-    # They can't call IAM, whatever the user may, nor STS but to assume a role and to ask who they are.
+    # They can't call IAM, whatever the user may do, and of STS only AssumeRole and GetCallerIdentity.
     admins = STS.get_session_token()
     iam, sts = with_session(admins, "iam"), with_session(admins, "sts")
     assert IAM.get_user()["User"]["UserName"] == "admin" and IAM.list_users()["Users"]
@@ -233,7 +236,7 @@ def sessions():
 
 
 def changed_tokens():
-    """No byte of a token can be another one (CVE-2026-39944: radosgw's could be made an administrator's)."""
+    """No byte of a token can be changed (CVE-2026-39944: radosgw's could be made an administrator's)."""
     credentials = OTHER_STS.get_session_token()["Credentials"]
     key, secret, token = credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["SessionToken"]
     s3 = client("s3", key, secret, token)
@@ -250,7 +253,7 @@ def changed_tokens():
 
 
 def ended_users():
-    """Sessions end with their user, and are not those of a later one of its name."""
+    """Sessions end with their user, and do not belong to a later user with its name."""
     def make():
         IAM.create_user(UserName="leaver")
         key = IAM.create_access_key(UserName="leaver")["AccessKey"]

@@ -1,4 +1,6 @@
-"""Lifecycle as boto3 sees it, on a gateway whose days last a second. usage: lifecycle.py ENDPOINT ACCESS_KEY SECRET_KEY; exits with an assertion's text on failure."""
+"""Lifecycle as boto3 sees it, on a gateway whose days last a second.
+
+usage: lifecycle.py ENDPOINT ACCESS_KEY SECRET_KEY; exits with an assertion's text on failure."""
 
 import sys
 import time
@@ -11,7 +13,7 @@ ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
 S3 = boto3.client(
     "s3", endpoint_url=ENDPOINT, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET, region_name="us-east-1",
     config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}))
-# More seconds than this takes.
+# More seconds than this test takes.
 NEVER = 10_000
 
 
@@ -93,7 +95,7 @@ def versions(key):
 
 
 until(lambda: versions("k"), ([ids[4], ids[3]], 0))
-# Its version stays behind a marker.
+# Its version remains behind a marker.
 until(lambda: (len(versions("hidden")[0]), versions("hidden")[1]), (1, 1))
 assert keys("versioned") == ["k"]
 put_rules("versioned", {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}, "Filter": {"Prefix": "hidden"}},

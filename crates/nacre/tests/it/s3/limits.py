@@ -1,4 +1,4 @@
-"""What boto3 and raw requests find of a gateway's limits, and of its end.
+"""A gateway's limits, and its end, as boto3 and raw requests see them.
 
 usage: limits.py ENDPOINT TLS_ADDRESS ACCESS_KEY SECRET_KEY FOLDER PID NACRE; exits with an assertion's text on failure."""
 
@@ -61,7 +61,7 @@ def rates():
     s3.put_object(Bucket="limited", Key="k", Body=b"x" * 1000)
     shown = json.loads(nacre("ratelimit", "get", "--ratelimit-scope=user", "--uid=limited"))["user_ratelimit"]
     assert shown == {"max_read_ops": 0, "max_write_ops": 0, "max_read_bytes": 0, "max_write_bytes": 0, "enabled": False}
-    # What is set counts when it is enabled.
+    # The settings apply when the limit is enabled.
     nacre("ratelimit", "set", "--ratelimit-scope=user", "--uid=limited", "--max-read-ops=5", "--max-write-ops=3")
     assert [code_of(s3.head_object, Bucket="limited", Key="k") for _ in range(20)] == [None] * 20
     nacre("ratelimit", "enable", "--ratelimit-scope=user", "--uid=limited")
@@ -71,7 +71,7 @@ def rates():
     assert 5 <= codes.count(None) <= 6 + more and set(codes) == {None, "SlowDown"}, codes
     codes = [code_of(s3.put_object, Bucket="limited", Key="k", Body=b"x" * 1000) for _ in range(10)]
     assert 3 <= codes.count(None) <= 5 and set(codes) == {None, "SlowDown"}, codes
-    # Some may have been given back meanwhile.
+    # Some may have been released meanwhile.
     answers = []
     while not answers:
         try:
@@ -82,7 +82,7 @@ def rates():
     assert code_of(S3.list_buckets) is None, "others are not concerned"
     nacre("ratelimit", "disable", "--ratelimit-scope=user", "--uid=limited")
     assert code_of(s3.get_object, Bucket="limited", Key="k") is None
-    # Bytes of a bucket, whoever reads: what is begun goes on, then no more.
+    # Bytes of a bucket, for all readers: started answers continue, then no more.
     nacre("ratelimit", "set", "--ratelimit-scope=bucket", "--bucket=limited", "--max-read-bytes=1500")
     nacre("ratelimit", "enable", "--ratelimit-scope=bucket", "--bucket=limited")
     shown = json.loads(nacre("ratelimit", "get", "--ratelimit-scope=bucket", "--bucket=limited"))["bucket_ratelimit"]
@@ -103,7 +103,7 @@ def concurrency():
     gateway = Gateway(NACRE, CONF, "--rgw_max_concurrent_requests=2")
     s3 = client(gateway.url)
     s3.create_bucket(Bucket="concurrent")
-    # Two requests whose bodies do not come take both places.
+    # Two requests without their bodies take both places.
     def begin(n):
         url = s3.generate_presigned_url("put_object", Params={"Bucket": "concurrent", "Key": str(n)})
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
@@ -115,7 +115,7 @@ def concurrency():
 
     def are_held():
         slow = code_of(s3.list_buckets) == "SlowDown"
-        # One may have come before the end of the request that made the bucket was counted.
+        # One may have arrived before the end of the request that created the bucket was counted.
         refused = [n for n in range(2) if select.select([begun[n].sock], [], [], 0)[0]]
         for n in refused:
             begun[n].close()
@@ -179,7 +179,7 @@ def drain():
     connection.putheader("Content-Length", str(len(data)))
     connection.endheaders()
     connection.send(data[:5_000_000])
-    # It is under way when some of it is stored.
+    # It is in progress when some of it is stored.
     wait("a part is stored", lambda: "shadow" in nacre("rados", "-p", "default.rgw.buckets.data", "ls"))
     gateway.process.terminate()
 
@@ -192,7 +192,7 @@ def drain():
 
     wait("new connections are refused", is_refused)
     for at in range(5_000_000, len(data), 500_000):
-        # A client that takes its time.
+        # A slow client.
         time.sleep(0.2)
         assert gateway.process.poll() is None, "it ended before the request did"
         connection.send(data[at:at + 500_000])
@@ -202,13 +202,13 @@ def drain():
     assert S3.get_object(Bucket="drain", Key="k")["Body"].read() == data
     listed = S3.list_objects_v2(Bucket="drain")["Contents"]
     assert [(entry["Key"], entry["Size"]) for entry in listed] == [("k", len(data))], listed
-    # One that never ends is given up.
+    # A request that never ends is dropped.
     gateway = Gateway(NACRE, CONF, "--rgw_exit_timeout_secs=1")
     url = client(gateway.url).generate_presigned_url("put_object", Params={"Bucket": "drain", "Key": "never"})
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
         sock.sendall(f"PUT {url[len(gateway.url):]} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
                      "Content-Length: 10\r\nExpect: 100-continue\r\n\r\n".encode())
-        # It is under way when its body is asked for.
+        # It is in progress when its body is requested.
         answer = sock.recv(1024)
         assert answer.startswith(b"HTTP/1.1 100 "), answer
         sock.sendall(b"12345")

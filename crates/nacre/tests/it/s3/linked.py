@@ -1,4 +1,6 @@
-"""What users find of a bucket that was given to another one. usage: linked.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY."""
+"""A bucket that was given to another user, as both users see it.
+
+usage: linked.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY."""
 
 import sys
 
@@ -24,5 +26,5 @@ try:
     raise SystemExit("who gave a bucket away still lists it")
 except ClientError as error:
     assert error.response["Error"]["Code"] == "AccessDenied", error.response
-# Objects stay whose they are.
+# Objects keep their owners.
 assert FIRST.head_object(Bucket="bkt", Key="a/b")["ContentLength"] == 6 << 20

@@ -1,5 +1,7 @@
-"""Which secret for SSE-S3 counts, whoever makes one when. usage: one_secret.py ENDPOINT ACCESS_KEY SECRET_KEY CONF NACRE KEPT; KEPT is the
-config-key that has one already, or empty; exits with an assertion's text on failure."""
+"""Which secret for SSE-S3 is used, if several gateways create one concurrently.
+
+usage: one_secret.py ENDPOINT ACCESS_KEY SECRET_KEY CONF NACRE KEPT; KEPT is the config-key that already has one, or empty; exits with
+an assertion's text on failure."""
 
 import base64
 import os
@@ -54,7 +56,7 @@ def read_all(client):
         assert client.get_object(Bucket="first", Key=str(number))["Body"].read() == b"%d" % number
 
 
-# Nobody is refused, and all have the same.
+# No request is refused, and all use the same secret.
 threads = [threading.Thread(target=put, args=(number,)) for number in range(len(clients))]
 for thread in threads:
     thread.start()
@@ -65,7 +67,7 @@ for one in clients:
     read_all(one)
 keys = [key for key in nacre("config-key", "ls").split('"') if key.startswith(NAME)]
 assert len(keys) == 1 and (keys[0] == KEPT if KEPT else keys[0].startswith(NAME + "/")), keys
-# One that was being set, and comes late, is nobody's.
+# A secret that was being set and arrives late is not used.
 for late in {NAME, f"{NAME}/late"} - set(keys):
     nacre("config-key", "set", late, random_secret())
 after = Gateway(NACRE, CONF)

@@ -1,4 +1,4 @@
-"""What a user finds whose buckets have quotas. usage: quota.py ENDPOINT ACCESS_KEY SECRET_KEY PART."""
+"""Quotas of buckets, as a user sees them. usage: quota.py ENDPOINT ACCESS_KEY SECRET_KEY PART."""
 
 import sys
 
@@ -46,7 +46,7 @@ def bucket_objects():
     put("d")
     refused(S3.put_object, Bucket="full", Key="e", Body=b"e")
     refused(S3.copy_object, Bucket="full", Key="e", CopySource="full/a")
-    # Another bucket has room of its own.
+    # Another bucket has its own quota.
     put("a", bucket="more")
     S3.delete_object(Bucket="more", Key="a")
     S3.delete_object(Bucket="full", Key="d")
@@ -72,7 +72,7 @@ def bucket_size():
     upload = S3.create_multipart_upload(Bucket="full", Key="parts")["UploadId"]
     named = dict(Bucket="full", Key="parts", UploadId=upload)
     part = S3.upload_part(PartNumber=1, Body=b"p" * (3 * MIB), **named)
-    # And not twice when they are.
+    # And are not counted twice when they are.
     S3.complete_multipart_upload(MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}, **named)
     refused(S3.put_object, Bucket="full", Key="bigger", Body=b"x" * (2 * MIB))
 

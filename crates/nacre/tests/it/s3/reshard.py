@@ -1,4 +1,6 @@
-"""Writers, removers and listers of a bucket that is resharded meanwhile. usage: reshard.py ENDPOINT ACCESS_KEY SECRET_KEY STOP; works until the file STOP is there; exits with an assertion's text on failure."""
+"""Writers, removers and listers of a bucket while it is resharded.
+
+usage: reshard.py ENDPOINT ACCESS_KEY SECRET_KEY STOP; works until the file STOP exists; exits with an assertion's text on failure."""
 
 import os
 import sys
@@ -18,7 +20,7 @@ def client():
 
 
 def patient(call, **args):
-    """Again where the server is busy."""
+    """Repeats the request while the server is busy."""
     for _ in range(600):
         try:
             return call(**args)
@@ -53,7 +55,7 @@ def work(number, s3):
                 else:
                     patient(s3.delete_object, Bucket="busy", Key=key)
                     there.pop(key, None)
-            # Nobody else writes here.
+            # There is no other writer here.
             assert listed(s3, f"{number}/") == sorted(there), (number, round_)
             round_ += 1
         for key, value in there.items():

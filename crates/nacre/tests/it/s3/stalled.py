@@ -1,4 +1,7 @@
-"""A PUT that stops in the middle. usage: stalled.py ENDPOINT ACCESS_KEY SECRET_KEY BUCKET; makes the bucket, sends half of an object, prints 'half', sends the rest when a line is read, and looks whether the object is what was sent."""
+"""A PUT that stops in the middle.
+
+usage: stalled.py ENDPOINT ACCESS_KEY SECRET_KEY BUCKET; creates the bucket, sends half of an object, prints 'half', sends the rest
+when a line is read, and checks that the stored object is the sent one."""
 
 import hashlib
 import http.client

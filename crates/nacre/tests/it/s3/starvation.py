@@ -1,7 +1,7 @@
-"""Peers that take connections, requests or time and give nothing: each is bounded, and other clients are answered promptly.
+"""Peers that use connections, requests or time without making progress: each is bounded, and other clients are answered promptly.
 
-usage: starvation.py ENDPOINT TLS_ADDRESS ACCESS_KEY SECRET_KEY FOLDER PID NACRE [SOCKETS BODIES]; exits with an assertion's
-text on failure. With SOCKETS and BODIES it prints how long requests take beside so many, of a gateway with default options."""
+usage: starvation.py ENDPOINT TLS_ADDRESS ACCESS_KEY SECRET_KEY FOLDER PID NACRE [SOCKETS BODIES]; exits with an assertion's text on
+failure. With SOCKETS and BODIES it prints how long requests take in the presence of that many, with a gateway with default options."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ from gateway import Gateway, free_port, wait
 
 ENDPOINT, TLS, ACCESS, SECRET, FOLDER, PID, NACRE = sys.argv[1:8]
 CONF = f"{FOLDER}/data/ceph.conf"
-# An answer that took longer waited for somebody.
+# A slower answer had to wait for another client.
 PROMPT = 5
 BUCKET = "starved"
 
@@ -33,7 +33,7 @@ def client(gateway, attempts=1):
 
 
 def works(gateway):
-    """A client that comes now writes, reads and lists; the longest that one of its requests took."""
+    """A new client writes, reads and lists. Returns the longest time of its requests."""
     s3, longest = client(gateway), 0
     for call in (lambda: s3.put_object(Bucket=BUCKET, Key="k", Body=b"x" * 10_000),
                  lambda: s3.get_object(Bucket=BUCKET, Key="k")["Body"].read(),
@@ -71,7 +71,7 @@ def is_closed(sock):
 
 
 def closes(sock, seconds):
-    """Whether the gateway closes it in that time; returns what it said before."""
+    """Waits until the gateway closes the connection, and fails after that time. Returns what it sent before."""
     deadline, said = time.monotonic() + seconds, b""
     while (left := deadline - time.monotonic()) > 0:
         sock.settimeout(left)
@@ -97,7 +97,7 @@ def head(method, target, *more):
 
 
 def stalled(gateway):
-    """Requests whose bodies do not come: of strangers, and of a user."""
+    """Requests without their bodies, from strangers and from a user."""
     form = "--b\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\nk"
     return {
         "form": head("POST", f"/{BUCKET}", "Content-Type: multipart/form-data; boundary=b", "Content-Length: 1000") + form,
@@ -115,7 +115,7 @@ def said(gateway, text):
 
 
 def connections():
-    """Connections that ask for nothing make way, the oldest first, and those with a request do not."""
+    """Connections without a request are closed for new ones, the oldest first. Those with a request are not."""
     tls = free_port()
     gateway = Gateway(NACRE, CONF, "--rgw_max_connections=40",
                       frontends=f"ssl_port={tls} ssl_certificate={FOLDER}/tls.crt ssl_private_key={FOLDER}/tls.key")
@@ -132,14 +132,14 @@ def connections():
         print(f"  {what}", flush=True)
         for sock in held:
             sock.close()
-    # Each from an address of its own: no address has more than its share, and the bound holds all the same.
+    # Each from its own address: no address exceeds its share, and the total bound applies.
     held = [connect(gateway.port, source=f"127.1.{at // 250}.{at % 250 + 1}") for at in range(200)]
     works(gateway)
     wait("the oldest of many addresses make way", lambda: sum(not is_closed(sock) for sock in held) <= 40)
     assert not is_closed(held[-1]), "the newest was closed"
     for sock in held:
         sock.close()
-    # An upload that is under way, slowly, is not among them.
+    # A slow upload in progress is not among them.
     upload = connect(gateway.port, said(gateway, head("PUT", presigned(gateway, "put_object", Key="slow"), "Content-Length: 100",
                                                       "Expect: 100-continue")))
     assert upload.recv(65536).startswith(b"HTTP/1.1 100"), "its body is not asked for"
@@ -153,7 +153,7 @@ def connections():
 
 
 def addresses():
-    """Who takes all that an address may have takes nothing from others."""
+    """A client that uses everything that an address may use does not affect others."""
     gateway = Gateway(NACRE, CONF, "--rgw_max_connections_per_address=10")
     mine = connect(gateway.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert mine.recv(65536).startswith(b"HTTP/1.1 200")
@@ -167,7 +167,7 @@ def addresses():
 
 
 def files():
-    """File descriptors run out before connections do."""
+    """File descriptors are exhausted before connections."""
     gateway = Gateway(NACRE, CONF, files=128)
     held = [connect(gateway.port) for _ in range(400)]
     works(gateway)
@@ -176,12 +176,12 @@ def files():
 
 
 def requests():
-    """Requests that wait for their clients make way."""
+    """Requests that wait for their clients are dropped for others."""
     gateway = Gateway(NACRE, CONF, "--rgw_max_concurrent_requests=20", "--rgw_stalled_request_time=1")
     for what, text in stalled(gateway).items():
         held = [connect(gateway.port, said(gateway, text)) for _ in range(60)]
         if what == "user":
-            # A user's requests have their time first.
+            # A user's requests get their time first.
             def is_served():
                 try:
                     client(gateway).list_buckets()
@@ -200,7 +200,7 @@ def requests():
 
 
 def times():
-    """Everything that waits for a client ends."""
+    """Every wait for a client has a time limit."""
     tls = free_port()
     gateway = Gateway(NACRE, CONF, "--rgw_header_timeout=1", "--rgw_tls_handshake_timeout=1", "--rgw_min_transfer_rate=10240",
                       frontends=f"request_timeout_ms=1500 ssl_port={tls} ssl_certificate={FOLDER}/tls.crt ssl_private_key={FOLDER}/tls.key")
@@ -209,7 +209,7 @@ def times():
     s3.put_object(Bucket=BUCKET, Key="large", Body=data)
     for port, says in ((gateway.port, b""), (gateway.port, b"GET / HTTP/1.1\r\nX-Slow: "), (tls, b""), (tls, b"\x16\x03\x01\x02\x00\x01")):
         assert closes(connect(port, says), 20) == b"", says
-    # A head that comes a byte at a time has no more time than one that does not come.
+    # A head that arrives byte by byte has no more time than one that does not arrive.
     slow, begin = connect(gateway.port), time.monotonic()
     while not is_closed(slow):
         assert time.monotonic() - begin < 20
@@ -223,7 +223,7 @@ def times():
         answer = closes(connect(gateway.port, said(gateway, text)), 20)
         is_denied = what in ("put", "document") and answer.startswith(b"HTTP/1.1 403")
         assert is_denied or (answer.startswith(b"HTTP/1.1 400") and b"<Code>RequestTimeout</Code>" in answer), (what, answer)
-    # Bytes that trickle are too slow, steady ones are not.
+    # A trickle of bytes is too slow, a steady rate is not.
     upload = connect(gateway.port, said(gateway, head("PUT", presigned(gateway, "put_object", Key="trickle"), "Content-Length: 100000")))
     begin = time.monotonic()
     while not select.select([upload], [], [], 0.1)[0]:
@@ -235,7 +235,7 @@ def times():
         upload.sendall(b"x" * 5000)
         time.sleep(0.1)
     assert upload.recv(65536).startswith(b"HTTP/1.1 200")
-    # Who takes nothing of an answer, or a byte at a time.
+    # Clients that read nothing of an answer, or a byte at a time.
     def get():
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -244,7 +244,7 @@ def times():
         return sock
 
     def is_left(sock):
-        # The kernel goes on with what is in its buffers, but the gateway has let go of the socket.
+        # The kernel continues to send its buffers, but the gateway has closed the socket.
         ends = f"0100007F:{gateway.port:04X}", f"0100007F:{sock.getsockname()[1]:04X}"
         with open("/proc/net/tcp") as table:
             rows = [line.split() for line in table]
@@ -263,7 +263,7 @@ def times():
         except OSError:
             break
         time.sleep(0.05)
-    # A reader that pauses and goes on has its answer.
+    # A reader that pauses and continues receives its answer.
     body = s3.get_object(Bucket=BUCKET, Key="large")["Body"]
     got = b""
     for _ in range(3):
@@ -274,7 +274,7 @@ def times():
 
 
 def backlog():
-    """Connections that come at once do not wait for each other."""
+    """Connections that arrive at once do not wait for each other."""
     gateway = Gateway(NACRE, CONF)
     most = min(600, int(open("/proc/sys/net/core/somaxconn").read()) - 1)
     os.kill(gateway.process.pid, signal.SIGSTOP)
@@ -288,7 +288,7 @@ def backlog():
         poll = select.poll()
         for sock in burst:
             poll.register(sock, select.POLLOUT)
-        # One that finds no room is tried again after a second.
+        # A connection that finds no room is tried again after a second.
         wait("all are connected", lambda: len(poll.poll(0)) == most, 0.9)
     finally:
         os.kill(gateway.process.pid, signal.SIGCONT)
@@ -297,7 +297,7 @@ def backlog():
 
 
 def protocols():
-    """HTTP/2 is not spoken: it has more ways to exhaust a server."""
+    """HTTP/2 is not supported, because it has more ways to exhaust a server."""
     gateway = Gateway(NACRE, CONF)
     answer = closes(connect(gateway.port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"), 20)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
@@ -306,7 +306,7 @@ def protocols():
     host, port = TLS.split(":")
     with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname="s3.localhost") as sock:
         assert sock.selected_alpn_protocol() == "http/1.1"
-    # A body in tiny chunks is a body.
+    # A body in tiny chunks is accepted.
     chunks = b"".join(b"1\r\nx\r\n" for _ in range(50_000)) + b"0\r\n\r\n"
     upload = connect(gateway.port, said(gateway, head("PUT", presigned(gateway, "put_object", Key="chunks"), "Transfer-Encoding: chunked")) + chunks)
     status = upload.recv(65536).split()[1]
@@ -316,7 +316,7 @@ def protocols():
 
 
 def measure(sockets, bodies):
-    """How long requests take beside so many silent sockets and stalled bodies."""
+    """How long requests take in the presence of that many silent sockets and stalled bodies."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(sockets, bodies) + 1000,) * 2)
     gateway = Gateway(NACRE, CONF)
     client(gateway).create_bucket(Bucket=BUCKET)

@@ -1,4 +1,6 @@
-"""What strangers and attackers get of a gateway. usage: strangers.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the other user's id is 'other'."""
+"""The answers of a gateway to strangers and attackers.
+
+usage: strangers.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the other user's id is 'other'."""
 
 import json
 import sys
@@ -36,7 +38,7 @@ def code(call, **args):
 
 
 def send(method, path, keys=None, headers=None, body=None):
-    """A request as it is written; returns the status."""
+    """Sends a request as it is written. Returns the status."""
     request = AWSRequest(method=method, url=ENDPOINT + path, data=body, headers=headers or {})
     if keys:
         S3SigV4Auth(Credentials(*keys), "s3", "us-east-1").add_auth(request)
@@ -49,7 +51,7 @@ def send(method, path, keys=None, headers=None, body=None):
 
 
 def operations():
-    """Every operation, by somebody unknown and by another user."""
+    """Every operation, by an unknown user and by another user."""
     S3.create_bucket(Bucket="mine")
     S3.put_object(Bucket="mine", Key="k", Body=b"k")
     upload = S3.create_multipart_upload(Bucket="mine", Key="parts")["UploadId"]
@@ -82,7 +84,7 @@ def operations():
     for name, args in calls:
         for who in (NOBODY, OTHER):
             assert code(getattr(who, name), **args) in ("AccessDenied", "403"), (name, who is NOBODY, code(getattr(who, name), **args))
-        # A key that is gone, or was never there.
+        # A key that was removed, or never existed.
         assert code(getattr(client("GONE", "x"), name), **args) in ("InvalidAccessKeyId", "403"), name
         assert code(getattr(client(ACCESS, "wrong"), name), **args) in ("SignatureDoesNotMatch", "403"), name
     for who in (NOBODY, OTHER):
@@ -93,13 +95,13 @@ def operations():
     assert S3.get_object(Bucket="mine", Key="k")["Body"].read() == b"k"
     assert len(S3.list_parts(**part)["Parts"]) == 1
     S3.abort_multipart_upload(**part)
-    # Who means another one's bucket is told.
+    # A user with another expected bucket owner gets an error.
     assert code(S3.get_object, ExpectedBucketOwner="other", **key) == "AccessDenied"
     S3.get_object(ExpectedBucketOwner="admin", **key)
 
 
 def spelling():
-    """What is judged is what is asked for, however it is written."""
+    """Authorization evaluates the actual resource, whatever its spelling."""
     own = "arn:aws:s3:::mine"
     S3.put_bucket_policy(Bucket="mine", Policy=json.dumps({"Statement": [
         {"Effect": "Allow", "Principal": "*", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": [own, own + "/*"]},
@@ -124,7 +126,7 @@ def spelling():
     assert code(S3.create_multipart_upload, Bucket="mine", Key="ü" * 513) == "KeyTooLongError"
     S3.delete_object(Bucket="mine", Key="k" * 1024)
     S3.delete_bucket_policy(Bucket="mine")
-    # A copy's source is judged as itself.
+    # A copy's source is authorized separately.
     OTHER.put_bucket_acl(Bucket="theirs", ACL="public-read-write")
     for source in ("mine/k", "/mine/k", "mine%2Fk", "theirs/../mine/k", "mine/secret%2F1"):
         status = send("PUT", "/theirs/copy", keys=OTHERS, headers={"x-amz-copy-source": source})
@@ -133,7 +135,7 @@ def spelling():
 
 
 def signatures():
-    """A signature covers what it is taken for."""
+    """A signature covers everything that it is used for."""
     url = S3.generate_presigned_url("put_object", {"Bucket": "mine", "Key": "signed"})
     path = url[len(ENDPOINT):]
     assert send("PUT", path, body=b"s") == 200

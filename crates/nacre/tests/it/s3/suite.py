@@ -1,4 +1,6 @@
-"""What boto3 finds of a gateway. usage: suite.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; exits with an assertion's text on failure."""
+"""A gateway as boto3 sees it.
+
+usage: suite.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; exits with an assertion's text on failure."""
 
 import hashlib
 import io
@@ -111,7 +113,7 @@ def conditions():
     refused("304", S3.get_object, Bucket="conditions", Key="k", IfNoneMatch=etag)
 
     def put(key, body, header, value):
-        # This boto3 knows no conditions on writes.
+        # This release of boto3 does not support conditions on writes.
         def add(request, **_):
             request.headers[header] = value
         own = client()
@@ -123,7 +125,7 @@ def conditions():
     refused("NoSuchKey", lambda: put("absent", b"two", "If-Match", '"00"'))
     etag = put("k", b"two", "If-Match", etag)["ETag"]
     assert S3.get_object(Bucket="conditions", Key="k")["Body"].read() == b"two"
-    # Of many that make one key, one succeeds.
+    # Of many that create one key, one succeeds.
     outcomes = []
 
     def race(at):
@@ -170,7 +172,7 @@ def listing():
     assert keys(Bucket="listing", Prefix="b/y/", MaxKeys=3) == ["b/y/000", "b/y/001", "b/y/002"]
     assert keys(Bucket="listing", StartAfter="z") == [n for n in names if n.encode() > b"z"]
     assert S3.list_objects_v2(Bucket="listing", MaxKeys=0)["KeyCount"] == 0
-    # At once after each change.
+    # Immediately after each change.
     for at in range(30):
         S3.put_object(Bucket="listing", Key="now", Body=b"x" * at)
         now = S3.list_objects_v2(Bucket="listing", Prefix="now")["Contents"]
@@ -207,7 +209,7 @@ def multipart():
     assert got["Body"].read() == data[5242870:5242900]
     got = S3.get_object(Bucket="parts", Key="big", PartNumber=2)
     assert got["Body"].read() == parts[1] and got["PartsCount"] == 3
-    # A repeated completion finds what the first one made.
+    # A repeated completion returns the result of the first one.
     again = S3.complete_multipart_upload(Bucket="parts", Key="big", UploadId=upload, MultipartUpload={"Parts": named})
     assert again["ETag"] == done["ETag"]
     refused("NoSuchUpload", S3.list_parts, Bucket="parts", Key="big", UploadId=upload)
@@ -331,7 +333,7 @@ def policies():
                   json.dumps({"Statement": [{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"{own}/*",
                                              "Condition": {"StringEquals": {"s3:Nonesuch/a": "b"}}}]})):
         refused("MalformedPolicy", S3.put_bucket_policy, Bucket="policies", Policy=wrong)
-    # Nobody locks himself out.
+    # Users can't lock themselves out.
     nobody = {"Statement": {"Effect": "Deny", "Principal": "*", "Action": "*", "Resource": [own, f"{own}/*"]}}
     S3.put_bucket_policy(Bucket="policies", Policy=json.dumps(nobody))
     refused("AccessDenied", S3.get_object, Bucket="policies", Key="keep/k")

@@ -1,4 +1,7 @@
-"""Topics and notification configurations as boto3 uses them. usage: topics.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the first user is 'admin', the other one is 'other'. Leaves no topics."""
+"""Topics and notification configurations as boto3 uses them.
+
+usage: topics.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the first user is 'admin', the other one is
+'other'. Leaves no topics."""
 
 import json
 import sys
@@ -24,7 +27,7 @@ def client(service, access=ACCESS, secret=SECRET):
 
 S3, SNS = client("s3"), client("sns")
 OTHER_S3, OTHER_SNS = (client(service, *OTHERS) for service in ("s3", "sns"))
-# Nothing listens there; nothing is pushed either.
+# Nothing listens there, and nothing is pushed.
 SINK = "http://127.0.0.1:9/events"
 
 
@@ -54,7 +57,7 @@ def attributes(name, sns=SNS):
 
 
 def signed(method, query, body=b""):
-    """Sends what boto3 has no call for; returns the status and the answer."""
+    """Sends a request for which boto3 has no call. Returns the status and the answer."""
     url = f"{ENDPOINT}{query}"
     request = botocore.awsrequest.AWSRequest(method=method, url=url, data=body)
     botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(ACCESS, SECRET), "s3", "default").add_auth(request)
@@ -85,7 +88,7 @@ def topics():
     assert attributes("full")["EndPoint"]["MaxRetries"] == "7"
     SNS.set_topic_attributes(TopicArn=arn("full"), AttributeName="max_retries", AttributeValue="")
     assert attributes("full")["EndPoint"]["MaxRetries"] == "None"
-    # Queues come and go.
+    # Queues are created and removed.
     for persistent in ("false", "true"):
         SNS.set_topic_attributes(TopicArn=arn("full"), AttributeName="persistent", AttributeValue=persistent)
         assert attributes("full")["EndPoint"]["Persistent"] is (persistent == "true")
@@ -127,12 +130,12 @@ def wrong():
 
 
 def secrets():
-    """Credentials in the clear are refused, unless the option allows it. Neither answers nor errors show them."""
+    """Credentials in cleartext are refused, unless the option allows them. Neither answers nor errors contain them."""
     for args in (dict(push_endpoint="http://u:hunter2@192.0.2.1/"), dict(push_endpoint="https://u:hunter2@192.0.2.1/"),
                  dict(push_endpoint="kafka://k", user_name="u", password="hunter2", use_ssl="true")):
         said = refused("AuthorizationError", create, name="secret", **args)
         assert "hunter2" not in str(said) and "rgw_allow_notification_secrets_in_cleartext" in str(said), said
-    # What endpoints may name: link-local addresses, files.
+    # Restricted endpoints: link-local addresses, files.
     for args, option in ((dict(push_endpoint="http://169.254.169.254/latest"), "rgw_allow_notification_local_endpoints"),
                          (dict(push_endpoint="http://[::ffff:169.254.169.254]/"), "rgw_allow_notification_local_endpoints"),
                          (dict(push_endpoint="https://192.0.2.1/", ca_location="/etc/shadow"), "rgw_notification_ca_folder")):
@@ -163,7 +166,7 @@ def rights():
     refused("AuthorizationError", OTHER_SNS.create_topic, Name="own")
     refused("AccessDenied", put)
     assert OTHER_SNS.list_topics()["Topics"] == []
-    # A policy opens what it names, for whom and for which bucket it names.
+    # A policy grants exactly what it names, to the users and for the bucket that it names.
     other = {"AWS": ["arn:aws:iam:::user/other"]}
     allow = lambda text: SNS.set_topic_attributes(AttributeName="Policy", AttributeValue=text, **names)
     allow(policy(("Allow", other, ["sns:GetTopicAttributes"], arn("own"))))
@@ -177,7 +180,7 @@ def rights():
     publish["Condition"]["ArnLike"]["aws:SourceArn"] = "arn:aws:s3:::their*"
     allow(json.dumps({"Version": "2008-10-17", "Statement": publish}))
     put()
-    # A refusal counts for the owner too.
+    # A refusal applies to the owner, too.
     allow(policy(("Deny", "*", "sns:Publish", "*")))
     S3.create_bucket(Bucket="mine")
     refused("AccessDenied", S3.put_bucket_notification_configuration, Bucket="mine",
@@ -187,7 +190,7 @@ def rights():
     assert [t["TopicArn"] for t in OTHER_SNS.list_topics()["Topics"]] == [arn("another")]
     refused("AuthorizationError", SNS.delete_topic, TopicArn=arn("another"))
     OTHER_SNS.delete_topic(TopicArn=arn("another"))
-    # Configurations are the bucket's owner's.
+    # Configurations belong to the bucket's owner.
     refused("AccessDenied", S3.get_bucket_notification_configuration, Bucket="theirs")
     refused("AccessDenied", S3.put_bucket_notification_configuration, Bucket="theirs", NotificationConfiguration={})
     SNS.delete_topic(**names)
@@ -218,7 +221,7 @@ def configurations():
     status, answer = signed("GET", "/photos?notification")
     assert status == 200 and "<S3Metadata>" in answer and "<S3Tags>" in answer and "regex" in answer, answer
     assert [c["Id"] for c in get()] == ["f"]
-    # What is not understood is refused, and changes nothing.
+    # Invalid requests are refused, and change nothing.
     for inner, code in (("<QueueConfiguration/>", "InvalidArgument"), ("<Nonesuch/>", "MalformedXML"),
                         (f"<TopicConfiguration><Topic>{arn('sink')}</Topic><Event>s3:Nothing</Event></TopicConfiguration>",
                          "InvalidArgument"),
@@ -230,7 +233,7 @@ def configurations():
     status, answer = signed("PUT", "/photos?notification", b"x" * (300 << 10))
     assert status == 400, (status, answer)
     assert [c["Id"] for c in get()] == ["f"]
-    # One by one, as in Ceph.
+    # One at a time, as in Ceph.
     put(of("one"), of("two"), of("three"))
     status, answer = signed("GET", "/photos?notification=two")
     assert status == 200 and "<Id>two</Id>" in answer and "one" not in answer, answer

@@ -1,8 +1,9 @@
-"""Transitions between storage classes, on a gateway whose days last a second. usage: transitions.py STAGE ENDPOINT ACCESS_KEY SECRET_KEY; exits with an
-assertion's text on failure.
+"""Transitions between storage classes, on a gateway whose days last a second.
 
-Stage `write` stores objects; `move CLASS` sets the rule that moves those under `go/` there, and waits for them; `versions` does it with versions;
-`delete` removes all of them. `many` begins the move of more data, and `stopped` ends it."""
+usage: transitions.py STAGE ENDPOINT ACCESS_KEY SECRET_KEY; exits with an assertion's text on failure.
+
+Stage `write` stores objects; `move CLASS` sets the rule that moves those under `go/` there, and waits for them; `versions` does it
+with versions; `delete` removes all of them. `many` starts to move more data, and `stopped` ends that."""
 
 import hashlib
 import json
@@ -59,7 +60,7 @@ def put_rules(bucket, *rules):
 
 
 def seen(key):
-    """What a client sees of an object, without its class."""
+    """An object without its class, as a client sees it."""
     head = S3.head_object(Bucket="plain", Key=key, ChecksumMode="ENABLED")
     names = ("ETag", "LastModified", "ContentLength", "ContentType", "Metadata", "ServerSideEncryption", "ChecksumCRC32")
     shown = {name: str(head.get(name)) for name in names}
@@ -102,7 +103,7 @@ def many():
 
 
 def stopped():
-    """Tells how many of them have moved, each whole."""
+    """Reports how many of them have moved, each complete."""
     S3.delete_bucket_lifecycle(Bucket="many")
     moved = 0
     for entry in S3.list_objects_v2(Bucket="many")["Contents"]:
@@ -124,7 +125,7 @@ def versions():
     upload("versioned", "go/k", bodies[3][:5 * MIB], bodies[3][5 * MIB:])
     S3.put_object(Bucket="versioned", Key="go/k", Body=bodies[4])
     S3.put_object(Bucket="versioned", Key="stays", Body=bodies[1])
-    # As listings have them.
+    # In the order of listings.
     bodies.reverse()
     listed = lambda: [
         (entry["VersionId"], entry["ETag"], entry["Size"], entry["LastModified"])

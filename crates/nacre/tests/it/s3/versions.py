@@ -72,7 +72,7 @@ def versions():
     set_versioning("versions", "Enabled")
     for size in sizes:
         key = f"k{size}"
-        # What was there before has no id of its own.
+        # Objects from before have no version id.
         assert S3.head_object(Bucket="versions", Key=key)["VersionId"] == "null"
         first = os.urandom(size)
         one = S3.put_object(Bucket="versions", Key=key, Body=first)["VersionId"]
@@ -95,11 +95,11 @@ def versions():
         assert key not in keys("versions")
         assert listed("versions", Prefix=key)[-1] == (key, gone["VersionId"], True, True)
         assert body("versions", key, VersionId=one) == first
-        # Without it they are there again.
+        # Without it they are visible again.
         back = S3.delete_object(Bucket="versions", Key=key, VersionId=gone["VersionId"])
         assert back["DeleteMarker"] is True and back["VersionId"] == gone["VersionId"], back
         assert body("versions", key) == b"".join(second)
-        # The newest goes for good; the one before it is the newest then.
+        # The newest is removed permanently; then the one before it is the newest.
         assert "DeleteMarker" not in S3.delete_object(Bucket="versions", Key=key, VersionId=two)
         assert body("versions", key) == first
         refused("NoSuchVersion", S3.get_object, Bucket="versions", Key=key, VersionId=two)
@@ -114,7 +114,7 @@ def versions():
     refused("InvalidArgument", S3.get_object, Bucket="versions", Key="k10", VersionId="nonsense")
     refused("NoSuchKey", S3.get_object, Bucket="versions", Key="nonesuch")
     refused("NoSuchVersion", S3.get_object, Bucket="versions", Key="nonesuch", VersionId="null")
-    # Removing what never was leaves a marker, too.
+    # Removing an object that never existed creates a marker, too.
     marker = S3.delete_object(Bucket="versions", Key="never")
     assert marker["DeleteMarker"] is True
     refused("BucketNotEmpty", S3.delete_bucket, Bucket="versions")
@@ -126,7 +126,7 @@ def versions():
 
 
 def properties():
-    """Tags, ACLs and conditions are a version's own."""
+    """Tags, ACLs and conditions belong to a version."""
     S3.create_bucket(Bucket="properties")
     set_versioning("properties", "Enabled")
     one = S3.put_object(Bucket="properties", Key="k", Body=b"one", Tagging="n=1")
@@ -142,7 +142,7 @@ def properties():
     S3.put_object_acl(Bucket="properties", Key="k", VersionId=one["VersionId"], ACL="public-read")
     assert len(S3.get_object_acl(Bucket="properties", Key="k", VersionId=one["VersionId"])["Grants"]) == 2
     assert len(S3.get_object_acl(Bucket="properties", Key="k")["Grants"]) == 1
-    # What was changed of the newest is kept when it is not the newest any more, and when it is again.
+    # Changes of the newest version are kept when it is not the newest any more, and when it is again.
     four = S3.put_object(Bucket="properties", Key="k", Body=b"four")
     assert tags(VersionId=three["VersionId"]) == ["3"] and tags() == []
     S3.delete_object(Bucket="properties", Key="k", VersionId=four["VersionId"])
@@ -161,7 +161,7 @@ def properties():
     put("k", "If-Match", three["ETag"])
     refused("PreconditionFailed", put, key="k", header="If-Match", value=three["ETag"])
     S3.delete_object(Bucket="properties", Key="k")
-    # There is nothing where there is a marker.
+    # A marker has no data.
     put("k", "If-None-Match", "*")
 
 
@@ -223,7 +223,7 @@ def paging():
 
 
 def together():
-    """Many writers of one key: each write makes one version, whatever happens at the same time."""
+    """Many writers of one key: each write creates one version, with any concurrent operations."""
     S3.create_bucket(Bucket="together")
     set_versioning("together", "Enabled")
     made, errors = [], []
@@ -236,7 +236,7 @@ def together():
                                  f"{thread} {n}".encode()))
                     break
                 except ClientError as error:
-                    # Too many at a time: the client comes again.
+                    # Too many at a time: the client tries again.
                     if error.response["Error"]["Code"] != "SlowDown":
                         errors.append(error)
                         break
@@ -253,7 +253,7 @@ def together():
     for version, data in made:
         assert body("together", "k", VersionId=version) == data
     assert sorted(v[1] for v in listed("together")) == sorted(version for version, _ in made)
-    # And as many who remove them, some twice.
+    # And as many that remove them, some twice.
     def remove(part, own):
         for version, _ in part:
             for _ in range(50):
@@ -295,16 +295,16 @@ def locks():
                             Retention={"Mode": "GOVERNANCE", "RetainUntilDate": later + datetime.timedelta(hours=1)})
     got = S3.get_object_retention(Bucket="locks", Key="k", VersionId=one)["Retention"]
     assert got["Mode"] == "GOVERNANCE" and got["RetainUntilDate"] > later, got
-    # A hold stands by itself.
+    # A hold is independent.
     S3.put_object_legal_hold(Bucket="locks", Key="k", VersionId=one, LegalHold={"Status": "ON"})
     assert S3.get_object_legal_hold(Bucket="locks", Key="k")["LegalHold"]["Status"] == "ON"
     refused("AccessDenied", S3.delete_object, Bucket="locks", Key="k", VersionId=one, BypassGovernanceRetention=True)
     S3.put_object_legal_hold(Bucket="locks", Key="k", LegalHold={"Status": "OFF"})
     S3.delete_object(Bucket="locks", Key="k", VersionId=one, BypassGovernanceRetention=True)
     assert listed("locks") == []
-    # What is held for compliance nobody removes, until its time is over.
+    # An object that is locked for compliance can't be removed until its time is over.
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=6)
-    # Another mode is no longer time: it takes who may bypass what is governed.
+    # Another mode is not a longer time: it requires the right to bypass governance.
     strict = {"Mode": "COMPLIANCE", "RetainUntilDate": soon}
     S3.put_object(Bucket="locks", Key="mode", Body=b"", ObjectLockMode="GOVERNANCE", ObjectLockRetainUntilDate=soon)
     refused("AccessDenied", S3.put_object_retention, Bucket="locks", Key="mode", Retention=strict)
@@ -346,7 +346,7 @@ def locks():
 
 
 def late():
-    """A write that was begun while the bucket was suspended, and ends when what it would replace is locked."""
+    """A write that is started while the bucket is suspended, and ends when the object that it would replace is locked."""
     S3.create_bucket(Bucket="late")
     set_versioning("late", "Enabled")
     set_versioning("late", "Suspended")
@@ -366,7 +366,7 @@ def late():
             return self.conn.getresponse().status
 
     slow = [Slow("k"), Slow("new")]
-    # Both are at their bodies: what comes after them on connections of its own is answered.
+    # Both are sending their bodies: later requests on their own connections are answered.
     S3.head_object(Bucket="late", Key="k")
     time.sleep(0.5)
     set_versioning("late", "Enabled")

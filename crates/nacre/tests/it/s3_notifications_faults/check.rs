@@ -1,9 +1,9 @@
-//! Compares the events of one topic with what clients did. A pure function of both.
+//! Compares the events of one topic with the operations of the clients. A pure function of both.
 //!
-//! Operations overlap, so that their order is not known beforehand. An event's sequencer claims the operation's place in
-//! the order of its key's changes. The claim holds if each operation can be given a moment between its invocation and its
-//! answer such that the moments are in that order, what each operation found at its moment is what it was answered, and
-//! the last state is the one that is read at the end. Since the order is given, such moments are found in one pass.
+//! Operations overlap, so their order is not known in advance. An event's sequencer claims the position of its operation in the
+//! order of its key's changes. The claim holds if each operation can be assigned a moment between its invocation and its answer
+//! so that the moments are in that order, each operation's answer matches the state at its moment, and the last state is the one
+//! that is read at the end. Since the order is given, one pass finds such moments.
 
 mod order;
 #[cfg(test)]
@@ -14,33 +14,33 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Formatter};
 
-/// Where the events were found.
+/// Where the events were observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// A consumer received them, in this order and perhaps several times.
+    /// A consumer received them, in this order, possibly several times.
     Delivered,
     /// They are in a queue, each once, in any order.
     Queued,
 }
 
-/// What is wrong.
+/// A violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
-    /// The operation took effect, and there is no event of it.
+    /// The operation took effect, but there is no event for it.
     Missing(Operation),
-    /// There are several events of one change of a key.
+    /// There are several events for one change of a key.
     Doubled(Vec<Event>),
-    /// The operation was refused or changes nothing, and there is an event of it.
+    /// The operation was refused or changes nothing, but there is an event for it.
     NotExpected(Operation, Event),
-    /// The event is of no operation, or its fields are not those of its operation.
+    /// The event belongs to no operation, or its fields do not match its operation.
     Foreign(Event, &'static str),
-    /// An event came again, with the same id and other fields.
+    /// An event was received again, with the same id and different fields.
     Changed(Event, Event),
-    /// An event came after a later one of its key.
+    /// An event was received after a later one of its key.
     OutOfOrder(Event, Event),
-    /// The order that the sequencers claim can't be the order of what the clients did.
+    /// The order of the sequencers can't be the order of the clients' operations.
     Impossible(Event, &'static str),
-    /// What is read is not what the events say.
+    /// The final state does not match the events.
     End { bucket: String, key: String, why: String },
     /// Two topics do not have the same events.
     Topics { number: u32, bucket: String, key: String },
@@ -68,10 +68,10 @@ impl Display for Problem {
     }
 }
 
-/// What an inspection came to.
+/// The result of a check.
 type Verdict<T> = Result<T, Box<Problem>>;
 
-/// The change that an event is of: number, bucket, key.
+/// The change that an event reports: number, bucket, key.
 pub(super) type Change = (u32, String, String);
 
 /// The changes that have events, with their sequencers.
@@ -80,7 +80,7 @@ pub(super) fn changes(events: &[Event]) -> BTreeMap<Change, &str> {
     events.iter().filter_map(|event| Some((change(event)?, event.sequencer.as_str()))).collect()
 }
 
-/// Fails where two topics with the same configurations do not have events of the same changes, in the same order.
+/// The changes whose events differ, or differ in order, between two topics with the same configurations.
 pub(super) fn compare_topics(one: &[Event], other: &[Event]) -> Vec<Problem> {
     let (one, other) = (changes(one), changes(other));
     let changes: BTreeSet<&Change> = one.keys().chain(other.keys()).collect();
@@ -94,7 +94,7 @@ pub(super) fn compare_topics(one: &[Event], other: &[Event]) -> Vec<Problem> {
         .collect()
 }
 
-/// Everything that is wrong with the events of a topic. `events` are in the order in which they were received.
+/// All problems with the events of a topic. `events` are in the order in which they were received.
 pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: Source) -> Vec<Problem> {
     let mut problems = Vec::new();
     let firsts = first_occurrences(events, source, &mut problems);
@@ -182,7 +182,7 @@ pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: So
     problems
 }
 
-/// The first event of each id, in the order in which they came.
+/// The first event of each id, in order of arrival.
 fn first_occurrences<'a>(events: &'a [Event], source: Source, problems: &mut Vec<Problem>) -> Vec<&'a Event> {
     let (mut by_id, mut firsts) = (BTreeMap::new(), Vec::new());
     for event in events {
@@ -224,7 +224,7 @@ fn compare_fields(operation: &Operation, event: &Event) -> Result<(), &'static s
     Ok(())
 }
 
-/// Of one key's events, in the order of their first occurrences.
+/// Checks one key's events, in the order of their first occurrences.
 fn check_arrivals(events: &[(&Event, &Operation)], source: Source, problems: &mut Vec<Problem>) {
     let mut sequencers = BTreeMap::new();
     for (event, _) in events {
@@ -242,7 +242,7 @@ fn check_arrivals(events: &[(&Event, &Operation)], source: Source, problems: &mu
     }
 }
 
-/// By key of [`PLAIN`], when requests found no object: they were answered so, or were removals without an effect.
+/// By key of [`PLAIN`], when requests found no object: their answers said so, or they were removals without an effect.
 fn absences<'a>(
     history: &'a History,
     by_change: &BTreeMap<(u32, &str, &str), Vec<&Event>>,
@@ -273,7 +273,7 @@ fn acknowledged_removals(history: &History) -> impl Iterator<Item = (&str, &str)
     })
 }
 
-/// Of a key without versions: the last event left what is read.
+/// For a key without versions: the state that is read is that of the last event.
 fn check_object(key: &str, events: &[(&Event, &Operation)], end: Option<&(u32, Option<u32>)>) -> Verdict<()> {
     let mut state: Option<(u32, Option<u32>)> = None;
     for (_, operation) in events {
@@ -290,12 +290,12 @@ fn check_object(key: &str, events: &[(&Event, &Operation)], end: Option<&(u32, O
     Err(Box::new(Problem::End { bucket: PLAIN.to_owned(), key: key.to_owned(), why }))
 }
 
-/// Of a key with versions: each version has one event of its creation and, if it is not listed, one of its removal.
+/// For a key with versions: each version has one event for its creation and, if it is not listed, one for its removal.
 fn check_versions(key: &str, events: &[(&Event, &Operation)], listed: &[Version]) -> Verdict<()> {
     order::check_moments(events)?;
     let wrong =
         |why: String| Box::new(Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
-    // By version: when it was created, by which operation, and whether it is there.
+    // By version: when it was created, by which operation, and whether it exists.
     let mut versions: BTreeMap<&str, (usize, u32, bool)> = BTreeMap::new();
     for (at, (event, operation)) in events.iter().enumerate() {
         let version = event.version.as_str();

@@ -1,4 +1,4 @@
-//! A small S3 client: signed requests over a connection of its own, from an address that names the operation.
+//! A small S3 client: sends signed requests over its own connection, from an address that identifies the operation.
 
 use bytes::Bytes;
 use hmac::{Hmac, Mac};
@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 use tokio::net::TcpSocket;
 
-/// How long a connection may take to be made.
+/// Timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take.
+/// Timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who asks.
+/// Credentials.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     pub(crate) access: String,
@@ -28,7 +28,7 @@ pub(crate) struct Keys {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     method: Method,
-    /// `/BUCKET/KEY`, of characters that need no encoding.
+    /// `/BUCKET/KEY`, with characters that need no encoding.
     path: String,
     /// Names and values.
     query: Vec<(&'static str, String)>,
@@ -58,7 +58,7 @@ impl Request {
         self
     }
 
-    /// A body with the checksum that S3 demands for documents.
+    /// Sets a body with the checksum that S3 requires for documents.
     pub(crate) fn document(self, body: String) -> Request {
         let digest = base64_of(&Sha256::digest(body.as_bytes()));
         self.header("x-amz-checksum-sha256", digest).body(body)
@@ -71,7 +71,7 @@ impl Request {
         fields.join("&")
     }
 
-    /// The request as it is sent, signed by Signature Version 4 with all its headers.
+    /// The HTTP request, with all its headers signed by Signature Version 4.
     fn signed(&self, keys: &Keys, host: &str) -> http::Request<Full<Bytes>> {
         let now = OffsetDateTime::from(SystemTime::now());
         let (date, time) = (now.date(), now.time());
@@ -134,13 +134,13 @@ impl Answer {
         Some(self.headers.get(name)?.to_str().ok()?.to_owned())
     }
 
-    /// The code of an error. An answer of 200 may have one too, where the server began to answer before it was done.
+    /// The code of an error. An answer of 200 may contain one if the server started to answer too early.
     pub(crate) fn error(&self) -> Option<&str> {
         let has_error = !self.status.is_success() || self.body.contains("<Error>");
         has_error.then(|| text_of(&self.body, "Code").unwrap_or_default())
     }
 
-    /// Whether it says that nothing was done, and why is the client's fault.
+    /// Whether it reports that nothing was done because of an error of the client.
     pub(crate) fn is_refusal(&self) -> bool {
         let is_the_servers = |code| matches!(code, "InternalError" | "SlowDown" | "ServiceUnavailable");
         match self.error() {
@@ -150,12 +150,12 @@ impl Answer {
     }
 }
 
-/// The text of the first element of that name.
+/// The text of the first element with that name.
 pub(crate) fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     elements_of(xml, name).next()
 }
 
-/// What is in the elements of that name.
+/// The contents of the elements with that name.
 pub(crate) fn elements_of<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;
@@ -167,17 +167,17 @@ pub(crate) fn elements_of<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = 
     })
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// No server took the connection.
+    /// No server accepted the connection.
     NotSent,
     /// It may have been executed.
     Lost,
     Answered(Answer),
 }
 
-/// A connection to a server, made when it is needed.
+/// A connection to a server, established when needed.
 pub(crate) struct Connection {
     from: Ipv4Addr,
     to: SocketAddr,
@@ -215,7 +215,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-        // Its end shows in the next request.
+        // The next request notices its end.
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -225,7 +225,7 @@ async fn exchange(
     sender: &mut SendRequest<Full<Bytes>>,
     request: http::Request<Full<Bytes>>,
 ) -> hyper::Result<Answer> {
-    // The connection may be about to take note of the end of the answer before.
+    // The connection may be about to process the end of the previous answer.
     sender.ready().await?;
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = body.collect().await?.to_bytes();

@@ -1,4 +1,4 @@
-//! What gateways say of both buckets when everything is done.
+//! Reads the final state of both buckets from gateways.
 
 use super::client::{Answer, Connection, Keys, Reply, Request, elements_of, text_of};
 use super::history::{Ends, History, Kind, Outcome, PLAIN, VERSIONED, Version};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
-/// Asks one gateway, again and again where that is needed.
+/// A reader of one gateway, with retries where needed.
 pub(super) struct Reader<'a> {
     pub(super) to: SocketAddr,
     pub(super) credentials: &'a Keys,
@@ -29,7 +29,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The operation that wrote an object or a version; `None` where there is none.
+    /// The operation that wrote an object or a version, or `None` if there is none.
     async fn writer(&self, request: Request) -> Option<u32> {
         let answer = self.surely(request).await;
         answer.status.is_success().then(|| {
@@ -44,7 +44,7 @@ impl Reader<'_> {
         text_of(&answer.body, "Value")?.parse().ok()
     }
 
-    /// The keys of a bucket, and all versions of those that have any: pages of ListObjectVersions.
+    /// The keys of a bucket with all their versions, from pages of ListObjectVersions.
     async fn versions(&self) -> BTreeMap<String, Vec<Version>> {
         let mut found: [BTreeMap<String, Vec<Version>>; 2] = [BTreeMap::new(), BTreeMap::new()];
         let (mut key, mut version) = (String::new(), String::new());
@@ -81,7 +81,7 @@ impl Reader<'_> {
         versions
     }
 
-    /// What is there.
+    /// The final state.
     pub(super) async fn read(&self, history: &History) -> Ends {
         let mut ends = Ends { objects: BTreeMap::new(), versions: self.versions().await };
         let operations = history.operations.iter().filter(|one| one.bucket == PLAIN);
@@ -91,7 +91,7 @@ impl Reader<'_> {
                 ends.objects.insert(key.to_owned(), (number, self.tagger(key).await));
             }
         }
-        // Versions that no client was told of are those of unknown outcomes.
+        // Versions that no client received in an answer are those of unknown outcomes.
         let told: BTreeSet<&str> = history
             .operations
             .iter()

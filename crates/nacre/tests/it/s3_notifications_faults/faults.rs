@@ -1,4 +1,4 @@
-//! What is done to the cluster and to the consumers while clients work: chosen at random, by a seed.
+//! Faults of the cluster and the consumers while clients work, chosen at random from a seed.
 
 use super::sink::{Mode, Sink};
 use crate::s3_faults::Gateway;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const OSDS: usize = 3;
 
-/// What can go wrong, and how often it does.
+/// The kinds of faults, and their relative frequency.
 const KINDS: [(Kind, u32); 7] = [
     (Kind::Gateway, 25),
     (Kind::Osd, 15),
@@ -34,7 +34,7 @@ enum Kind {
     BucketReshard,
 }
 
-/// A fault that is to be ended.
+/// A fault in progress.
 enum Fault {
     Gateways(Vec<usize>),
     Osd(usize),
@@ -43,7 +43,7 @@ enum Fault {
     Reshard { child: Child, is_killed: bool, name: &'static str },
 }
 
-/// Everything that faults happen to.
+/// The targets of faults.
 pub(super) struct Faults<'a> {
     cluster: &'a mut TestCluster,
     gateways: &'a mut [Gateway],
@@ -51,7 +51,7 @@ pub(super) struct Faults<'a> {
     topics: &'a [&'a str],
     buckets: &'a [&'a str],
     random: StdRng,
-    /// How often what happened.
+    /// How often each fault occurred.
     pub(super) counts: BTreeMap<String, u32>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Faults<'a> {
         Faults { cluster, gateways, sinks, topics, buckets, random, counts: BTreeMap::new() }
     }
 
-    /// Lets one thing or two fail for a while, and makes them whole again.
+    /// Injects one or two faults for a while, and ends them.
     pub(super) fn inject(&mut self) {
         let count = if self.random.random_bool(0.4) { 2 } else { 1 };
         let kinds: Vec<Kind> = KINDS
@@ -101,7 +101,7 @@ impl<'a> Faults<'a> {
             Kind::Gateway => {
                 let mut victims: Vec<_> = (0..self.gateways.len()).collect();
                 victims.shuffle(&mut self.random);
-                // Now and then all of them.
+                // Occasionally all of them.
                 if self.random.random_bool(0.8) {
                     victims.truncate(1);
                 }
@@ -112,7 +112,7 @@ impl<'a> Faults<'a> {
                 Fault::Gateways(victims)
             }
             Kind::Osd => {
-                // One at a time: with two of three members gone, writes wait.
+                // One at a time: with two of three members down, writes wait.
                 wait_clean(self.cluster);
                 let osd = self.random.random_range(0..OSDS);
                 self.cluster.kill(Daemon::Osd(osd));
@@ -174,14 +174,14 @@ impl<'a> Faults<'a> {
                     self.pause(400);
                     _ = child.kill();
                 }
-                // It may be refused, because one that was killed is not at its end yet.
+                // It may be refused, because one that was killed has not ended yet.
                 let is_done = child.wait().unwrap().success();
                 self.count(format!("{name} {}", if is_done { "done" } else { "not done" }));
             }
         }
     }
 
-    /// Waits until the cluster is whole, and reshards every topic and bucket once more, which must succeed now.
+    /// Waits until the cluster is healthy, and reshards every topic and bucket once more, which must succeed now.
     pub(super) fn restore(&mut self) {
         wait_clean(self.cluster);
         for topic in self.topics {
@@ -202,7 +202,7 @@ fn bucket_reshard<'a>(bucket: &'a str, shards: &'a str) -> Vec<&'a str> {
     vec!["bucket", "reshard", "--bucket", bucket, "--num-shards", shards, sure]
 }
 
-/// Runs a command until it succeeds: what earlier ones left may have to be ended first.
+/// Runs a command until it succeeds: earlier ones may have to be ended first.
 fn surely(cluster: &TestCluster, args: &[&str]) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -215,7 +215,7 @@ fn surely(cluster: &TestCluster, args: &[&str]) {
     }
 }
 
-/// Waits until all PGs are active+clean. Health may warn meanwhile: of the topic whose endpoint is dead.
+/// Waits until all PGs are active+clean. Health may warn about the topic whose endpoint is dead.
 fn wait_clean(cluster: &TestCluster) {
     cluster.wait_for("all PGs active+clean", |cluster| {
         let out = cluster.run(&["ceph", "status", "--format", "json"]);

@@ -1,4 +1,4 @@
-//! What clients asked, what they were answered, and what a consumer received. Plain data: no clock and no I/O.
+//! The operations of clients, their answers, and the events that a consumer received. Plain data: no clock and no I/O.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 pub(super) const PLAIN: &str = "plain";
 pub(super) const VERSIONED: &str = "versioned";
 
-/// The time of an operation that was never answered.
+/// The end time of an operation that was never answered.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// When an operation was invoked and answered, in microseconds since the start of the run.
@@ -18,23 +18,23 @@ pub(super) struct Span {
     pub(super) answered: u64,
 }
 
-/// What an operation changes.
+/// The change that an operation requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// With `If-None-Match: *` where it is `only_new`.
+    /// With `If-None-Match: *` if `only_new`.
     Put {
         only_new: bool,
     },
     Copy,
-    /// The completion of an upload in parts.
+    /// The completion of a multipart upload.
     Complete,
     /// The removal of the object; in a versioned bucket a new delete marker.
     Delete,
     /// The removal of a version.
     DeleteVersion(String),
-    /// New tags for the current version, or for a named one.
+    /// New tags for the current version, or for a given one.
     Tag,
-    /// An aborted upload, or a completion that is repeated after its answer: never has an event.
+    /// An aborted upload, or a completion repeated after its answer: never has an event.
     Nothing,
 }
 
@@ -44,7 +44,7 @@ impl Kind {
         matches!(self, Kind::Put { .. } | Kind::Copy | Kind::Complete)
     }
 
-    /// The `eventName` of its event; `None` where it has none.
+    /// The `eventName` of its event, or `None` if it has none.
     pub(super) fn event_name(&self, bucket: &str) -> Option<&'static str> {
         Some(match self {
             Kind::Put { .. } => "ObjectCreated:Put",
@@ -57,7 +57,7 @@ impl Kind {
         })
     }
 
-    /// Whether an acknowledged one took effect for sure. A removal of what is not there is acknowledged too.
+    /// Whether an acknowledged one certainly took effect. Removals of missing objects are acknowledged, too.
     pub(super) fn always_takes_effect(&self, bucket: &str) -> bool {
         match self {
             Kind::Put { .. } | Kind::Copy | Kind::Complete | Kind::Tag => true,
@@ -67,21 +67,21 @@ impl Kind {
     }
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// With the version that it was told of, and the id of the request.
+    /// With the version from the answer, and the id of the request.
     Acknowledged { version: Option<String>, request_id: String },
-    /// By an error of the client's (4xx): it has no effect.
+    /// By an error of the client (4xx): it has no effect.
     Refused,
-    /// No answer, or an error of the server's.
+    /// No answer, or an error of the server.
     Unknown,
 }
 
-/// One change of one key that a client asked for. The keys of one DeleteObjects are operations with the same number.
+/// One change of one key that a client requested. The keys of one DeleteObjects are operations with the same number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
-    /// The request's number. Its connection comes from the address that [`address_of`] gives, so that events name it.
+    /// The request's number. Its connection has the source address [`address_of`], so events identify it.
     pub(super) number: u32,
     pub(super) bucket: String,
     pub(super) key: String,
@@ -90,7 +90,7 @@ pub(super) struct Operation {
     pub(super) outcome: Outcome,
 }
 
-/// What a request found: the object that the operation `number` wrote, or none.
+/// The result of a read: the object that the operation `number` wrote, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sighting {
     pub(super) bucket: String,
@@ -99,7 +99,7 @@ pub(super) struct Sighting {
     pub(super) number: Option<u32>,
 }
 
-/// All that clients did.
+/// All operations of the clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) operations: Vec<Operation>,
@@ -112,15 +112,14 @@ pub(super) struct Version {
     pub(super) id: String,
     pub(super) is_marker: bool,
     pub(super) is_latest: bool,
-    /// The operation whose number its metadata has; `None` where nobody looked.
+    /// The operation whose number is in its metadata, or `None` if that was not read.
     pub(super) number: Option<u32>,
 }
 
-/// What is there at the end.
+/// The final state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// The objects of [`PLAIN`] by key: the number of the operation that wrote each, and that of the operation that
-    /// tagged it.
+    /// The objects of [`PLAIN`] by key: the number of the operation that wrote each, and of the operation that tagged it.
     pub(super) objects: BTreeMap<String, (u32, Option<u32>)>,
     /// The versions of [`VERSIONED`] by key: those with data, newest first, and then the delete markers, newest first.
     pub(super) versions: BTreeMap<String, Vec<Version>>,
@@ -135,13 +134,13 @@ pub(super) struct Event {
     pub(super) key: String,
     pub(super) version: String,
     pub(super) sequencer: String,
-    /// The operation that its source address names.
+    /// The operation that its source address identifies.
     pub(super) number: Option<u32>,
     pub(super) request_id: String,
 }
 
 impl Event {
-    /// The event of a record; `None` where a field is missing.
+    /// The event of a record, or `None` if a field is missing.
     pub(super) fn of_record(record: &Value) -> Option<Event> {
         let text = |path: &str| record.pointer(path).and_then(Value::as_str).map(str::to_owned);
         Some(Event {
@@ -157,23 +156,23 @@ impl Event {
     }
 }
 
-/// The most operations of a run: what addresses of loopback can name.
+/// Maximum number of operations of a run: the number of usable loopback addresses.
 pub(super) const MAX_OPERATIONS: u32 = 100 << 16;
 
-/// The loopback address that the requests of an operation come from.
+/// The loopback address from which the requests of an operation are sent.
 pub(super) fn address_of(number: u32) -> Ipv4Addr {
     assert!(number < MAX_OPERATIONS);
     Ipv4Addr::from((127 << 24) + (100 << 16) + number)
 }
 
-/// The operation whose requests come from an address.
+/// The operation whose requests are sent from an address.
 fn number_of(address: Ipv4Addr) -> Option<u32> {
     let number = u32::from(address).checked_sub((127 << 24) + (100 << 16))?;
     (number < MAX_OPERATIONS).then_some(number)
 }
 
 impl History {
-    /// How many operations ended in which way.
+    /// The number of operations for each outcome.
     pub(super) fn summary(&self) -> String {
         let count = |is: fn(&Outcome) -> bool| self.operations.iter().filter(|one| is(&one.outcome)).count();
         format!(

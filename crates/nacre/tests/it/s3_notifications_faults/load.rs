@@ -1,7 +1,7 @@
-//! Concurrent clients that change overlapping keys of both buckets, and note what they asked and were answered.
+//! Concurrent clients that change overlapping keys of both buckets, and record their requests and answers.
 //!
-//! A request whose answer is lost is never sent again: its outcome is unknown. What each client chooses depends on the seed
-//! alone; how the operations of different clients interleave does not.
+//! A request whose answer is lost is never sent again: its outcome is unknown. The choices of each client depend only on the
+//! seed, but the interleaving of the operations of different clients does not.
 
 use super::client::{Answer, Connection, Keys, Reply, Request, elements_of, text_of};
 use super::history::{
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Clients at the same time.
+/// Number of concurrent clients.
 const CLIENTS: u64 = 12;
-/// Versions of a key that removals and tags choose from.
+/// Number of versions of a key from which removals and tags choose.
 const REMEMBERED: usize = 16;
-/// The least size of a part that is not the last.
+/// Minimum size of a part that is not the last.
 const PART: usize = 5 << 20;
 
-/// What is to be done.
+/// The parameters of the load.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -36,13 +36,13 @@ pub(super) struct Plan {
     pub(super) credentials: Keys,
 }
 
-/// A load under way.
+/// A load in progress.
 pub(super) struct Load {
     plan: Plan,
     started: Instant,
-    /// The number that was given out last.
+    /// The number that was assigned last.
     numbers: AtomicU32,
-    /// Versions that were acknowledged last, by key.
+    /// The last acknowledged versions, by key.
     versions: Mutex<BTreeMap<String, VecDeque<String>>>,
 }
 
@@ -53,7 +53,7 @@ impl Load {
         Arc::new(Load { plan, started: Instant::now(), numbers, versions: Mutex::default() })
     }
 
-    /// Does everything; returns what was done.
+    /// Runs all operations. Returns their history.
     pub(super) async fn run(self: Arc<Load>) -> History {
         let clients = (0..CLIENTS).map(|number| {
             let seed = self.plan.seed.wrapping_mul(CLIENTS).wrapping_add(number);
@@ -98,13 +98,13 @@ struct Client {
 struct Session {
     load: Arc<Load>,
     number: u32,
-    /// The gateway that is tried next.
+    /// The gateway to try next.
     gateway: usize,
     connection: Option<Connection>,
 }
 
 impl Session {
-    /// Sends a request once to a gateway that takes the connection; `None` where the answer is lost.
+    /// Sends a request once to a gateway that accepts the connection. The answer is `None` if it is lost.
     async fn once(&mut self, request: &Request) -> (Option<Answer>, Span) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -130,7 +130,7 @@ impl Session {
     }
 }
 
-/// What an answer means for a change.
+/// The outcome of a change, from its answer.
 fn outcome_of(answer: Option<&Answer>) -> Outcome {
     let Some(answer) = answer else { return Outcome::Unknown };
     if answer.is_refusal() {
@@ -176,7 +176,7 @@ impl Client {
         format!("k{}", self.random.random_range(0..self.load.plan.keys))
     }
 
-    /// Data that no other operation writes.
+    /// Data that is unique to the operation.
     fn body(&mut self, number: u32) -> Vec<u8> {
         let size = match self.random.random_range(0..100) {
             0..90 => self.random.random_range(0..10_000),
@@ -188,7 +188,7 @@ impl Client {
         body
     }
 
-    /// Sends a request that changes a key, and notes it. Returns the answer of one that was acknowledged.
+    /// Sends a request that changes a key, and records it. Returns the answer if it was acknowledged.
     async fn change(
         &mut self,
         session: &mut Session,
@@ -289,8 +289,8 @@ impl Client {
         let complete = upload_of(bucket, key, Method::POST, upload).body(document);
         let completed = self.change(session, (bucket, key, Kind::Complete), &complete).await;
         if completed.is_some() && self.random.random_bool(0.3) {
-            // The same again: whatever the answer, the one event is that of the first. The operation has one key, so
-            // that this one is no operation of its own.
+            // Repeats the completion: whatever the answer, only the first one has an event. The operation has one key, so the
+            // repetition is not an operation of its own.
             session.once(&complete).await;
         }
     }
@@ -314,7 +314,7 @@ impl Client {
         self.note(number, (bucket, key, Kind::Tag), span, outcome);
     }
 
-    /// A version of the key that was acknowledged.
+    /// An acknowledged version of the key.
     fn version(&mut self, key: &str) -> Option<String> {
         let versions = self.load.versions.lock().unwrap_or_else(PoisonError::into_inner);
         let versions = versions.get(key)?;
@@ -340,7 +340,7 @@ impl Client {
     }
 }
 
-/// What became of one key of a DeleteObjects.
+/// The outcome for one key of a DeleteObjects.
 fn outcome_of_key(answer: Option<&Answer>, key: &str) -> Outcome {
     let Some(answer) = answer.filter(|answer| answer.status.is_success()) else {
         return outcome_of(answer);

@@ -1,7 +1,7 @@
-//! The endpoint of a topic: an HTTP server, with TLS or without, that records every event that arrives.
+//! The endpoint of a topic: an HTTP server, optionally with TLS, that records every event that arrives.
 //!
-//! A stopped sink behaves like a server that is killed: its port refuses connections, and those that it has are closed
-//! in the middle of requests. What it has recorded stays.
+//! A stopped sink behaves like a server that was killed: its port refuses connections, and its connections are closed in the
+//! middle of requests. Recorded events are kept.
 
 use super::history::Event;
 use bytes::Bytes;
@@ -24,14 +24,14 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// How it answers.
+/// How the sink answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// With 200.
     Takes,
     /// With 503.
     Refuses,
-    /// Not, until the mode changes.
+    /// Not at all, until the mode changes.
     Hangs,
 }
 
@@ -42,9 +42,9 @@ struct State {
 
 #[derive(Default)]
 struct Received {
-    /// In the order in which they arrived, whatever was answered.
+    /// In order of arrival, whatever was answered.
     events: Vec<Event>,
-    /// Requests that are no events.
+    /// Requests that are not events.
     unreadable: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// A sink that is not started, with the certificate and the key of files if it is to have TLS.
+    /// A sink that is not started. With the files of a certificate and its key, it uses TLS.
     pub(super) fn new(runtime: Handle, port: u16, certificate: Option<(&Path, &Path)>) -> Sink {
         let state = State { mode: watch::Sender::new(Mode::Takes), received: Mutex::default() };
         let tls = certificate.map(|(certificate, key)| acceptor(certificate, key));
@@ -75,7 +75,7 @@ impl Sink {
     pub(super) fn stop(&mut self) {
         let server = self.server.take().unwrap();
         server.abort();
-        // The port is free when the task is gone.
+        // The port is free when the task has ended.
         while !server.is_finished() {
             std::thread::yield_now();
         }
@@ -136,7 +136,7 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State
 
 async fn answer(socket: impl AsyncRead + AsyncWrite + Unpin, state: Arc<State>) {
     let service = service_fn(|request| receive(request, &state));
-    // What clients do to their connections is no matter of the sink's.
+    // Errors of connections don't matter to the sink.
     _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
 }
 

@@ -8,11 +8,11 @@ use nacre_types::errno::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// OSDs with MemStores, which hold the cache; as many others hold the base pool.
+/// OSDs with MemStores, which hold the cache. As many others hold the base pool.
 const CACHE_OSDS: std::ops::Range<usize> = 0..3;
 const LOST: &str = "CACHE_POOL_DIRTY_LOST";
 
-/// A cluster with the pools `base`, on disks, and `cache`, in memory, which is a tier of the other.
+/// A cluster with the pools `base`, on disks, and `cache`, in memory, which is a tier of `base`.
 fn cluster() -> TestCluster {
     let kinds = "memstore,memstore,memstore,bluestore,bluestore,bluestore";
     let cluster = TestCluster::start_with(6, kinds, conf());
@@ -29,7 +29,7 @@ fn cluster() -> TestCluster {
     cluster
 }
 
-/// Kills all OSDs of the cache, and starts them again with nothing.
+/// Kills all OSDs of the cache, and restarts them empty.
 fn lose_the_cache(cluster: &mut TestCluster) {
     CACHE_OSDS.for_each(|osd| cluster.kill(Daemon::Osd(osd)));
     CACHE_OSDS.for_each(|osd| cluster.spawn(Daemon::Osd(osd)));
@@ -39,14 +39,14 @@ fn health(cluster: &TestCluster) -> String {
     String::from_utf8(cluster.run(&["ceph", "health", "detail"]).stdout).unwrap()
 }
 
-/// The PGs that health calls lost.
+/// The PGs that health reports as lost.
 fn lost_pgs(cluster: &TestCluster) -> Vec<String> {
     let said = health(cluster);
     let lines = said.lines().filter(|line| line.contains("of cache pool 'cache' lost all copies"));
     lines.filter_map(|line| line.trim().split(' ').nth(1)).map(str::to_owned).collect()
 }
 
-/// Waits until every PG of the cache is told as lost, and accepts that.
+/// Waits until every PG of the cache is reported as lost, and accepts the loss.
 fn accept_loss(cluster: &TestCluster) {
     cluster.wait_for("the loss of the cache's PGs", |cluster| lost_pgs(cluster).len() == 8);
     for pg in lost_pgs(cluster) {
@@ -59,7 +59,7 @@ fn accept_loss(cluster: &TestCluster) {
 #[test]
 fn a_cache_that_writes_through_loses_nothing_that_was_acknowledged() {
     let mut cluster = cluster();
-    // No flag is asked for: nothing that was acknowledged is in memory only.
+    // Needs no flag: no acknowledged change is only in memory.
     cluster.ok(&["ceph", "osd", "pool", "set", "cache", "cache_write_through", "true"]);
     cluster.ok(&["ceph", "osd", "tier", "cache-mode", "cache", "writeback"]);
     cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
@@ -70,7 +70,7 @@ fn a_cache_that_writes_through_loses_nothing_that_was_acknowledged() {
         accept_loss(&cluster);
     }
     load.expect_progress(40, &cluster);
-    // The last time without a client that could send a write again.
+    // The cache is lost once more, now without a client that could resend a write.
     let written = load.finish(&cluster);
     assert!(written >= 60);
     let base = open(&cluster, "base");
@@ -103,7 +103,7 @@ fn the_base_is_not_served_in_place_of_lost_writes_until_that_is_accepted() {
     cluster.ok(&["rados", "-p", "cache", "cache-flush", "flushed"]);
     write(&base, "old", "in the cache");
     write(&base, "new", "in the cache");
-    // A removal alone may go past the cache.
+    // Only a removal may bypass the cache.
     write(&base, "removed", "in the cache");
     block_on(base.remove("removed")).unwrap();
     cluster.wait_for("reports of what is dirty", |cluster| {
@@ -118,7 +118,7 @@ fn the_base_is_not_served_in_place_of_lost_writes_until_that_is_accepted() {
         "{said}"
     );
 
-    // A read waits, however long.
+    // A read waits, however long that takes.
     let is_answered = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -131,7 +131,7 @@ fn the_base_is_not_served_in_place_of_lost_writes_until_that_is_accepted() {
             assert!(!is_answered.load(Ordering::SeqCst), "the base's older object was served");
             std::thread::sleep(Duration::from_millis(50));
         }
-        // The overlay can't be taken away from what is lost either.
+        // The overlay of a lost cache can't be removed either.
         assert!(!cluster.run(&["ceph", "osd", "tier", "remove-overlay", "base"]).status.success());
         accept_loss(&cluster);
         assert_eq!(reader.join().unwrap().unwrap(), b"in the base");
@@ -163,7 +163,7 @@ fn the_base_has_the_names_of_what_a_lost_cache_had() {
         names.sort_unstable();
         names
     };
-    // What was dirty before is recorded by the agents.
+    // The agents record objects that were dirty before.
     cluster.wait_for("the object from before", |cluster| dirty(cluster) == ["before"]);
     for name in ["clean", "new", "removed"] {
         write(&base, name, "in the cache");
@@ -177,7 +177,7 @@ fn the_base_has_the_names_of_what_a_lost_cache_had() {
     block_on(base.remove("removed")).unwrap();
     let expected = ["before", "new", "removed"];
     cluster.wait_for("the names of what is dirty", |cluster| dirty(cluster) == expected);
-    // Users don't see where the names are.
+    // Users don't see the objects that contain the names.
     assert_eq!(cluster.ok(&["rados", "-p", "base", "ls"]).lines().count(), 3);
     lose_the_cache(&mut cluster);
     cluster.wait_for("the loss of the cache's PGs", |cluster| lost_pgs(cluster).len() == 8);

@@ -1,8 +1,8 @@
-//! What strangers, and those who lost their rights, can't have.
+//! Tests that strangers, and peers that lost their rights, can't use up resources.
 
 use super::*;
 
-/// Answers every message with more than anybody asked for; cuts off who does not take it.
+/// Answers every message with more than was requested. Ends connections that do not read.
 #[derive(Default)]
 struct Flood {
     cut_off: AtomicUsize,
@@ -43,7 +43,7 @@ async fn clients_that_do_not_read_share_one_bound() {
     for _ in 0..CLIENTS {
         let name = EntityName::client("a");
         let client = Arc::new(Seen { hold: true, ..Seen::default() });
-        // Reads two messages and then no more, for it holds them.
+        // Reads two messages and then no more, because it keeps holding them.
         let user = Messenger::builder(&config(name.clone(), &[]))
             .lane(Handle::current(), client.clone())
             .cluster_throttle(Throttle::new(128 << 10, 0))
@@ -59,7 +59,7 @@ async fn clients_that_do_not_read_share_one_bound() {
         flood.cut_off.load(Ordering::SeqCst) >= CLIENTS - 1
     })
     .await;
-    // The bound, and a fair share with one message more for each.
+    // The bound, and a fair share with one more message for each.
     assert!(most <= (1 << 20) + CLIENTS * ((1 << 20) + (64 << 10)), "{most} bytes were queued");
     for (user, _) in users {
         user.shutdown(Duration::ZERO).await;
@@ -87,7 +87,7 @@ async fn connections_of_clients_are_counted() {
         ready += usize::from(conn.ready().await.is_ok());
     }
     assert_eq!(ready, 16);
-    // Daemons are let in all the same.
+    // Daemons are still accepted.
     let other = messenger(osd(1), &[], Verifier::new(), &client);
     let ticket = Credential::Ticket(realm.ticket(&osd(1)));
     other.connect(target(addr, Policy::Lossless, ticket)).unwrap().ready().await.unwrap();
@@ -100,7 +100,7 @@ async fn connections_of_clients_are_counted() {
 async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
     let realm = Realm::new();
     let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-    // Nothing ends here because its time is over.
+    // No timeout ends a connection here.
     let settings = [("ms_connection_ready_timeout", "600"), ("ms_max_handshakes", "64")];
     let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
@@ -109,7 +109,7 @@ async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
         for _ in 0..1000 {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
             socket.set_nonblocking(true).unwrap();
-            // Refused or not, it never says a word.
+            // Whether refused or not, it never sends anything.
             let _ = socket.connect(&addr.into());
             silent.push(socket);
         }
@@ -123,7 +123,7 @@ async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
         flood();
         let ticket = Credential::Ticket(realm.ticket(&name));
         let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
-        // Dropped packets of a full backlog come again in a second or three.
+        // Dropped packets of a full backlog are sent again after one or three seconds.
         let ready = tokio::time::timeout(Duration::from_secs(20), conn.ready()).await;
         ready.expect("an honest client is let in beside thousands of silent ones").unwrap();
         assert!(osd0.0.handshakes.len() <= 64);
@@ -146,7 +146,7 @@ async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
     for _ in 0..2 {
         strangers.push(handshakes.clone().begin(greedy).await.unwrap());
     }
-    // Each round takes the place of the oldest, which has to go first.
+    // Each round takes the place of the oldest connection, which has to end first.
     for _ in 0..10 {
         let next = tokio::spawn(handshakes.clone().begin(greedy));
         until("one is given up", || over(&mut strangers[0].1)).await;
@@ -158,7 +158,7 @@ async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
     for (slot, _) in &strangers {
         slot.set_known();
     }
-    // Then even who is alone at its address, and at last those that have shown a secret.
+    // Then also a peer that is alone at its address, and finally those that have proved a secret.
     let next = tokio::spawn(handshakes.clone().begin(greedy));
     until("the stranger is given up", || over(&mut honest.1)).await;
     assert!(strangers.iter_mut().chain([&mut known]).all(|(_, given_up)| !over(given_up)));
@@ -179,7 +179,7 @@ async fn a_connection_ends_with_its_ticket() {
     let addr = osd0.bind(loopback()).unwrap();
     let name = EntityName::client("a");
     let user = messenger(name.clone(), &[], Verifier::new(), &client);
-    // Clocks may differ by 10 s, so this one is good for two more.
+    // Clocks may differ by 10 s, so this ticket is valid for two more.
     let ticket = Credential::Ticket(realm.ticket_until(&name, now_unix() - 8));
     let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
     conn.ready().await.unwrap();

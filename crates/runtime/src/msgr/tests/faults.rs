@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A small generator, so that a run can be repeated.
+/// A small generator of reproducible random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -17,7 +17,7 @@ impl Dice {
     }
 }
 
-/// Passes bytes between a client and `to`, and misbehaves.
+/// Forwards bytes between a client and `to`, and causes faults.
 struct Proxy {
     addr: SocketAddr,
     cuts: Arc<AtomicUsize>,
@@ -26,9 +26,9 @@ struct Proxy {
 
 #[derive(Clone, Copy)]
 struct Misbehaviour {
-    /// Each socket is cut after at most so many bytes of either direction.
+    /// Each socket is cut after at most this number of bytes of either direction.
     cut_within: u64,
-    /// One byte in some of the passed pieces is altered, every so many pieces.
+    /// One byte of a forwarded piece is altered, about once per this number of pieces.
     corrupt_every: u64,
 }
 
@@ -99,10 +99,10 @@ async fn pump(
     }
 }
 
-/// Sends notes both ways through a misbehaving proxy until it has cut `cuts` sockets; everything must arrive once.
+/// Sends notes both ways through a faulty proxy until it has cut `cuts` sockets. Each must arrive once.
 async fn survive(mode: &str, misbehaviour: Misbehaviour, cuts: usize, sizes: u64) {
     let realm = Realm::new();
-    // Short times, since an altered length makes a side wait for bytes that never come.
+    // Short times, because an altered length makes a side wait for bytes that never arrive.
     let settings = [
         ("ms_cluster_mode", mode),
         ("ms_out_queue_bytes", "4Mi"),
@@ -180,7 +180,7 @@ async fn a_restarted_server_resets_the_session_and_serves_a_new_one() {
     let conn = osd1.connect(target(addr, Policy::Lossless, ticket)).unwrap();
     conn.send(&note(1, 10)).unwrap();
     until("the first message", || first.count() == 1).await;
-    // As a crash: sockets vanish, nobody says goodbye.
+    // As after a crash: sockets end without a goodbye.
     for accepted in first.accepted.lock().iter() {
         accepted.abort();
     }
@@ -212,7 +212,7 @@ async fn a_restarted_client_supersedes_its_old_session() {
         conn.send(&note(run, 0)).unwrap();
         until("the message", || server.count() as u64 == run).await;
         if run == 1 {
-            // As a crash: no goodbye, and nobody comes back to this session.
+            // As after a crash: no goodbye, and the session is never resumed.
             conn.abort();
         }
     }
@@ -235,7 +235,7 @@ async fn a_session_that_its_peer_gave_up_is_over_before_the_next_one_begins() {
         let conn = process.connect(target(addr, Policy::Lossless, ticket.clone())).unwrap();
         conn.send(&note(run, 0)).unwrap();
         until("the message", || server.count() as u64 == run).await;
-        // Its peer was told of the end of those before it.
+        // Its peer was notified of the end of the earlier ones.
         assert_eq!(server.resets.lock().len() as u64, run - 1);
         assert!(server.resets.lock().iter().all(|reset| matches!(reset, Reset::PeerRestarted)));
         conn.abort();
@@ -284,7 +284,7 @@ async fn a_session_whose_peer_stays_away_lapses() {
     osd0.shutdown(Duration::ZERO).await;
 }
 
-/// A socket that the peer's kernel keeps open while nobody reads or writes.
+/// A socket that the peer's kernel keeps open without a process that reads or writes.
 async fn stalled() -> SocketAddr {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -323,7 +323,7 @@ async fn speakers_of_other_protocols_are_turned_away() {
         let mut stream = TcpStream::connect(addr).await.unwrap();
         stream.write_all(greeting).await.unwrap();
         let mut answer = Vec::new();
-        // The kernel may reset the connection, since not all of the greeting was read.
+        // The kernel may reset the connection, because the greeting was not read completely.
         let _ = stream.read_to_end(&mut answer).await;
         assert!(answer.len() <= 16);
     }
@@ -350,7 +350,7 @@ async fn a_stalled_connection_is_given_up_and_a_quiet_one_kept() {
         let far = TcpStream::connect(addr).await.unwrap();
         let (mut near_in, mut near_out) = near.into_split();
         let (mut far_in, mut far_out) = far.into_split();
-        // Passes the handshake and a while more, then holds both sockets and passes nothing.
+        // Forwards the handshake and some more, then holds both sockets and forwards nothing.
         let both = async {
             tokio::join!(
                 tokio::io::copy(&mut near_in, &mut far_out),

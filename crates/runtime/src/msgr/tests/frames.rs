@@ -21,7 +21,7 @@ fn frame(kind: u16, meta: &[u8], data: &[u8]) -> Vec<u8> {
     [&header.encode()[..], meta, data].concat()
 }
 
-/// Makes the header's checksum right, and the body's where the header tells its lengths rightly.
+/// Corrects the header's checksum, and the body's if the lengths in the header are correct.
 fn reseal(frame: &mut [u8]) {
     let Some((header, body)) = frame.split_at_mut_checked(HEADER_BYTES) else { return };
     let length = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
@@ -42,7 +42,7 @@ fn fuzz_frames() {
         frame(1, b"described", b"data"),
         frame(1, b"", b""),
         frame(2, b"alone", b""),
-        // Data that is read into a buffer of its own.
+        // Data that is read into its own buffer.
         frame(3, b"large", &[7; 20 << 10]),
         Header::control(nacre_session::wire::KEEPALIVE, 4).encode().to_vec(),
     ];
@@ -53,12 +53,12 @@ fn fuzz_frames() {
     target.run(|input| {
         let (header, body) = input.split_first_chunk::<HEADER_BYTES>()?;
         let header = Header::decode(header).ok()?;
-        // Of what is announced and does not come nothing is made but room, which the throttle bounds.
+        // Announced data that does not arrive only causes an allocation, which the throttle bounds.
         if header.body_len() != body.len() as u64 {
             return None;
         }
         let mut read = Body::new(&header);
-        // In the pieces that a socket may deliver.
+        // In the pieces in which a socket may deliver it.
         let mut rest = body;
         for piece in [1, 3, 4096].into_iter().cycle() {
             let (now, later) = rest.split_at(piece.min(rest.len()));

@@ -43,26 +43,26 @@ data output from testing routine ...
                                OSD id (int), proportional weight (float)
 ";
 
-/// The figures of one rule and one number of replicas.
+/// The figures for one rule and one number of replicas.
 pub(super) struct Figures<'a> {
-    /// By device, 16.16.
+    /// By device, in 16.16 format.
     pub(super) weights: &'a [u32],
-    /// Share of all weight, by device.
+    /// Share of the total weight, by device.
     pub(super) shares: &'a [f32],
     /// Objects by device.
     pub(super) stored: &'a [u64],
-    /// Objects by device as the weights would have it.
+    /// Expected objects by device, according to the weights.
     pub(super) expected: &'a [f32],
-    /// For each batch the objects by device; not written for one batch.
+    /// For each batch the objects by device. Not written if there is only one batch.
     pub(super) batches: &'a [Vec<u64>],
     /// Inputs and the devices that they were mapped to.
     pub(super) placements: &'a [(i64, Vec<i32>)],
-    /// Replicas that were asked for by `--num-rep`; negative if they were not.
+    /// Number of replicas from `--num-rep`, or negative without it.
     pub(super) replicas: i64,
 }
 
 impl Figures<'_> {
-    /// Writes `PREFIX-FIGURE.csv` for each figure. Another number of replicas overwrites what an earlier one wrote.
+    /// Writes `PREFIX-FIGURE.csv` for each figure. Overwrites the files of an earlier number of replicas.
     pub(super) fn write(&self, prefix: &str) -> io::Result<()> {
         let file = |name: &str, text: String| fs::write(format!("{prefix}-{name}.csv"), text);
         let by_device = |head: &str, rows: &mut dyn Iterator<Item = (usize, String)>| {
@@ -109,7 +109,7 @@ impl Figures<'_> {
         file("placement_information", placements)?;
 
         if self.batches.len() > 1 {
-            // crushtool writes what was stored into the file of what was expected, too.
+            // crushtool writes the stored objects into the file of the expected ones, too.
             for (name, what) in [
                 ("batch_device_expected_utilization_all", "Expected"),
                 ("batch_device_utilization_all", "Stored"),

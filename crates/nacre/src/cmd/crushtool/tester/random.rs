@@ -1,11 +1,11 @@
-//! `--simulate`: placements by a random number generator, for comparison with CRUSH's.
+//! `--simulate`: places with a random number generator, for comparison with CRUSH.
 //!
-//! The numbers are those of C's `lrand48` in a process that never seeded it, so every run gives the same placements.
+//! The numbers are those of C's `lrand48` without a seed, so every run gives the same placements.
 
 use nacre_types::crush::{CrushMap, Step, StepOp};
 use std::collections::BTreeSet;
 
-/// Placements that are tried before an input is left without one.
+/// Maximum number of placements that are tried for an input.
 const TRIES: usize = 100;
 
 /// `lrand48` and its state.
@@ -18,7 +18,7 @@ impl Rand48 {
         (self.0 >> 17) as u32
     }
 
-    /// Up to `wanted` devices that rule `rule` could have chosen, in `out`; none if no try finds such.
+    /// Stores up to `wanted` devices that rule `rule` could have chosen in `out`, or none if no try finds any.
     pub(super) fn place(
         &mut self,
         map: &CrushMap,
@@ -40,8 +40,8 @@ impl Rand48 {
     }
 }
 
-/// Whether the devices are different ones of weight above 0 and no two are in the same bucket of a type that the rule's
-/// steps speak of. As in `crushtool`, settings speak of devices.
+/// Whether the devices are distinct, have a weight above 0, and no two are in the same bucket of a type in the rule's steps. As
+/// in `crushtool`, settings are treated as choices of devices.
 fn is_valid(map: &CrushMap, rule: u32, devices: &[i32], weights: &[u32]) -> bool {
     let weight = |device: &i32| usize::try_from(*device).ok().and_then(|at| weights.get(at)).copied();
     let different: BTreeSet<i32> = devices.iter().copied().collect();

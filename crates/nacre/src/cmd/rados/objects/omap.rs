@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nacre_client::block_on;
 use serde_json::{Value, json};
 
-/// The key among the operands or in `--omap-key-file`, and the operands after it.
+/// The key from the operands or from `--omap-key-file`, and the operands after it.
 fn key<'a>(context: &Context<'_>, operands: &'a [&'a str]) -> Result<(Bytes, &'a [&'a str]), Failure> {
     if let Some(path) = &context.args.omap_key_file {
         return Ok((read_all(path)?.into(), &operands[1..]));
@@ -51,7 +51,7 @@ pub(in super::super) fn get_value(context: &Context<'_>, operands: &[&str]) -> R
     }
 }
 
-/// Into the file, or as a dump or a document.
+/// Writes a value to the file, or prints it as a dump or a document.
 fn show(format: Format, what: &str, value: &[u8], file: Option<&&str>) -> Result<(), Failure> {
     let Some(path) = file else { return out(shown(format, what, value)) };
     eprintln!("Writing to {path}");

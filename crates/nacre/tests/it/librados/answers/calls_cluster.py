@@ -1,4 +1,4 @@
-"""Handles, configuration, pools, commands."""
+"""Calls about handles, configuration, pools and commands."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from ctypes import byref, c_char_p, c_int, c_int8, c_int64, c_size_t, c_void_p, 
 
 from capi import Texts, call, command, created, ioctx, raw, show
 
-# Options that programs read or set, and whose value is the same on every cluster.
+# Options that programs read or set, with values that are the same on every cluster.
 OPTIONS = """
     auth_supported auth_client_required client_mount_timeout rados_osd_op_timeout rados_mon_op_timeout objecter_timeout
     objecter_inflight_ops objecter_inflight_op_bytes objecter_tick_interval err_to_stderr log_to_stderr log_to_syslog
@@ -28,7 +28,7 @@ def get(cluster, name, length=200):
 
 
 def unconnected(pool):
-    """What may be asked for before a session: not what crashes or hangs Ceph's library."""
+    """Calls without a session, except those that crash Ceph's library or hang in it."""
     numbers = [c_int(-1), c_int(-1), c_int(-1)]
     raw("version", *map(byref, numbers))
     show("version", [number.value for number in numbers])
@@ -83,7 +83,7 @@ def unconnected(pool):
 
 
 def configuration(pool):
-    """Options: read, set, by file, by words, by environment."""
+    """Reads and sets options: by file, by words, by environment."""
     cluster = created(configured=False, connected=False)
     for option in OPTIONS:
         show(f"conf_get({option})", get(cluster, option.encode()))
@@ -203,7 +203,7 @@ def pools(pool):
     show("pool_list needs", needed == sum(len(name) + 1 for name in listed) + 1)
     show("pool_list short", names_of(cluster, 3)[0] == needed)
     show("pool_list null", raw("pool_list", cluster, None, 10))
-    # The last zero may have no room.
+    # The last zero may not fit.
     show("pool_list exact", names_of(cluster, needed - 1)[0] == needed)
     raw("pool_delete", cluster, b"second")
     call("pool_create_with_auid", cluster, b"owned", 7)
@@ -237,7 +237,7 @@ def pools(pool):
         show(f"ioctx_get_pool_name length {length - len(pool)}", raw("ioctx_get_pool_name", io, buffer, length))
     show("ioctx_get_cluster", raw("ioctx_get_cluster", io) == cluster.value)
     show("ioctx_get_id", raw("ioctx_get_id", io) == number)
-    # A pool that goes while a context is open on it.
+    # A pool that is removed while a context is open on it.
     raw("pool_create", cluster, b"short-lived")
     gone = ioctx(cluster, b"short-lived")
     call("write_full", gone, b"o", b"x", 1)
@@ -265,7 +265,7 @@ def shown_name(name):
 
 
 def masked(text):
-    """A command's answer without what differs from cluster to cluster."""
+    """A command's answer without the parts that differ between clusters."""
     text = text.decode("utf-8", "backslashreplace")
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(\+0000|Z)?", "TIME", text)
@@ -274,14 +274,14 @@ def masked(text):
 
 
 def shape(output):
-    """How an answer begins and ends: what a program that reads it depends on."""
+    """The start and the end of an answer, on which programs that read it depend."""
     text = output.decode("utf-8", "backslashreplace")
     first = next((char for char in text if not char.isspace()), "")
     return f"begins {first if first in '{[' else 'text' if first else 'empty'} leads {len(text) - len(text.lstrip())} ends {len(text) - len(text.rstrip(chr(10)))}"
 
 
 def commands(pool):
-    """Commands of all targets: codes, texts, and how the data ends."""
+    """Commands for all targets: codes, texts, and how the data ends."""
     cluster = created()
     number = raw("pool_lookup", cluster, pool)
     name = pool.decode()
@@ -348,7 +348,7 @@ def commands(pool):
     for text in (b"", b"{", b"[]", b'"x"', b"nonsense", b"\xff", b'{"prefix": "fsid", "prefix": "version"}', b'{"prefix": "fsid"} x', b'{"prefix":"fsid","format":"nonsense"}', b'{"prefix":"fsid","format":"xml"}', b'{"prefix":"fsid","extra":"x"}'):
         code, output, said = command("mon_command", cluster, text)
         show(f"mon_command {shown_text(text)}", f"{code} {shape(output) if code >= 0 else '-'} {masked(said)[:80]!r}")
-    # A command in parts, and without places for what it says.
+    # A command in parts, and without places for its results.
     parts = Texts([b'{"prefix": ', b'"fsid"}'])
     show("in parts", raw("mon_command", cluster, parts, 2, None, 0, None, None, None, None))
     show("no parts", raw("mon_command", cluster, parts, 0, None, 0, None, None, None, None))

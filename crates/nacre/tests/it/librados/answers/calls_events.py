@@ -1,4 +1,4 @@
-"""Compound operations, omap, locks, watches, applications, the cluster log."""
+"""Calls for compound operations, omap, locks, watches, applications and the cluster log."""
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint64, c_void_p, create_string_buffer
@@ -7,7 +7,7 @@ from capi import Completion, Texts, aio, call, command, created, ioctx, raw, sho
 
 
 def write(io, oid, flags, *parts):
-    """A compound write of `(function, arguments…)`; returns its code."""
+    """A compound write of `(function, arguments…)`. Returns its code."""
     op = c_void_p(raw("create_write_op"))
     for name, *args in parts:
         raw("write_op_" + name, op, *args)
@@ -34,7 +34,7 @@ def pairs(iterator):
 
 
 def compound(pool):
-    """Compound operations with every flag, and their parts' failures."""
+    """Compound operations with every flag, and with parts that fail."""
     cluster = created()
     io = ioctx(cluster, pool)
     show("empty write", write(io, b"c", 0))
@@ -113,7 +113,7 @@ def compound(pool):
 
 
 def omap(pool):
-    """Omaps: paging, prefixes, comparisons, what is not there."""
+    """Omaps: paging, prefixes, comparisons, missing entries."""
     cluster = created()
     io = ioctx(cluster, pool)
     keys = [f"k{number}".encode() for number in range(5)] + [b"", b"p\x00q", b"\xff"]
@@ -168,7 +168,7 @@ class Timeval(ctypes.Structure):
 
 
 def locks(pool):
-    """Locks: all outcomes, and the list of holders with short buffers."""
+    """Locks: all results, and the list of holders with short buffers."""
     cluster = created()
     io = ioctx(cluster, pool)
     for args in ((b"n", b"c", b"d", None, 0), (b"n", b"c", b"d", None, 0), (b"n", b"c", b"d", None, 1), (b"n", b"c", b"d", None, 2), (b"n", b"c2", b"d", None, 0), (b"", b"c", b"", None, 0), (b"x", b"", b"", None, 4), (b"y", b"", b"", None, 255)):
@@ -294,7 +294,7 @@ LOGGED = CFUNCTYPE(None, c_void_p, c_char_p, c_char_p, c_char_p, c_char_p, c_uin
 
 
 def log(pool):
-    """Who follows the log gets the last entry of each channel, and then new ones of all channels."""
+    """A follower of the log gets the last entry of each channel, and then new ones of all channels."""
     cluster = created()
     say = lambda text, level="info": command("mon_command", cluster, ('{"prefix": "log", "level": "%s", "logtext": ["%s"]}' % (level, text)).encode())
     entries = []

@@ -1,4 +1,4 @@
-"""Objects: data, attributes, omap, compound operations, locks, classes, lists."""
+"""Calls for objects: data, attributes, omap, compound operations, locks, classes, lists."""
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_long, c_size_t, c_ubyte, c_uint64, c_void_p, create_string_buffer
@@ -70,7 +70,7 @@ def names(pool):
 
 
 def data(pool):
-    """Reads and writes at odd places and of odd sizes."""
+    """Reads and writes with unusual offsets and sizes."""
     cluster = created()
     io = ioctx(cluster, pool)
     buffer = create_string_buffer(8192)
@@ -143,7 +143,7 @@ def data(pool):
 
 
 def asynchronous(pool):
-    """The asynchronous forms."""
+    """The asynchronous variants."""
     cluster = created()
     io = ioctx(cluster, pool)
     buffer = create_string_buffer(64)
@@ -204,7 +204,7 @@ def asynchronous(pool):
 
 
 def lists(pool):
-    """Listing: order of calls, cursors, namespaces, what is not there."""
+    """Listing: order of calls, cursors, namespaces, missing objects."""
     cluster = created()
     io = ioctx(cluster, pool)
     for number in range(7):
@@ -282,7 +282,7 @@ def lists(pool):
 
 
 def snapshots(pool):
-    """Snapshots, of which the pool has none."""
+    """Snapshots. The pool has none."""
     cluster = created()
     io = ioctx(cluster, pool)
     ids = (c_uint64 * 8)()

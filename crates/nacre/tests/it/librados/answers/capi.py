@@ -1,7 +1,6 @@
 """librados' C interface by ctypes, with each call and its result printed as one line.
 
-The programs of this folder print the same lines for the same behaviour, whichever librados they are run with.
-"""
+The programs of this folder print the same lines for the same behaviour, with any librados."""
 
 import ctypes
 import json
@@ -27,7 +26,7 @@ def restype(name):
 
 
 def plain(arg):
-    """An argument as ctypes takes it: numbers in 64 bits, so that no upper half is left to chance."""
+    """An argument as ctypes passes it: numbers with 64 bits, so that the upper half is always defined."""
     if isinstance(arg, bool) or isinstance(arg, int):
         return c_uint64(arg & (2**64 - 1))
     return arg
@@ -54,7 +53,7 @@ def shown(arg):
 
 
 def show(label, value):
-    """Prints one answer."""
+    """Prints one result."""
     if isinstance(value, bytes):
         value = shown(value)
     print(f"{label}: {value}", flush=True)
@@ -76,7 +75,7 @@ class Texts:
 
 
 def handle(name, *args, note=True):
-    """Calls a function whose last argument is the place of a handle."""
+    """Calls a function whose last argument is the place for a handle."""
     place = c_void_p()
     code = call(name, *args, byref(place)) if note else raw(name, *args, byref(place))
     return place if code >= 0 else None
@@ -101,7 +100,7 @@ def ioctx(cluster, pool):
 
 
 def command(function, cluster, text, *target, data=b"", mask=None):
-    """Runs a command of `function` (`mon_command` and so on) and returns code, output, status."""
+    """Runs a command of `function` (`mon_command` and so on). Returns code, output and status."""
     out, status = c_void_p(), c_void_p()
     out_len, status_len = c_size_t(99), c_size_t(99)
     cmd = Texts([text])
@@ -125,7 +124,7 @@ def until(reached, seconds=60):
 
 
 class Completion:
-    """An asynchronous call, waited for."""
+    """An asynchronous call, and the wait for it."""
 
     def __init__(self):
         self.handle = c_void_p()
@@ -139,7 +138,7 @@ class Completion:
 
 
 def aio(name, io, oid, *args, after=True):
-    """Runs an asynchronous call and prints what it and its completion return."""
+    """Runs an asynchronous call. Prints its result and that of its completion."""
     completion = Completion()
     code = raw(name, io, oid, completion.handle, *args)
     end = completion.result() if code >= 0 else "-"

@@ -1,8 +1,7 @@
-"""Prints what librados answers to usual and odd calls, one line each. Run with Ceph's library on a Ceph cluster it records
-what is right (`record`); run with Nacre's on a Nacre cluster it shows where that differs. Run by tests/it/librados_answers.rs.
+"""Prints the results of usual and unusual calls of librados, one line each. With Ceph's library on a Ceph cluster it records the
+correct results (`record`); with Nacre's on a Nacre cluster it shows the differences. Run by tests/it/librados_answers.rs.
 
-usage: probe.py POOL    (CEPH_CONF names the cluster; the pool is empty, has 8 PGs and size 2)
-"""
+usage: probe.py POOL    (CEPH_CONF names the cluster; the pool is empty, has 8 PGs and size 2)"""
 
 import sys
 

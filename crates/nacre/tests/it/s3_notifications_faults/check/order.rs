@@ -1,11 +1,11 @@
-//! Whether operations can have happened in the order of their events.
+//! Decides whether operations can have happened in the order of their events.
 
 use super::super::history::{Event, Kind, NEVER, Operation, Span};
 use super::{Problem, Verdict};
 
 type Claim<'a> = (&'a Event, &'a Operation);
 
-/// The earliest moment of an operation that comes after `now`.
+/// The earliest moment after `now` for an operation.
 fn moment(now: u64, (event, operation): &Claim<'_>) -> Verdict<u64> {
     let moment = now.max(operation.span.invoked);
     if moment > operation.span.answered {
@@ -22,12 +22,12 @@ pub(super) fn check_moments(events: &[Claim<'_>]) -> Verdict<()> {
     events.iter().try_fold(0, moment).map(drop)
 }
 
-/// Whether there are moments for the operations on one key without versions in this order, such that an object is there
-/// only where each needs one, and none is there at some moment of each of `absences`.
+/// Whether there are moments for the operations on one key without versions in this order, such that the object exists whenever
+/// an operation needs it, and does not exist at some moment of each of `absences`.
 ///
-/// The object is there in turns: from a creation to the next removal. An absence is refuted if it is wholly within one
-/// turn. Each turn begins as early as it can, as its end then is early too; it begins later only as far as an absence
-/// within it demands. No other choice leaves more room to the turns that follow.
+/// The object exists in periods, each from a creation to the next removal. An absence is refuted if it lies completely within
+/// one period. Each period starts as early as possible, because its end is then early, too. It starts later only as far as an
+/// absence within it requires. No other choice leaves more room for later periods.
 pub(super) fn check_absences(events: &[Claim<'_>], absences: &[Span]) -> Verdict<()> {
     let (mut now, mut rest) = (0, events);
     while let Some(first) = rest.first() {
@@ -49,7 +49,7 @@ pub(super) fn check_absences(events: &[Claim<'_>], absences: &[Span]) -> Verdict
     Ok(())
 }
 
-/// When a turn that begins at `now` or later ends at the earliest.
+/// The earliest end of a period that starts at `now` or later.
 fn end_of_turn(mut now: u64, turn: &[Claim<'_>], is_removed: bool, absences: &[Span]) -> Verdict<u64> {
     loop {
         let start = moment(now, &turn[0])?;

@@ -1,9 +1,9 @@
-//! Histories that are sound, and the same with a fault that the checker must find.
+//! Tests the checker with sound histories, and with the same histories and a fault that it must find.
 
 use super::super::history::{NEVER, Sighting};
 use super::*;
 
-/// A sound run of one key in each bucket, which the tests damage.
+/// A sound run with one key in each bucket, which the tests damage.
 struct Run {
     history: History,
     events: Vec<Event>,
@@ -37,7 +37,7 @@ fn event(operation: &Operation, sequencer: u32, version: &str) -> Event {
     }
 }
 
-/// PUT 1, tags 2, DELETE 3 and 4 side by side of which one finds nothing, PUT 5 that is refused, PUT 6 without an answer.
+/// PUT 1, tags 2, concurrent DELETE 3 and 4 of which one finds nothing, PUT 5 that is refused, PUT 6 without an answer.
 fn plain() -> Run {
     let operations = vec![
         operation(1, PLAIN, put(), (10, 20), acknowledged(1, None)),
@@ -57,7 +57,7 @@ fn version(id: &str, is_marker: bool, is_latest: bool, number: Option<u32>) -> V
     Version { id: id.to_owned(), is_marker, is_latest, number }
 }
 
-/// PUT 1 makes a; DELETE 2 a marker b; DELETE 3 removes a; copy 4 without an answer makes c; DELETE 5 of a finds nothing.
+/// PUT 1 creates a; DELETE 2 a marker b; DELETE 3 removes a; copy 4 without an answer creates c; DELETE 5 of a finds nothing.
 fn versioned() -> Run {
     let removal = || Kind::DeleteVersion("a".to_owned());
     let operations = vec![
@@ -83,7 +83,7 @@ impl Run {
         check(&self.history, &self.events, &self.ends, Source::Delivered)
     }
 
-    /// What the checker says after `damage`, which must be something.
+    /// The problems that the checker finds after `damage`. There must be some.
     fn damaged(mut self, damage: impl FnOnce(&mut Run)) -> Vec<Problem> {
         assert_eq!(self.check(), []);
         damage(&mut self);
@@ -93,7 +93,7 @@ impl Run {
     }
 }
 
-/// Whether a problem of some variant is among them.
+/// Checks that there is a problem of some variant.
 macro_rules! found {
     ($problems:expr, $variant:pat) => {{
         let problems = $problems;
@@ -123,7 +123,7 @@ fn redeliveries_are_no_problem_at_a_consumer() {
 #[test]
 fn missing_events_are_found() {
     for lost in [0, 1, 2] {
-        // The removal of a version may find nothing, but then the version must be there.
+        // The removal of a version may find nothing, but then the version must exist.
         let problems = versioned().damaged(|run| drop(run.events.remove(lost)));
         if lost == 2 {
             found!(problems, Problem::End { .. });
@@ -142,7 +142,7 @@ fn missing_events_of_unanswered_operations_are_found() {
     for run in both() {
         found!(run.damaged(|run| drop(run.events.pop())), Problem::End { .. });
     }
-    // Overwritten before the end, but somebody read it.
+    // Overwritten before the end, but read by a client.
     let seen = |run: &mut Run| {
         let overwritten = operation(6, PLAIN, put(), (60, NEVER), Outcome::Unknown);
         run.history.operations[5] = overwritten;
@@ -229,7 +229,7 @@ fn events_out_of_order_are_found() {
         let same = |run: &mut Run| run.events[1].sequencer = run.events[0].sequencer.clone();
         found!(run.damaged(same), Problem::OutOfOrder(..));
     }
-    // A later redelivery does not make up for it.
+    // A later redelivery does not compensate for that.
     let late = |run: &mut Run| {
         let second = run.events.remove(1);
         run.events.push(second);
