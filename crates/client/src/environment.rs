@@ -1,4 +1,4 @@
-//! The production environment of code above the engine: a tokio runtime for what is asynchronous, the system's clocks.
+//! The production environment of code above the engine: a tokio runtime for asynchronous work, and the system's clocks.
 
 use crate::native::now_ns;
 use nacre_engine::IoCtx;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 
-/// What a timer waits for where its time is beyond what the clock can tell.
+/// How long a timer sleeps if the clock can't represent its time.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 struct TokioEnvironment {
@@ -36,7 +36,7 @@ impl Environment for TokioEnvironment {
     fn sleep_until(&self, at: Instant) -> BoxedTask {
         let deadline = self.origin.checked_add(at.since_origin());
         let deadline = deadline.unwrap_or_else(|| self.origin + FAR);
-        // The timer is this runtime's, whoever polls it.
+        // The timer belongs to this runtime, on whichever thread it is polled.
         let _runtime = self.handle.enter();
         Box::pin(tokio::time::sleep_until(deadline))
     }
@@ -50,7 +50,7 @@ impl Environment for TokioEnvironment {
     }
 }
 
-/// A handle on the striped objects of a pool, in the context's namespace, with the system's clocks and random numbers.
+/// Returns a handle on the striped objects of a pool, in the context's namespace, with the system's clocks and random numbers.
 pub fn striper(pool: IoCtx) -> Striper {
     Striper::new(pool, Arc::new(SystemClock { origin: std::time::Instant::now() }))
 }
@@ -87,7 +87,7 @@ mod tests {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let env = tokio_environment(runtime.handle().clone());
         let begun = env.now();
-        // Joined and waited for from a thread that is none of the runtime's.
+        // Joined and awaited on a thread outside the runtime.
         assert_eq!(block_on(env.spawn(async { 42 })), Ok(42));
         let limited = env.timeout(Duration::from_millis(20), std::future::pending::<()>());
         assert_eq!(block_on(limited), Err(Error::Elapsed));

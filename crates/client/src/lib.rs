@@ -1,11 +1,11 @@
-//! The RADOS client: the native engine around the objecter, and the production environment of code above it, the striper included.
+//! The RADOS client: the native engine around the objecter, and the production environment of code above it, including the striper.
 //!
-//! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait (both of the engine crate, whose items this crate
-//! exports too); [`native`] is the engine that speaks Nacre's protocol. Every operation starts at once and returns a
-//! [`Pending`], which any executor can poll and any thread can wait for: callers need no runtime of their own.
+//! [`Cluster`] and [`IoCtx`] are built on the [`engine::Engine`] trait (both are in the engine crate, whose items this crate re-exports);
+//! [`native`] is the engine that implements Nacre's protocol. Every operation starts at once and returns a [`Pending`], which any executor
+//! can poll and any thread can wait for: callers need no runtime of their own.
 //!
-//! Invariants: an operation completes exactly once; requests of one PG are sent and resent in order (rule R6); what is
-//! in flight is bounded. The client knows nothing of stores, of replication or of how the cluster map is made.
+//! Invariants: an operation completes exactly once; requests of one PG are sent and resent in order (rule R6); the requests in flight are
+//! bounded. The client is independent of stores, of replication and of how the cluster map is produced.
 
 mod environment;
 pub mod native;

@@ -1,7 +1,8 @@
-//! The engine that speaks Nacre's own protocol.
+//! The engine that implements Nacre's own protocol.
 //!
-//! A background thread ([`Network`]) runs the messenger, the session with the map authority and the timers. Requests are placed, encoded and queued on the calling thread under one lock; the reader of a connection
-//! completes them directly, outside the lock. Callers need no runtime.
+//! A background thread ([`Network`]) runs the messenger, the session with the map authority and the timers. Requests are placed, encoded
+//! and queued on the calling thread under one lock. The reader of a connection completes them directly, outside the lock. Callers need no
+//! runtime.
 
 mod commands;
 mod dispatch;
@@ -43,20 +44,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// How long a closing session may take to write what it has queued.
+/// How long a closing session may take to write its queued messages.
 const GRACE: Duration = Duration::from_millis(500);
-/// The longest sleep of the timer, so that a request's deadline is met within this time.
+/// The timer's maximum sleep, so that a request's deadline is met within this time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Connects to the cluster of `config` as its entity.
 ///
-/// Fails with [`Error::Configuration`] where keyring or monitors are not configured, and with [`Error::Unreachable`]
-/// after `client_mount_timeout` without a session, or after a second where the monitors refuse the key.
+/// Fails with [`Error::Configuration`] if the keyring or the monitors are not configured, and with [`Error::Unreachable`] after
+/// `client_mount_timeout` without a session, or after one second if the monitors refuse the key.
 pub fn connect(config: &Config) -> Pending<Cluster> {
     connected(Network::start().and_then(|network| start(config, network)))
 }
 
-/// As [`connect`], on a thread that other sessions may use too: many sessions of one process cost far less so.
+/// Like [`connect`], on a thread that other sessions can share: this makes many sessions of one process much cheaper.
 pub fn connect_on(network: &Arc<Network>, config: &Config) -> Pending<Cluster> {
     connected(start(config, network.clone()))
 }
@@ -71,7 +72,7 @@ fn connected(engine: Result<Native>) -> Pending<Cluster> {
     }
 }
 
-/// What the threads of one session share.
+/// State that the threads of one session share.
 pub(crate) struct Shared {
     config: Config,
     state: Mutex<State>,
@@ -81,28 +82,28 @@ pub(crate) struct Shared {
     started: Instant,
     /// The newest map's epoch.
     epoch: watch::Sender<Epoch>,
-    /// How far the session is.
+    /// Progress of the session.
     session: watch::Sender<mon::Session>,
-    /// The id of the connection to a monitor that is in use or being made; 0 before the first.
+    /// The id of the current connection to a monitor, which may be incomplete; 0 before the first one.
     mon_conn: AtomicU64,
-    /// The connection to a monitor that broke last, by its id, and why.
+    /// The id of the last connection to a monitor that broke, and the error.
     mon_lost: watch::Sender<(u64, nacre_common::Error)>,
-    /// Wakes the timer: something was put off.
+    /// Wakes the timer after a request was deferred.
     timer: Notify,
-    /// Asks the monitor session for a fresh ticket.
+    /// Requests a new ticket from the monitor session.
     renew: Notify,
-    /// A ticket was granted.
+    /// Notified when a ticket is granted.
     granted: Notify,
-    /// When the ticket at hand is to be renewed.
+    /// When the current ticket is to be renewed.
     renew_at: Mutex<Option<tokio::time::Instant>>,
-    /// What was said of clocks that differ.
+    /// The notices already given about clocks that differ.
     clock_notices: Mutex<ticket::ClockNotices>,
     stop: watch::Sender<bool>,
 }
 
 struct Native {
     shared: Arc<Shared>,
-    /// Told when the session's task is over; taken by who waits for that.
+    /// Notified when the session's task has ended; taken by the caller that waits for that.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
     network: Arc<Network>,
 }
@@ -158,19 +159,19 @@ fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
     Ok(Native { shared, ended: Mutex::new(Some(ended)), network })
 }
 
-/// A session's work in the background, until it is shut down.
+/// Runs a session's background work until it is shut down.
 async fn run(shared: &Arc<Shared>, messenger: &Messenger, key: Arc<dyn Credentials>) {
     let handle = Handle::current();
     let mon = handle.spawn(mon::run(shared.clone(), messenger.clone(), key));
     let timer = handle.spawn(tick(shared.clone()));
-    // The sender lives in `shared`, so waiting can't fail.
+    // `shared` owns the sender, so waiting can't fail.
     let _ = shared.stop.subscribe().wait_for(|stop| *stop).await;
     mon.abort();
     timer.abort();
     messenger.shutdown(GRACE).await;
 }
 
-/// Ends holds and expires requests.
+/// Ends holds and fails requests whose deadline has passed.
 async fn tick(shared: Arc<Shared>) {
     loop {
         let wake = {
@@ -197,7 +198,7 @@ impl Shared {
         self.started.elapsed().as_millis() as u64 + 1
     }
 
-    /// Runs one step under the lock and delivers, outside it, what that completed.
+    /// Runs one step under the lock, and delivers the resulting completions outside it.
     fn with_state<R>(&self, step: impl FnOnce(&mut State, &mut Batch) -> R) -> R {
         let mut batch = Batch::default();
         let result = step(&mut self.state.lock(), &mut batch);
@@ -213,10 +214,10 @@ impl Shared {
         })
     }
 
-    /// When an operation that starts now is given up, by `rados_osd_op_timeout`.
+    /// The deadline of an operation that starts now, by `rados_osd_op_timeout`.
     fn deadline_ms(&self, op: &Op) -> Option<u64> {
         self.op_timeout.map(|timeout| {
-            // What a notify waits for is its watchers.
+            // A notify also waits for its watchers.
             let waits_s = match op {
                 Op::Notify { timeout_s, .. } => u64::from(*timeout_s),
                 _ => 0,
@@ -241,7 +242,7 @@ impl Shared {
         self.with_state(|state, batch| self.submit(state, batch, submission, token));
     }
 
-    /// As [`Shared::start`], under the lock.
+    /// Like [`Shared::start`], under the lock.
     fn submit(&self, state: &mut State, batch: &mut Batch, submission: Submission, token: Token) {
         let (objecter, mut outside) = state.split(batch);
         if *self.stop.borrow() {
@@ -290,7 +291,7 @@ fn payload_bytes(ops: &[OsdOp]) -> usize {
 }
 
 impl Shared {
-    /// Lists what the pool itself holds.
+    /// Lists the pool's own objects, without those of a cache tier.
     fn list_pool(
         self: &Arc<Self>,
         cursor: ObjectId,
@@ -305,7 +306,7 @@ impl Shared {
         answered.then(|answer| list_page(answer?))
     }
 
-    /// Starts a request whose outcome goes through `pending`, when there is room for it.
+    /// Starts a request that completes `pending`, when the throttle has room for it.
     fn operate_with<T: Send + 'static>(
         self: &Arc<Self>,
         request: ObjectRequest,
@@ -335,8 +336,8 @@ impl Engine for Native {
         let bytes = payload_bytes(&request.ops);
         let share = match self.shared.throttle.try_acquire(bytes) {
             Some(share) => share,
-            // A callback that starts the next request has just given back its own share: what exceeds the bound for a
-            // moment is bounded by the requests whose callbacks run.
+            // A callback that starts the next request has just released its own share. The excess over the bound is limited by the number
+            // of running callbacks.
             None if on_engine_thread() => Share::default(),
             None => block_on(self.shared.throttle.acquire(bytes)),
         };
@@ -357,7 +358,7 @@ impl Engine for Native {
             Some(_) => {
                 let shared = Arc::clone(&self.shared);
                 let (completer, pending) = Pending::channel();
-                // It may have to wait for a while: on a thread that has timers.
+                // May have to sleep, so it runs on a thread that has timers.
                 self.network.handle().spawn(async move {
                     completer.complete(overlay::list(&shared, cursor, max, namespace).await);
                 });
@@ -387,7 +388,7 @@ impl Engine for Native {
 
     fn watch_flush(&self) -> Pending<()> {
         let (completer, pending) = Pending::channel();
-        // The session's thread gets to it after the handler that it may be in.
+        // The session's thread runs this after a handler that is under way.
         self.network.handle().spawn(async move { completer.complete(Ok(())) });
         pending
     }
@@ -414,7 +415,7 @@ impl Engine for Native {
         let mut stop = self.shared.stop.subscribe();
         let deadline = self.shared.mon_op_timeout.map(|timeout| tokio::time::Instant::now() + timeout);
         let (completer, pending) = Pending::channel();
-        // Callers have no runtime, which the time needs.
+        // The timeout needs a runtime, which callers do not have.
         self.network.handle().spawn(async move {
             let refreshed = async {
                 let reply = status.await?;
@@ -433,7 +434,7 @@ impl Engine for Native {
             completer.complete(tokio::select! {
                 biased;
                 refreshed = refreshed => refreshed,
-                // The map is not waited for by a session that is over: none comes.
+                // A session that is shut down receives no map.
                 _ = stop.wait_for(|stop| *stop) => Err(Error::ShutDown),
                 () = late => Err(commands::too_late("map", "rados_mon_op_timeout")),
             });
@@ -499,7 +500,7 @@ impl Engine for Native {
         if !on_engine_thread()
             && let Some(ended) = self.ended.lock().take()
         {
-            // An error says what is waited for: the task dropped its end.
+            // An error has the same meaning: the task dropped its end.
             let _ = block_on(ended);
         }
     }
@@ -515,7 +516,7 @@ fn corrupt(what: &'static str, detail: &str) -> Error {
     Error::Corrupt(encoding::DecodeError::Corrupt { what, detail: detail.to_owned() })
 }
 
-/// A request that lists the PG of `position`.
+/// Returns a request that lists the PG of `position`.
 fn listing(position: ObjectId, op: Op) -> ObjectRequest {
     ObjectRequest {
         object: position,
@@ -528,7 +529,7 @@ fn listing(position: ObjectId, op: Op) -> ObjectRequest {
     }
 }
 
-/// What a PG's listing says of the pool's: past its last object, the PG that follows in the order.
+/// Converts a PG's page to a page of the pool: the end of a PG becomes the start of the next one in the order.
 fn list_page(answer: Answer) -> Result<ListPage> {
     let Answer { mut reply, target } = answer;
     let (pg, pg_num) = (target.pg, target.pg_num);

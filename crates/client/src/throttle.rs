@@ -1,17 +1,17 @@
-//! Bounds on what a client has in flight: `objecter_inflight_ops` and `objecter_inflight_op_bytes`.
+//! Bounds on the requests that a client has in flight: `objecter_inflight_ops` and `objecter_inflight_op_bytes`.
 //!
-//! Callers wait in order of arrival. A request larger than the whole bound passes when it has all of it for itself.
+//! Callers wait in order of arrival. A request larger than the whole bound proceeds when it has the whole bound.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A bound on operations and one on their payload bytes; 0 is no bound.
+/// Bounds on the number of operations and on their payload bytes; 0 means no bound.
 pub(crate) struct Throttle {
     ops: Option<Arc<Semaphore>>,
     bytes: Option<(Arc<Semaphore>, u32)>,
 }
 
-/// A request's share of the bounds, given back when dropped.
+/// A request's share of the bounds, released when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     _ops: Option<OwnedSemaphorePermit>,
@@ -28,7 +28,7 @@ impl Throttle {
         }
     }
 
-    /// A share at once, or nothing where the caller would have to wait.
+    /// Returns a share at once, or `None` if the caller would have to wait.
     pub(crate) fn try_acquire(&self, bytes: usize) -> Option<Share> {
         let ops = match &self.ops {
             Some(semaphore) => Some(semaphore.clone().try_acquire_owned().ok()?),
@@ -43,7 +43,7 @@ impl Throttle {
         Some(Share { _ops: ops, _bytes: bytes })
     }
 
-    /// A share when there is room.
+    /// Returns a share once there is room.
     pub(crate) async fn acquire(&self, bytes: usize) -> Share {
         let never_closed = "invariant: the throttle's semaphores are never closed";
         let ops = match &self.ops {

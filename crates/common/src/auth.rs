@@ -1,15 +1,15 @@
-//! Who is who: keys and keyrings, tickets under rotating service keys, and the mutual handshake.
+//! Authentication: keys and keyrings, tickets under rotating service keys, and the mutual handshake.
 //!
-//! Every connection starts with a Noise handshake (`NNpsk0`, X25519, ChaChaPoly, SHA-256) that both sides can only
-//! finish with the same pre-shared secret. Two credentials lead to one:
+//! Every connection starts with a Noise handshake (`NNpsk0`, X25519, ChaChaPoly, SHA-256) that both sides can finish only with
+//! the same pre-shared secret. There are two kinds of credentials:
 //!
-//! - a *key*: the entity's name is sent in clear, the secret comes from its keyring entry. Used towards the monitors,
-//!   who look the key up ([`KeyServer`]).
-//! - a *ticket*: a blob that a monitor sealed with a service key which all daemons of a kind know ([`ServiceKeys`]).
-//!   It holds the entity, its caps, an expiry and the session key that is the secret. Used towards OSDs.
+//! - a *key*: the entity's name is sent in clear, and the secret comes from its keyring entry. Used towards the monitors, which
+//!   look the key up ([`KeyServer`]).
+//! - a *ticket*: a blob that a monitor sealed with a service key that all daemons of a kind have ([`ServiceKeys`]). It contains
+//!   the entity, its caps, an expiry and the session key that is the secret. Used towards OSDs.
 //!
-//! Secrets are wiped from memory when dropped, and print as `Key(…)`. No cryptography of our own: `snow` for the
-//! handshake, `chacha20poly1305` to seal tickets, `sha2` to stretch a keyring secret to a pre-shared key.
+//! Secrets are wiped from memory when dropped, and print as `Key(…)`. The crate implements no cryptography itself: `snow` for
+//! the handshake, `chacha20poly1305` to seal tickets, `sha2` to derive a pre-shared key from a keyring secret.
 
 pub mod handshake;
 mod key;
@@ -28,15 +28,15 @@ use nacre_types::ids::{ClientId, EntityName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Capabilities by service, as in keyrings: `mon` → `allow r`. Their meaning is the services' business.
+/// Capabilities by service, as in keyrings: `mon` → `allow r`. The services define their meaning.
 pub type Caps = BTreeMap<String, String>;
 
-/// What a side that connects authenticates with.
+/// The credential of a connecting side.
 #[derive(Debug, Clone)]
 pub enum Credential {
     /// The entity's own key.
     Key {
-        /// Who connects.
+        /// The connecting entity.
         entity: EntityName,
         /// Its secret.
         key: Key,
@@ -45,9 +45,9 @@ pub enum Credential {
     Ticket(Ticket),
 }
 
-/// Where a connection gets its credential from, each time it connects.
+/// Provides a connection's credential each time it connects.
 pub trait Credentials: Send + Sync + 'static {
-    /// The credential to use now. Must not block.
+    /// Returns the current credential. Must not block.
     fn credential(&self) -> Result<Credential>;
 }
 
@@ -63,18 +63,18 @@ impl<F: Fn() -> Result<Credential> + Send + Sync + 'static> Credentials for F {
     }
 }
 
-/// An entity's key and caps, as the map authority keeps them.
+/// An entity's key and caps in the map authority.
 #[derive(Debug, Clone)]
 pub struct KeyRecord {
     /// The secret.
     pub key: Key,
-    /// What the entity may do.
+    /// The entity's capabilities.
     pub caps: Caps,
 }
 
 /// The map authority's side of key credentials.
 pub trait KeyServer: Send + Sync + 'static {
-    /// The record of `entity`; `None` for an unknown one. Must not block.
+    /// Returns the record of `entity`, or `None` if it is unknown. Must not block.
     fn lookup(&self, entity: &EntityName) -> Option<KeyRecord>;
 }
 
@@ -87,21 +87,21 @@ impl KeyServer for Keyring {
 /// An authenticated peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Who it is.
+    /// The peer's entity.
     pub entity: EntityName,
-    /// Its session id, where it came with a ticket.
+    /// Its session id, if it authenticated with a ticket.
     pub client: Option<ClientId>,
-    /// What it may do; empty on the connecting side, which learns nothing of the other's caps.
+    /// Its capabilities; empty on the connecting side, which does not receive them.
     pub caps: Caps,
-    /// Distinguishes runs of its process.
+    /// Identifies its process.
     pub nonce: u64,
-    /// Which of its entity's keys it knew ([`Key::fingerprint`]); 0 where it came with a ticket.
+    /// Identifies the key that it used ([`Key::fingerprint`]); 0 for a ticket.
     pub key_fingerprint: u64,
-    /// When its ticket runs out, and with it the connection: seconds since 1970. `None` where it came with a key.
+    /// When its ticket, and with it the connection, expires: seconds since 1970. `None` for a key.
     pub expires_unix: Option<u64>,
 }
 
-/// Decides on credentials on the side that is connected to.
+/// Verifies credentials on the accepting side.
 #[derive(Clone, Default)]
 pub struct Verifier {
     keys: Option<Arc<dyn KeyServer>>,
@@ -109,24 +109,24 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Refuses everybody.
+    /// Creates a verifier that refuses all credentials.
     pub fn new() -> Verifier {
         Verifier::default()
     }
 
-    /// Takes key credentials that `server` knows (monitors).
+    /// Accepts key credentials that `server` knows (monitors).
     pub fn with_keys(mut self, server: Arc<dyn KeyServer>) -> Verifier {
         self.keys = Some(server);
         self
     }
 
-    /// Takes tickets sealed under `keys` (OSDs).
+    /// Accepts tickets sealed under `keys` (OSDs).
     pub fn with_tickets(mut self, keys: Arc<ServiceKeys>) -> Verifier {
         self.tickets = Some(keys);
         self
     }
 
-    /// The peer that `claim` speaks of and the secret that it must prove, at `now` seconds since 1970.
+    /// Returns the peer that `claim` names and the secret that it must prove, at `now` seconds since 1970.
     fn verify(&self, claim: &handshake::Claim, now_unix: u64) -> Result<(Peer, SessionKey)> {
         match claim {
             handshake::Claim::Key(entity) => {
@@ -134,7 +134,7 @@ impl Verifier {
                     .keys
                     .as_ref()
                     .ok_or_else(|| Error::Denied("keys are not taken here: this is not a monitor".into()))?;
-                // One answer for an unknown entity and for a wrong key: it does not tell which entities exist.
+                // The same answer for an unknown entity and a wrong key, so that it does not reveal which entities exist.
                 let record =
                     server.lookup(entity).ok_or_else(|| Error::Denied(handshake::wrong_key(entity)))?;
                 let peer = Peer {

@@ -1,17 +1,17 @@
-//! The seam for time: what runs in simulations and tests takes a [`Clock`] instead of asking the system.
+//! The seam for time: code that runs in simulations and tests takes a [`Clock`] instead of using the system's.
 //!
-//! Monotonic time is CLOCK_BOOTTIME, which goes on while the machine sleeps: a lease (rule R4) measured with a clock
-//! that stands still would outlive its grant.
+//! Monotonic time is CLOCK_BOOTTIME, which includes suspends: a lease (rule R4) measured with a clock that stops would outlive
+//! its grant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A source of time.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since some fixed point, never going back, also counting while the machine sleeps.
+    /// Time since a fixed point. It never goes back and includes suspends.
     fn monotonic(&self) -> Duration;
 
-    /// Nanoseconds since 1970, as the machine's clock is set.
+    /// Nanoseconds since 1970 by the machine's clock.
     fn wall_ns(&self) -> u64;
 }
 
@@ -30,7 +30,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until it is advanced.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     monotonic_ns: AtomicU64,
@@ -38,18 +38,18 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// Starts at monotonic zero and the given wall time.
+    /// Creates a clock at monotonic zero and the given wall time.
     pub fn new(wall_ns: u64) -> VirtualClock {
         VirtualClock { monotonic_ns: AtomicU64::new(0), wall_ns: AtomicU64::new(wall_ns) }
     }
 
-    /// Moves both clocks on.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         self.monotonic_ns.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
         self.wall_ns.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
     }
 
-    /// Sets the wall clock, as an operator or NTP would; monotonic time is untouched.
+    /// Sets the wall clock, as an operator or NTP would. Monotonic time does not change.
     pub fn set_wall(&self, wall_ns: u64) {
         self.wall_ns.store(wall_ns, Ordering::SeqCst);
     }

@@ -1,11 +1,11 @@
 //! Layered option values and the handle through which code reads them.
 //!
-//! Layers, each over the one before: compiled default, the monitors' configuration database, the configuration file,
-//! `CEPH_ARGS`, the command line, run-time overrides. A [`Config`] holds one typed [`Options`] snapshot behind an
-//! atomic pointer: reading costs a few nanoseconds, a change builds a new snapshot and tells observers.
+//! The layers, each over the one before, are: compiled default, the monitors' configuration database, the configuration file,
+//! `CEPH_ARGS`, the command line, run-time overrides. A [`Config`] holds one typed [`Options`] snapshot behind an atomic
+//! pointer: a read costs a few nanoseconds; a change builds a new snapshot and calls observers.
 //!
-//! Invariant: the current snapshot always parsed completely. A change with a bad value changes nothing. Once
-//! [`Config::mark_started`] was called, options that can't change at run time keep the value they had.
+//! Invariant: the current snapshot has parsed completely. A change with a bad value changes nothing. After
+//! [`Config::mark_started`], options that can't change at run time keep their values.
 
 mod argv;
 mod conf_file;
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a value comes from, weakest first.
+/// The source of a value, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The option table.
@@ -58,10 +58,10 @@ impl Source {
 
 type Layer = BTreeMap<&'static str, String>;
 
-/// Where the layers come from, weakest first.
+/// The sources of the layers, weakest first.
 const SOURCES: [Source; 5] = [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
 
-/// A value as it is shown; one that does not parse as it was written.
+/// The canonical spelling of a value, or the text itself if it does not parse.
 fn canonical(spec: &OptionSpec, text: &str) -> String {
     spec.canonical(text).unwrap_or_else(|_| text.to_owned())
 }
@@ -77,7 +77,7 @@ impl Layers {
         &mut self.by_source[source as usize - 1]
     }
 
-    /// The values that layers set an option to, weakest first, in canonical spelling.
+    /// The values set for an option by layers, weakest first, in canonical spelling.
     fn set_values(&self, spec: &OptionSpec) -> Vec<(Source, String)> {
         let texts = self.by_source.iter().zip(SOURCES);
         let texts = texts.filter_map(|(layer, source)| Some((source, layer.get(spec.name)?)));
@@ -100,9 +100,9 @@ impl Layers {
 pub struct Shown {
     /// The option.
     pub name: &'static str,
-    /// Its value, variables expanded, in canonical spelling.
+    /// Its value in canonical spelling, with variables expanded.
     pub value: String,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
     /// A newer value that takes effect at the next start.
     pub pending: Option<String>,
@@ -146,7 +146,7 @@ enum File {
     Parsed(ConfFile),
 }
 
-/// Gathers what a [`Config`] is made from.
+/// Builds a [`Config`].
 #[derive(Debug, Clone)]
 pub struct ConfigBuilder {
     entity: EntityName,
@@ -157,7 +157,7 @@ pub struct ConfigBuilder {
 }
 
 impl ConfigBuilder {
-    /// Nothing but defaults so far.
+    /// Creates a builder with only defaults.
     pub fn new(entity: EntityName) -> ConfigBuilder {
         let cluster = "ceph".to_owned();
         ConfigBuilder {
@@ -169,13 +169,13 @@ impl ConfigBuilder {
         }
     }
 
-    /// The cluster's name, `$cluster`; `ceph` otherwise.
+    /// Sets the cluster's name, `$cluster`; the default is `ceph`.
     pub fn cluster(mut self, name: impl Into<String>) -> Self {
         self.cluster = name.into();
         self
     }
 
-    /// Reads this file, which must exist.
+    /// Sets the file to read, which must exist.
     pub fn conf(mut self, path: impl Into<PathBuf>) -> Self {
         self.file = File::Path(path.into());
         self
@@ -187,20 +187,20 @@ impl ConfigBuilder {
         self
     }
 
-    /// Looks for a file where Ceph does, see [`search_conf`]; goes on without one.
+    /// Searches for a file where Ceph does, see [`search_conf`]. Continues if there is none.
     pub fn search(mut self) -> Self {
         self.file = File::Search;
         self
     }
 
-    /// A value as if from the command line.
+    /// Sets a value as if on the command line.
     pub fn set(mut self, name: &str, value: impl Into<String>) -> Self {
         self.cmdline.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Reads files, checks every value, and makes the handle. Unknown names in files are warned about and left out;
-    /// on the command line and in `CEPH_ARGS` they are errors.
+    /// Reads files, checks every value and creates the handle. Unknown names in files cause a warning and are ignored; on the
+    /// command line and in `CEPH_ARGS` they are errors.
     pub fn build(self) -> Result<Config> {
         let mut layers = Layers::default();
         let path = match &self.file {
@@ -238,7 +238,7 @@ impl ConfigBuilder {
     }
 }
 
-/// What of a file applies to an entity: `[osd.3]` over `[osd]` over `[global]`.
+/// The settings in a file that apply to an entity: `[osd.3]` over `[osd]` over `[global]`.
 fn file_layer(file: &ConfFile, entity: &EntityName) -> Result<Layer> {
     let mut layer = Layer::new();
     for section in sections_of(entity) {
@@ -263,12 +263,12 @@ pub fn sections_of(entity: &EntityName) -> [String; 3] {
     ["global".to_owned(), entity.kind.as_str().to_owned(), entity.to_string()]
 }
 
-/// Finds the configuration file of `cluster`; the first that exists counts:
+/// Finds the configuration file of `cluster`, which is the first of these that exists:
 ///
 /// 1. the file that `CEPH_CONF` names, which must exist;
-/// 2. `/etc/nacre/CLUSTER.conf`, and `/var/lib/nacre/CLUSTER.conf`, which the unit `nacre.service` makes;
-/// 3. where Ceph's programs look: `/etc/ceph/CLUSTER.conf`, `~/.ceph/CLUSTER.conf`, `./CLUSTER.conf`;
-/// 4. `./data/ceph.conf`, which `nacre serve` makes.
+/// 2. `/etc/nacre/CLUSTER.conf`, and `/var/lib/nacre/CLUSTER.conf`, which the unit `nacre.service` creates;
+/// 3. the paths of Ceph's programs: `/etc/ceph/CLUSTER.conf`, `~/.ceph/CLUSTER.conf`, `./CLUSTER.conf`;
+/// 4. `./data/ceph.conf`, which `nacre serve` creates.
 pub fn search_conf(cluster: &str) -> Result<Option<PathBuf>> {
     if let Some(path) = std::env::var_os("CEPH_CONF").filter(|v| !v.is_empty()) {
         let path = PathBuf::from(path);
@@ -306,7 +306,7 @@ fn typed(effective: &BTreeMap<&'static str, (Source, String)>) -> Result<Options
 }
 
 impl Config {
-    /// Makes the configuration of a program from its parsed command line, `CEPH_ARGS` and the configuration file.
+    /// Creates the configuration of a program from its parsed command line, `CEPH_ARGS` and the configuration file.
     pub fn load(invocation: &Invocation) -> Result<Config> {
         let file = match &invocation.conf {
             Some(path) => File::Path(path.clone()),
@@ -322,17 +322,17 @@ impl Config {
         builder.build()
     }
 
-    /// The current values. Cheap; hold the guard for the length of one decision, not across awaits.
+    /// Returns the current values. Cheap; hold the guard for one decision, not across awaits.
     pub fn get(&self) -> Guard<Arc<Options>> {
         self.0.current.load()
     }
 
-    /// The current values, to keep.
+    /// Returns the current values for longer use.
     pub fn snapshot(&self) -> Arc<Options> {
         self.0.current.load_full()
     }
 
-    /// Whose configuration it is.
+    /// The entity.
     pub fn entity(&self) -> &EntityName {
         &self.0.identity.entity
     }
@@ -347,7 +347,7 @@ impl Config {
         &self.0.identity.host
     }
 
-    /// Whether it is a daemon's.
+    /// Whether the entity is a daemon.
     pub fn is_daemon(&self) -> bool {
         self.0.identity.is_daemon()
     }
@@ -357,13 +357,13 @@ impl Config {
         self.0.conf_path.as_deref()
     }
 
-    /// From now on, options that can't change at run time keep their values.
+    /// Makes options that can't change at run time keep their values from now on.
     pub fn mark_started(&self) {
         self.0.state.lock().started = true;
     }
 
-    /// Replaces the values that come from the monitors' database (a `ConfigPublish`). Values that this release
-    /// does not know or accept are warned about and left out. Returns what changed.
+    /// Replaces the values from the monitors' database (a `ConfigPublish`). Values that this release does not know or accept
+    /// cause a warning and are ignored. Returns what changed.
     pub fn set_mon_values<'a>(
         &self,
         values: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -383,7 +383,7 @@ impl Config {
         self.change(|layers| *layers.of(Source::Mon) = layer)
     }
 
-    /// Overrides one option in this process, over every other source. Refuses options that can't change at run time.
+    /// Overrides one option in this process, above every other source. Fails for options that can't change at run time.
     pub fn set(&self, name: &str, value: &str) -> Result<Changed> {
         let spec = options::get(name)?;
         if self.0.state.lock().started && !spec.can_update_at_runtime() {
@@ -395,7 +395,7 @@ impl Config {
         })
     }
 
-    /// Takes an override back.
+    /// Removes an override.
     pub fn unset(&self, name: &str) -> Result<Changed> {
         let spec = options::get(name)?;
         self.change(|layers| {
@@ -429,15 +429,15 @@ impl Config {
             let list = self.0.observers.lock();
             list.iter().filter(|(names, _)| !names.is_disjoint(&changed)).map(|(_, f)| f.clone()).collect()
         };
-        // Still under the state's lock: observers see changes one at a time and in order.
+        // Called under the state's lock, so that observers see changes one at a time and in order.
         for observer in observers {
             observer(&options, &changed);
         }
         Ok(changed)
     }
 
-    /// Calls `observer` after each change of one of `names`, with the new values and all that changed. It runs on
-    /// the changing thread, must be quick, and must not change the configuration itself.
+    /// Calls `observer` after each change of one of `names`, with the new values and the names of all changed options. It runs
+    /// on the changing thread, must be quick, and must not change the configuration itself.
     pub fn observe(&self, names: &[&str], observer: impl Fn(&Options, &Changed) + Send + Sync + 'static) {
         let names = names
             .iter()
@@ -446,14 +446,14 @@ impl Config {
         self.0.observers.lock().push((names, Arc::new(observer)));
     }
 
-    /// One option's effective value, in canonical spelling; dots for a secret.
+    /// Returns one option's effective value in canonical spelling; dots for a secret.
     pub fn text(&self, name: &str) -> Result<String> {
         let spec = options::get(name)?;
         let value = spec.canonical(&self.0.state.lock().effective[spec.name].1)?;
         Ok(options::shown(spec.name, &value).to_owned())
     }
 
-    /// Each option's values by source, weakest first, the default among them, as they were written (`config diff`).
+    /// Returns each option's values by source, weakest first, including the default, as they were written (`config diff`).
     pub fn layers(&self) -> Vec<(&'static str, Vec<(Source, String)>)> {
         let state = self.0.state.lock();
         let daemon = self.is_daemon();
@@ -466,7 +466,7 @@ impl Config {
         options::all().map(layers_of).collect()
     }
 
-    /// The options that are not at their defaults, as the map authority hears of them.
+    /// Returns the options that are not at their defaults, for the map authority.
     pub fn report(&self) -> ConfigReport {
         let state = self.0.state.lock();
         let set = options::all().filter_map(|spec| {
@@ -479,7 +479,7 @@ impl Config {
         ConfigReport { options: set.collect() }
     }
 
-    /// All effective values and where they come from (`config show`); those not at their default are `config diff`.
+    /// Returns all effective values and their sources (`config show`); those not at their default are `config diff`.
     pub fn show(&self) -> Vec<Shown> {
         let state = self.0.state.lock();
         state

@@ -1,4 +1,4 @@
-//! The seam for connections: what code that runs in simulations and tests sends messages by.
+//! The seam for connections: how code that runs in simulations and tests sends messages.
 //!
 //! The messenger's connections implement [`Connection`]; a simulation has its own.
 
@@ -11,23 +11,23 @@ use std::sync::Arc;
 
 /// One end of a connection, or of a lossless session.
 pub trait Connection: Send + Sync {
-    /// Queues a message without waiting. Errors: `Full` where the queue's bound is reached, `Closed`, `TooBig`. On a lossy
-    /// connection nothing is known of delivery; on a lossless one the message is delivered unless a reset is reported.
+    /// Queues a message without waiting. Errors: `Full` if the queue has reached its bound, `Closed`, `TooBig`. On a lossy
+    /// connection the delivery is unknown; on a lossless one the message is delivered unless a reset is reported.
     fn send_encoded(&self, message: Encoded) -> Result<()>;
 
-    /// A number that no other connection of the process has.
+    /// An id that no other connection of the process has.
     fn id(&self) -> u64;
 
     /// The other end's address.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// Whether it was closed or reset: nothing is sent by it any more.
+    /// Whether it was closed or reset, so that nothing more is sent on it.
     fn is_over(&self) -> bool;
 
-    /// Ends it now; what is queued is lost.
+    /// Closes it immediately; queued messages are lost.
     fn abort(&self);
 
-    /// What the owner attached to it.
+    /// The context that the owner attached.
     fn context(&self) -> Option<&(dyn Any + Send + Sync)>;
 }
 
@@ -36,37 +36,37 @@ pub trait Connection: Send + Sync {
 pub struct ConnRef(Arc<dyn Connection>);
 
 impl ConnRef {
-    /// A reference to `connection`.
+    /// Creates a reference to `connection`.
     pub fn new(connection: Arc<dyn Connection>) -> ConnRef {
         ConnRef(connection)
     }
 
-    /// As [`Connection::send_encoded`].
+    /// Encodes and sends a message: see [`Connection::send_encoded`].
     pub fn send<M: Message>(&self, message: &M) -> Result<()> {
         self.0.send_encoded(Encoded::new(message))
     }
 
-    /// As [`Connection::id`].
+    /// See [`Connection::id`].
     pub fn id(&self) -> u64 {
         self.0.id()
     }
 
-    /// As [`Connection::peer_addr`].
+    /// See [`Connection::peer_addr`].
     pub fn peer_addr(&self) -> SocketAddr {
         self.0.peer_addr()
     }
 
-    /// As [`Connection::is_over`].
+    /// See [`Connection::is_over`].
     pub fn is_over(&self) -> bool {
         self.0.is_over()
     }
 
-    /// As [`Connection::abort`].
+    /// See [`Connection::abort`].
     pub fn abort(&self) {
         self.0.abort();
     }
 
-    /// What the owner attached to it, if it is a `T`.
+    /// The context that the owner attached, if it is a `T`.
     pub fn context<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.context()?.downcast_ref()
     }

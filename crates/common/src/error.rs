@@ -1,15 +1,15 @@
-//! The crate's one error type. Variants say what a caller can do; [`Error::errno`] maps each to the number that the
-//! wire, the C interface and exit codes use.
+//! The crate's error type. Variants correspond to what a caller can do; [`Error::errno`] maps each to the errno for the wire,
+//! the C interface and exit codes.
 
 use nacre_types::errno::Errno;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What can go wrong in options, configuration, authentication and messaging.
+/// An error in options, configuration, authentication or messaging.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// No option of that name exists. Correct the name.
+    /// No option with this name exists. Correct the name.
     #[error("unrecognized config option '{0}'")]
     UnknownOption(String),
     /// An option's value does not fit its type, range or choices. Correct the value.
@@ -17,7 +17,7 @@ pub enum Error {
     BadValue {
         /// The option.
         option: String,
-        /// What is wrong with the value, as Ceph words it.
+        /// What is wrong with the value, in Ceph's words.
         reason: String,
     },
     /// A configuration file or keyring can't be parsed. Correct the line.
@@ -25,7 +25,7 @@ pub enum Error {
     Syntax {
         /// The file.
         file: PathBuf,
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
         /// What is wrong.
         reason: String,
@@ -36,40 +36,40 @@ pub enum Error {
     /// A file, entity or key that must exist does not.
     #[error("{0}")]
     NotFound(String),
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// What was done, on what.
+        /// The operation and its object.
         what: String,
-        /// Its answer.
+        /// The operating system's error.
         source: Arc<std::io::Error>,
     },
-    /// Somebody else holds it: a lock file, a pid file.
+    /// Another process holds a lock file or a pid file.
     #[error("{0}")]
     Busy(String),
-    /// Authentication failed: unknown entity, wrong key, refused capability. Retrying with the same key is no use.
+    /// Authentication failed: unknown entity, wrong key, refused capability. A retry with the same key does not help.
     #[error("authentication failed: {0}")]
     Denied(String),
-    /// A ticket or service key is past its time: fetch a new one and try again.
+    /// A ticket or service key has expired: fetch a new one and try again.
     #[error("expired: {0}")]
     Expired(String),
-    /// Bytes that authenticate or checksum wrongly, or make no sense. Never retried on the same bytes.
+    /// Bytes with a wrong authentication tag or checksum, or invalid contents. Never retried with the same bytes.
     #[error("corrupt {what}: {detail}")]
     Corrupt {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
         /// What was found.
         detail: String,
     },
-    /// The peer speaks another protocol, or another version of it.
+    /// The peer uses another protocol, or another version of it.
     #[error("{peer}: {reason}")]
     Protocol {
         /// Its address.
         peer: SocketAddr,
-        /// What it did.
+        /// The mismatch.
         reason: String,
     },
-    /// Nobody answers at the address; the peer may come back.
+    /// There is no answer from the address; the peer may come back.
     #[error("{peer}: {reason}")]
     Unreachable {
         /// The address.
@@ -79,18 +79,18 @@ pub enum Error {
         /// The system's text.
         reason: String,
     },
-    /// A deadline passed.
+    /// A deadline has passed.
     #[error("{0} timed out")]
     TimedOut(String),
-    /// A bounded queue has no room; wait and send again.
+    /// A bounded queue is full; wait and send again.
     #[error("the connection's out-queue is full")]
     Full,
-    /// The message exceeds what a frame may hold.
+    /// The message exceeds the maximum size of a frame.
     #[error("message of {bytes} bytes exceeds the limit of {limit}")]
     TooBig {
         /// Its size.
         bytes: u64,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
     /// The connection or the messenger has been closed.
@@ -102,7 +102,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The Linux error number.
+    /// Returns the Linux errno.
     pub fn errno(&self) -> Errno {
         match self {
             Error::UnknownOption(_) | Error::BadValue { .. } | Error::Syntax { .. } | Error::Usage(_) => {
@@ -122,12 +122,12 @@ impl Error {
         }
     }
 
-    /// An I/O error on `path`.
+    /// Creates an I/O error on `path`.
     pub fn io(verb: &str, path: &Path, source: std::io::Error) -> Error {
         Error::Io { what: format!("{verb} {}", path.display()), source: Arc::new(source) }
     }
 
-    /// A value that does not fit its option.
+    /// Creates an error for a value that does not fit its option.
     pub fn bad_value(option: &str, reason: impl Into<String>) -> Error {
         Error::BadValue { option: option.to_owned(), reason: reason.into() }
     }

@@ -1,4 +1,4 @@
-//! Damaged inputs for what arrives before and around messages: see `nacre_fuzz`.
+//! Fuzz targets with damaged inputs for data that arrives before and around messages: see `nacre_fuzz`.
 
 use crate::auth::handshake::{self, Identity, Initiator, Refusal, banner, check_banner, respond};
 use crate::auth::{
@@ -18,7 +18,7 @@ use std::sync::Arc;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const NOW: u64 = 1_800_000_000;
-/// A fixed key, so that every run tries the same.
+/// A fixed key, so that every run tries the same inputs.
 const KEY: &str = "AQAAAAAAAAAAABAAAgMEBQYHCAkKCwwNDg8QEQ==";
 
 pub(crate) fn corpus() -> &'static Path {
@@ -57,7 +57,7 @@ fn fuzz_records_of_handshakes() {
     });
 }
 
-/// The two records that a stranger sends: their first one's length, then both.
+/// The two records that an unauthenticated peer sends: the length of the first one, then both.
 #[test]
 fn fuzz_first_records_of_strangers() {
     let entity = EntityName::client("admin");
@@ -76,7 +76,7 @@ fn fuzz_first_records_of_strangers() {
             let (_, hello, first) = Initiator::start(&credential, &modes, None, banners).unwrap();
             [&(hello.len() as u16).to_le_bytes()[..], &hello, &first].concat()
         });
-    // No corpus: nothing that was sent once is taken with other keys.
+    // No corpus: records are not accepted with other keys.
     Target::new("first-records", Path::new("none"), seeds.to_vec()).run(|input| {
         let (length, rest) = input.split_first_chunk::<2>()?;
         let (hello, first) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;

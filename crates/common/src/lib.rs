@@ -1,8 +1,8 @@
 //! Options, configuration, keys and capabilities, the records of handshakes, counters, throttles, and the seams for clocks and
 //! connections.
 //!
-//! What daemons and clients stand on before they connect: no sockets, no threads, no asynchronous runtime. Those are
-//! in `nacre-runtime`. Nothing here knows of PGs, stores or maps.
+//! The basis of daemons and clients before they connect: no sockets, no threads, no asynchronous runtime. Those are in
+//! `nacre-runtime`. The crate is independent of PGs, stores and maps.
 
 pub mod auth;
 pub mod clock;

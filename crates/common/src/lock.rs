@@ -7,15 +7,15 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// An exclusively locked file that holds the locker's pid. Unlocked when dropped or when the process ends, however
-/// it ends; the file itself stays.
+/// An exclusively locked file that contains the locker's pid. The lock is released when this is dropped or the process ends in
+/// any way; the file itself remains.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
 }
 
 impl FileLock {
-    /// Locks `path`, creating it where it is missing. `Busy` where another process holds it.
+    /// Locks `path`, and creates it if it is missing. Fails with `Busy` if another process holds the lock.
     pub fn take(path: &Path) -> Result<FileLock> {
         let failed = |e: std::io::Error| Error::io("lock", path, e);
         let mut file = OpenOptions::new()
@@ -31,7 +31,7 @@ impl FileLock {
                 return Err(failed(errno.into()));
             }
             let mut pid = String::new();
-            // Who holds it is only for the message.
+            // The holder is needed only for the message.
             let _ = file.read_to_string(&mut pid);
             return Err(Error::Busy(format!(
                 "{} is locked by another process ({}); stop it first",
@@ -47,7 +47,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // An empty file tells readers that nobody runs; the lock goes with the descriptor in any case.
+        // An empty file indicates that no process runs; closing the descriptor releases the lock in any case.
         let _ = self.file.set_len(0);
     }
 }
@@ -60,7 +60,7 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// Writes the pid file, refusing where the process that an existing one names still runs.
+    /// Writes the pid file. Fails if the process of an existing one still runs.
     pub fn create(path: &Path) -> Result<PidFile> {
         Ok(PidFile { _lock: FileLock::take(path)?, path: path.to_owned() })
     }
@@ -68,7 +68,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // A pid file that stays behind is harmless: the next daemon takes its lock.
+        // A remaining pid file is harmless: the next daemon takes its lock.
         let _ = std::fs::remove_file(&self.path);
     }
 }

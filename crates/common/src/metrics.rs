@@ -1,8 +1,8 @@
-//! A daemon's counters: one list that `perf dump`, `perf schema`, `perf reset` and the Prometheus endpoint read.
+//! A daemon's counters: one list for `perf dump`, `perf schema`, `perf reset` and the Prometheus endpoint.
 //!
-//! Parts of a daemon count however is cheapest for them and hand their values over when somebody asks ([`Perf::add`]);
-//! nothing here is on a hot path. Each crate keeps its names, with unit and help, in one file. A name is Ceph's where
-//! Ceph has the counter: `perf dump` shows it in its section, Prometheus as `ceph_SECTION_NAME`, as Ceph's exporter does.
+//! Parts of a daemon count in the way that is cheapest for them and return their values on request ([`Perf::add`]); nothing
+//! here is on a hot path. Each crate has its names, with unit and help, in one file. A name is Ceph's if Ceph has the counter:
+//! `perf dump` shows it in its section, Prometheus as `ceph_SECTION_NAME`, as Ceph's exporter does.
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value as Json, json};
@@ -10,21 +10,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// What a number means.
+/// The meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises.
+    /// Only increases.
     Counter,
-    /// Rises and falls.
+    /// Increases and decreases.
     Gauge,
-    /// Durations: how many, and their sum.
+    /// Durations: their number and sum.
     Average,
 }
 
-/// What a number is in.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things.
+    /// A count.
     None,
     /// Bytes.
     Bytes,
@@ -37,7 +37,7 @@ pub enum Unit {
 pub enum Value {
     /// Of a [`Kind::Counter`] or [`Kind::Gauge`].
     Number(u64),
-    /// Of a [`Kind::Average`]: how many, and their sum in nanoseconds.
+    /// Of a [`Kind::Average`]: the number of durations and their sum in nanoseconds.
     Durations(u64, u64),
 }
 
@@ -48,28 +48,28 @@ pub struct Metric {
     pub section: &'static str,
     /// Its name there.
     pub name: &'static str,
-    /// What it counts.
+    /// A description.
     pub help: &'static str,
-    /// What the number means.
+    /// The meaning of the number.
     pub kind: Kind,
-    /// What the number is in.
+    /// The unit of the number.
     pub unit: Unit,
     /// The number.
     pub value: Value,
 }
 
 impl Metric {
-    /// A count that only rises.
+    /// Creates a count that only increases.
     pub fn counter(section: &'static str, name: &'static str, help: &'static str, value: u64) -> Metric {
         Metric { section, name, help, kind: Kind::Counter, unit: unit_of(name), value: Value::Number(value) }
     }
 
-    /// A count that rises and falls.
+    /// Creates a count that increases and decreases.
     pub fn gauge(section: &'static str, name: &'static str, help: &'static str, value: u64) -> Metric {
         Metric { section, name, help, kind: Kind::Gauge, unit: unit_of(name), value: Value::Number(value) }
     }
 
-    /// Durations: how many, and their sum.
+    /// Creates a metric of durations: their number and sum.
     pub fn average(
         section: &'static str,
         name: &'static str,
@@ -81,7 +81,7 @@ impl Metric {
         Metric { section, name, help, kind: Kind::Average, unit: Unit::Seconds, value }
     }
 
-    /// Its name for Prometheus, without the suffixes of an average.
+    /// The name for Prometheus, without the suffixes of an average.
     pub fn prometheus_name(&self) -> String {
         format!("ceph_{}_{}", self.section, self.name)
     }
@@ -101,7 +101,7 @@ impl Metric {
         }
     }
 
-    /// As `perf schema` prints it; `type` has Ceph's bits (`perf_counters.h`).
+    /// Formats as in `perf schema`; `type` has Ceph's bits (`perf_counters.h`).
     fn schema(&self) -> Json {
         const TIME: u32 = 1;
         const U64: u32 = 2;
@@ -119,7 +119,7 @@ impl Metric {
         })
     }
 
-    /// What it has risen to since `base`.
+    /// Returns the increase since `base`.
     fn since(mut self, base: Option<&Value>) -> Metric {
         self.value = match (self.kind, self.value, base) {
             (Kind::Counter, Value::Number(now), Some(Value::Number(then))) => {
@@ -138,7 +138,7 @@ fn unit_of(name: &str) -> Unit {
     if name.contains("bytes") { Unit::Bytes } else { Unit::None }
 }
 
-/// Hands a part's values over.
+/// Appends a part's values.
 pub type Source = Box<dyn Fn(&mut Vec<Metric>) + Send + Sync>;
 
 /// A daemon's counters. Cloning shares them.
@@ -148,7 +148,7 @@ pub struct Perf(Arc<Inner>);
 struct Inner {
     daemon: String,
     sources: Mutex<Vec<Source>>,
-    /// What was reached when `perf reset` was asked for: counters are never written by anybody but those who count.
+    /// The values at the last `perf reset`. The counters themselves are written only by their owners.
     base: Mutex<HashMap<(&'static str, &'static str), Value>>,
 }
 
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Perf {
 }
 
 impl Perf {
-    /// Nothing yet. `daemon` (`osd.0`) becomes the label `ceph_daemon`.
+    /// Creates an empty set. `daemon` (`osd.0`) becomes the label `ceph_daemon`.
     pub fn new(daemon: impl ToString) -> Perf {
         Perf(Arc::new(Inner {
             daemon: daemon.to_string(),
@@ -168,12 +168,12 @@ impl Perf {
         }))
     }
 
-    /// Takes a part's values in.
+    /// Adds a part's values.
     pub fn add(&self, source: impl Fn(&mut Vec<Metric>) + Send + Sync + 'static) {
         self.0.sources.lock().push(Box::new(source));
     }
 
-    /// Forgets all parts: they may hold on to what holds this.
+    /// Removes all parts, which may have references to the owner of this.
     pub fn clear(&self) {
         self.0.sources.lock().clear();
     }
@@ -211,8 +211,8 @@ impl Perf {
             .into()
     }
 
-    /// `perf reset all` or of one section: from now on `perf dump` counts from here. Returns whether there is such a
-    /// section. Prometheus is not concerned: it keeps its own past.
+    /// `perf reset all`, or of one section: `perf dump` then counts from this point. Returns whether the section exists.
+    /// Prometheus values are not affected.
     pub fn reset(&self, section: &str) -> bool {
         let mut found = section == "all";
         let mut base = self.0.base.lock();
@@ -225,7 +225,7 @@ impl Perf {
         found
     }
 
-    /// Whose they are.
+    /// The daemon's name.
     pub fn daemon(&self) -> &str {
         &self.0.daemon
     }
@@ -247,16 +247,16 @@ impl Perf {
     }
 }
 
-/// The text exposition format 0.0.4: each metric's description once, then everybody's values.
+/// The text exposition format 0.0.4: each metric's description once, then the values of all daemons.
 ///
-/// Written here because Ceph's names of counters do not end in `_total`, which OpenMetrics libraries insist on.
+/// Implemented here because Ceph's counter names do not end in `_total`, which OpenMetrics libraries require.
 #[derive(Debug, Default)]
 pub struct Exposition {
     families: BTreeMap<String, (Kind, String, String)>,
 }
 
 impl Exposition {
-    /// Adds one value. The first call for a name describes it.
+    /// Adds one value. The first call for a name sets its description.
     pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &[(&str, &str)], value: f64) {
         let family =
             self.families.entry(name.to_owned()).or_insert_with(|| (kind, help.to_owned(), String::new()));
@@ -279,7 +279,7 @@ impl Exposition {
         self.families.keys().map(String::as_str)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn render(&self) -> String {
         let mut out = String::new();
         for (name, (kind, help, lines)) in &self.families {

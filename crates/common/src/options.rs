@@ -1,10 +1,10 @@
-//! The one table of options: name, type, default, range, when it may change, who reads it, and its documentation.
+//! The table of options: name, type, default, range, when it may change, which services read it, and its documentation.
 //!
-//! Each row is written once, in one file per service group, and generates everything else: the typed field that code
-//! reads, parsing, the checks of `config set`, `config help` in Ceph's JSON and text, and the reference page. Names,
-//! types and defaults are Ceph's where Ceph has the option; rows that only Nacre has are marked `nacre()`.
+//! Each row is written once, in one file per service group, and generates everything else: the typed field that code reads,
+//! parsing, the checks of `config set`, `config help` in Ceph's JSON and text, and the reference page. Names, types and
+//! defaults are Ceph's if Ceph has the option; rows that only Nacre has are marked `nacre()`.
 //!
-//! This module knows nothing of files, sections or where values come from; that is [`crate::config`].
+//! This module is independent of files, sections and the sources of values; these are in [`crate::config`].
 
 mod bluestore;
 mod ceph;
@@ -46,7 +46,7 @@ use std::sync::LazyLock;
 /// Every option's value, typed; one field per service group.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What every program has: cluster identity, paths, keys, logs, authentication.
+    /// Options of every program: cluster identity, paths, keys, logs, authentication.
     pub global: GlobalOptions,
     /// Log levels of the subsystems.
     pub debug: DebugOptions,
@@ -82,8 +82,8 @@ const GROUPS: [&[OptionSpec]; 10] = [
 ];
 
 impl Options {
-    /// Builds the typed values, asking `text` for the text of each option. The first value that does not parse is
-    /// the error.
+    /// Builds the typed values from the texts that `text` returns for each option. Fails with the first value that does not
+    /// parse.
     pub(crate) fn from_text(text: &dyn Fn(&'static OptionSpec) -> Result<String>) -> Result<Options> {
         Ok(Options {
             global: GlobalOptions::from_text(text)?,
@@ -108,12 +108,12 @@ pub fn all() -> impl Iterator<Item = &'static OptionSpec> {
     GROUPS.iter().flat_map(|group| group.iter())
 }
 
-/// The row of `name`. Spaces, dashes and underscores are the same: `osd objectstore` is `osd_objectstore`.
+/// Returns the row of `name`. Spaces, dashes and underscores are equivalent: `osd objectstore` is `osd_objectstore`.
 pub fn find(name: &str) -> Option<&'static OptionSpec> {
     BY_NAME.get(normalize_name(name).as_str()).copied()
 }
 
-/// As [`find`], with Ceph's error for an unknown name.
+/// Like [`find`], with Ceph's error for an unknown name.
 pub fn get(name: &str) -> Result<&'static OptionSpec> {
     find(name).ok_or_else(|| Error::UnknownOption(name.to_owned()))
 }
@@ -123,12 +123,12 @@ pub fn validate(name: &str, value: &str) -> Result<String> {
     get(name)?.canonical(value)
 }
 
-/// `value` as it may be shown: dots where the option is a secret.
+/// Returns `value` as it may be shown: dots for a secret option.
 pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
     if find(name).is_some_and(|spec| spec.secret) && !value.is_empty() { "…" } else { value }
 }
 
-/// `name` with underscores for spaces and dashes, runs of them taken as one.
+/// Replaces runs of spaces and dashes in `name` by one underscore.
 pub fn normalize_name(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.trim().chars() {
@@ -146,7 +146,7 @@ pub fn normalize_name(name: &str) -> String {
 
 /// Declares one group: a struct with a typed field per option, and the group's `TABLE` of specifications.
 ///
-/// `name: Kind = "default", "one line" [modifiers];` where the modifiers are methods of [`OptionSpec`].
+/// `name: Kind = "default", "one line" [modifiers];` with methods of [`OptionSpec`] as modifiers.
 macro_rules! option_group {
     ($(#[$doc:meta])* $group:ident: $($name:ident: $kind:ty = $default:expr, $desc:literal
         [$($modifier:ident($($arg:expr),*)),* $(,)?];)*) => {

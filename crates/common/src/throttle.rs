@@ -1,4 +1,4 @@
-//! Bounds on what is in handlers' hands.
+//! Bounds on the messages that handlers are processing.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -11,7 +11,7 @@ pub struct Throttle {
     messages: Option<Arc<Semaphore>>,
 }
 
-/// A message's share of a [`Throttle`]; given back when dropped.
+/// A message's share of a [`Throttle`], released when dropped.
 #[derive(Debug)]
 pub struct Permit {
     _bytes: OwnedSemaphorePermit,
@@ -19,8 +19,8 @@ pub struct Permit {
 }
 
 impl Throttle {
-    /// At most `bytes`, and at most `messages` where that is not 0. A single message larger than `bytes` passes when
-    /// nothing else is there.
+    /// Creates a bound of `bytes`, and of `messages` unless that is 0. A single message larger than `bytes` proceeds when no
+    /// other message holds a share.
     pub fn new(bytes: u64, messages: u64) -> Throttle {
         let limit = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
@@ -35,7 +35,7 @@ impl Throttle {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.limit)
     }
 
-    /// A share for one message, if there is room now.
+    /// Returns a share for one message if there is room now.
     pub fn try_take(&self, bytes: u64) -> Option<Permit> {
         let message = match &self.messages {
             Some(messages) => Some(messages.clone().try_acquire_owned().ok()?),
@@ -45,7 +45,7 @@ impl Throttle {
         Some(Permit { _bytes: bytes, _message: message })
     }
 
-    /// A share for one message; waits for room, first come first served.
+    /// Returns a share for one message. Waits for room, in order of arrival.
     pub async fn take(&self, bytes: u64) -> Permit {
         const OPEN: &str = "invariant: throttles are never closed";
         let message = match &self.messages {
@@ -56,7 +56,7 @@ impl Throttle {
         Permit { _bytes: bytes, _message: message }
     }
 
-    /// Bytes that are free.
+    /// The number of free bytes.
     pub fn free_bytes(&self) -> usize {
         self.bytes.available_permits()
     }

@@ -12,8 +12,8 @@ use nacre_types::{OsdId, PgId, PoolId};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A cluster, whichever engine speaks to it. Cheap to clone; the session ends with [`Cluster::shut_down`] or with the
-/// last clone of it and its I/O contexts.
+/// A cluster, with any engine. Cheap to clone; the session ends with [`Cluster::shut_down`] or with the last clone of it and
+/// its I/O contexts.
 #[derive(Clone)]
 pub struct Cluster {
     engine: Arc<dyn Engine>,
@@ -32,7 +32,7 @@ pub struct ClusterStats {
     pub objects: u64,
 }
 
-/// Figures of one pool (`rados_ioctx_pool_stat`, `rados df`).
+/// Statistics of one pool (`rados_ioctx_pool_stat`, `rados df`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// The pool.
@@ -70,7 +70,7 @@ pub struct PoolStats {
 }
 
 impl Cluster {
-    /// A cluster by its engine.
+    /// Creates a handle on an engine's cluster.
     pub fn of(engine: Arc<dyn Engine>) -> Cluster {
         Cluster { engine }
     }
@@ -90,24 +90,24 @@ impl Cluster {
         self.engine.instance_id()
     }
 
-    /// Makes this handle one session, for who is known to others by its number and may be shut out by it as
-    /// `client.NUMBER`: where the cluster gives the handle another number, after hours without contact, its operations fail
-    /// with [`crate::Error::Blocklisted`]. Returns the session's number.
+    /// Binds this handle to its current session, for callers that others know by its number and may blocklist as
+    /// `client.NUMBER`. If the cluster gives the handle another number, after hours without contact, its operations fail with
+    /// [`crate::Error::Blocklisted`]. Returns the session's number.
     pub fn bind_session(&self) -> u64 {
         self.engine.bind_session()
     }
 
-    /// This session's address as blocklists and watchers' lists name it: `127.0.0.1:0/4123`.
+    /// This session's address as in blocklists and lists of watchers: `127.0.0.1:0/4123`.
     pub fn address(&self) -> Option<SessionAddr> {
         self.engine.address()
     }
 
-    /// The cluster map at hand, where the engine keeps one in Nacre's form.
+    /// The current cluster map, if the engine has one in Nacre's form.
     pub fn osdmap(&self) -> Option<Arc<OsdMap>> {
         self.engine.osdmap()
     }
 
-    /// Returns once the newest cluster map is at hand.
+    /// Returns once the engine has the newest cluster map.
     pub fn refresh_map(&self) -> Pending<()> {
         self.engine.refresh_map()
     }
@@ -148,7 +148,7 @@ impl Cluster {
         })
     }
 
-    /// The pool of that name, asking for the newest map where the one at hand does not know it.
+    /// Returns the pool with this name. Requests the newest map if the current one does not have it.
     pub async fn lookup_pool(&self, name: &str) -> Result<PoolId> {
         if let Some(id) = self.engine.pool_id(name) {
             return Ok(id);
@@ -176,7 +176,7 @@ impl Cluster {
         self.engine.pool_id(name).ok_or_else(|| Error::NoSuchPool(format!("'{name}'")))
     }
 
-    /// Removes a pool and all that is in it.
+    /// Removes a pool with all its contents.
     pub async fn remove_pool(&self, name: &str) -> Result<()> {
         let command = json!({
             "prefix": "osd pool rm", "pool": name, "pool2": name, "yes_i_really_really_mean_it": true,
@@ -214,7 +214,7 @@ impl Cluster {
         })
     }
 
-    /// Figures of all pools, by id.
+    /// Statistics of all pools, by id.
     pub async fn pool_stats(&self) -> Result<Vec<PoolStats>> {
         let dump = self.command_json(json!({ "prefix": "pg dump", "dumpcontents": ["pools"] })).await?;
         self.engine.refresh_map().await?;
@@ -223,12 +223,12 @@ impl Cluster {
         Ok(pools.into_iter().map(|(id, name)| pool_stats(id, name, listed)).collect())
     }
 
-    /// Returns once every [`crate::WatchHandler`] that was called before has returned.
+    /// Returns once all [`crate::WatchHandler`] calls that started before have returned.
     pub fn watch_flush(&self) -> Pending<()> {
         self.engine.watch_flush()
     }
 
-    /// Ends the session; operations in flight fail.
+    /// Ends the session. Operations in flight fail.
     pub fn shut_down(&self) {
         self.engine.shut_down();
     }
@@ -266,7 +266,7 @@ fn pool_stats(id: PoolId, name: String, listed: &[Value]) -> PoolStats {
     }
 }
 
-/// A command's outcome by the code, text and output that a daemon answered.
+/// Converts a daemon's code, text and output to the outcome of a command.
 pub fn command_result(code: i32, status: String, output: Bytes) -> Result<CommandReply> {
     match Errno::from_result(code) {
         Ok(_) => Ok(CommandReply { status, output }),

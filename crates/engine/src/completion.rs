@@ -1,8 +1,7 @@
 //! Handles of operations in flight: futures that any executor can poll and any thread can wait for.
 //!
-//! An operation is under way as soon as its handle exists; dropping the handle does not cancel it. The exception is an
-//! operation that found the client's bounds on operations in flight exhausted: it starts once it is polled (or waited
-//! for) and there is room.
+//! An operation has started when its handle exists; dropping the handle does not cancel it. The exception is an operation that
+//! exceeds the client's bounds on operations in flight: it starts once it is polled (or waited for) and there is room.
 
 use crate::error::{Error, Result};
 use std::future::Future;
@@ -24,35 +23,35 @@ enum State<T> {
     Boxed(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
 }
 
-/// The end of a [`Pending`] that delivers its outcome. Dropping it fails the operation with [`Error::ShutDown`].
+/// The sender for the outcome of a [`Pending`]. Dropping it fails the operation with [`Error::ShutDown`].
 pub struct Completer<T>(oneshot::Sender<Result<T>>);
 
 impl<T> Completer<T> {
-    /// Delivers the outcome. Without effect where the handle was dropped: nobody waits for the operation.
+    /// Delivers the outcome. Has no effect if the handle was dropped.
     pub fn complete(self, outcome: Result<T>) {
-        // The value comes back where the receiver is gone.
+        // Fails if the receiver was dropped.
         let _ = self.0.send(outcome);
     }
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// A handle and the end that completes it.
+    /// Creates a handle and its completer.
     pub fn channel() -> (Completer<T>, Pending<T>) {
         let (sender, receiver) = oneshot::channel();
         (Completer(sender), Pending { state: State::Receiving(receiver) })
     }
 
-    /// A handle whose outcome is known already.
+    /// Creates a handle with a known outcome.
     pub fn ready(result: Result<T>) -> Pending<T> {
         Pending { state: State::Ready(Some(result)) }
     }
 
-    /// A handle on any future.
+    /// Creates a handle on a future.
     pub fn of(future: impl Future<Output = Result<T>> + Send + 'static) -> Pending<T> {
         Pending { state: State::Boxed(Box::pin(future)) }
     }
 
-    /// The handle of what `convert` makes of this one's outcome.
+    /// Returns a handle on the outcome as converted by `convert`.
     pub fn then<U: Send + 'static>(
         self,
         convert: impl FnOnce(Result<T>) -> Result<U> + Send + 'static,
@@ -63,7 +62,7 @@ impl<T: Send + 'static> Pending<T> {
         }
     }
 
-    /// Blocks the calling thread until the outcome is there.
+    /// Blocks the calling thread until the outcome is available.
     ///
     /// # Panics
     /// On the engine's own thread, where the outcome could never arrive.
@@ -107,12 +106,12 @@ pub fn mark_engine_thread() {
     ON_ENGINE_THREAD.set(true);
 }
 
-/// Whether the calling thread completes operations, so that it must never block on one.
+/// Whether the calling thread completes operations, and so must never block on one.
 pub fn on_engine_thread() -> bool {
     ON_ENGINE_THREAD.get()
 }
 
-/// Runs a future on the calling thread, which is parked while there is nothing to do.
+/// Runs a future on the calling thread, which is parked while the future is pending.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(!on_engine_thread(), "a completion callback must not block on another operation");
     let mut future = pin!(future);

@@ -6,14 +6,14 @@ use crate::ops::{OpReply, ReadOp, WriteOp};
 use nacre_types::compound::{Read, ReadReply, Write};
 
 impl IoCtx {
-    /// Carries out a write; returns the object's version after it, when it is durable.
+    /// Executes a write. Returns the object's version after it, once it is durable.
     pub async fn execute(&self, name: &str, write: Write) -> Result<u64> {
         let op = WriteOp { ops: write.ops(), ..WriteOp::default() };
         let reply = self.operate(name, op).await.and_then(OpReply::success)?;
         Ok(reply.version)
     }
 
-    /// Carries out a read; `None` where the object does not exist.
+    /// Executes a read. Returns `None` if the object does not exist.
     pub async fn execute_read(&self, name: &str, read: &Read) -> Result<Option<ReadReply>> {
         let op = ReadOp { ops: read.ops(), ..ReadOp::default() };
         match self.operate_read(name, op).await.and_then(OpReply::success) {

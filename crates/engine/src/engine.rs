@@ -1,7 +1,7 @@
-//! The engine seam: what `Cluster` and `IoCtx` need of whatever speaks to the cluster.
+//! The engine seam: what `Cluster` and `IoCtx` require of an implementation of the cluster's protocol.
 //!
-//! `native` speaks Nacre's own protocol. Everything above the seam (the gateway, the tools, the C library) knows only
-//! this trait's operations, all of which a real librados can carry out too.
+//! `native` implements Nacre's own protocol. Everything above the seam (the gateway, the tools, the C library) uses only this
+//! trait's operations, all of which a real librados could implement too.
 
 use crate::completion::Pending;
 use crate::error::Result;
@@ -31,17 +31,17 @@ pub struct ObjectRequest {
     pub ops: Vec<OsdOp>,
     /// Bits of [`nacre_types::op::request_flag`].
     pub flags: u32,
-    /// Snapshot to read ([`nacre_types::object::SNAP_HEAD`] for the present).
+    /// Snapshot to read ([`nacre_types::object::SNAP_HEAD`] for the head).
     pub snap: u64,
     /// Snapshot context for writes: the newest snapshot's id and all existing ones, newest first.
     pub snap_context: Option<(u64, Vec<u64>)>,
-    /// The modification time for the object, nanoseconds since 1970; `None` is now.
+    /// The modification time for the object, nanoseconds since 1970; `None` means now.
     pub mtime_ns: Option<u64>,
-    /// The sender, where that is an OSD for a PG of a cache tier.
+    /// The sender, if it is an OSD for a PG of a cache tier.
     pub tier: Option<Box<TierSender>>,
 }
 
-/// Whom a command is for.
+/// The destination of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandTarget {
     /// The map authority: a command of the cluster.
@@ -57,16 +57,16 @@ pub enum CommandTarget {
 /// Called with each line of the cluster log: it must be short and never block.
 pub type OnLogLine = Arc<dyn Fn(&LogLine) + Send + Sync>;
 
-/// Who wants which lines of the cluster log.
+/// A subscription to lines of the cluster log.
 #[derive(Clone)]
 pub struct LogFollow {
-    /// The least level.
+    /// The minimum level.
     pub level: String,
     /// The channel, `*` for all.
     pub channel: String,
-    /// Lines after this one that are kept are told first; `None` begins with the next line.
+    /// The available lines after this one are delivered first; `None` starts with the next line.
     pub after: Option<u64>,
-    /// Gets the lines.
+    /// Called with the lines.
     pub follower: OnLogLine,
 }
 
@@ -88,9 +88,9 @@ pub struct CommandReply {
 /// A position in a pool's listing: everything before it in hash order is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cursor {
-    /// Go on at this position.
+    /// Continue at this position.
     At(ObjectId),
-    /// There is nothing more.
+    /// The end of the listing.
     End,
 }
 
@@ -103,7 +103,7 @@ pub struct ListPage {
     pub next: Cursor,
 }
 
-/// Figures of the engine's own work.
+/// Statistics of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineStats {
     /// Operations in flight.
@@ -114,26 +114,26 @@ pub struct EngineStats {
 
 /// A connection to one cluster.
 ///
-/// What has a default is left out by engines that have no watches, no map or nothing to administer: those that stand for a
-/// cluster in tests and simulations.
+/// Methods with a default are not implemented by engines without watches, maps or administration: those that replace a cluster
+/// in tests and simulations.
 pub trait Engine: Send + Sync + 'static {
-    /// Which engine: `native`.
+    /// The engine's name: `native`.
     fn name(&self) -> &'static str;
 
-    /// Starts an operation; `done` gets its outcome. Waits for room where too much is in flight, except on the engine's
-    /// own thread. A write's success means: durable on all in-sync replicas.
+    /// Starts an operation and calls `done` with its outcome. Waits for room if too many operations are in flight, except on
+    /// the engine's own thread. A write has succeeded when it is durable on all in-sync replicas.
     fn submit(&self, request: ObjectRequest, done: OnReply);
 
-    /// Starts an operation; see [`Pending`] for what happens where too much is in flight.
+    /// Starts an operation. See [`Pending`] for the bounds on operations in flight.
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply>;
 
     /// Runs a task on the engine's thread, where it must never block.
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 
-    /// Lists from `cursor`, at most `max` objects, of one namespace or (`None`) of all.
+    /// Lists at most `max` objects from `cursor` on, of one namespace or (`None`) of all.
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage>;
 
-    /// Watches an object and returns the watch's cookie; `done` gets the outcome. See [`crate::IoCtx::watch`].
+    /// Watches an object and returns the watch's cookie. Calls `done` with the outcome. See [`crate::IoCtx::watch`].
     fn watch(
         &self,
         object: ObjectId,
@@ -153,13 +153,13 @@ pub trait Engine: Send + Sync + 'static {
         done(Err(Errno::ENOTCONN.into()));
     }
 
-    /// How long ago a watch was last known to stand.
+    /// Time since the watch was last known to be registered.
     fn watch_check(&self, cookie: u64) -> Result<Duration> {
         let _ = cookie;
         Err(Errno::ENOTCONN.into())
     }
 
-    /// Returns once every handler that was called before has returned.
+    /// Returns once all handler calls that started before have returned.
     fn watch_flush(&self) -> Pending<()> {
         Pending::ready(Ok(()))
     }
@@ -170,9 +170,8 @@ pub trait Engine: Send + Sync + 'static {
         Pending::ready(Err(Errno::EOPNOTSUPP.into()))
     }
 
-    /// Calls `follower` with each new line of the cluster log of at least `level` (`debug`, `info`, `sec`, `warn`,
-    /// `error`) and of `channel` (`cluster`, `audit`, `*`), on the engine's thread; it replaces the one before. `None`
-    /// ends that.
+    /// Calls `follower` with each new line of the cluster log of at least `level` (`debug`, `info`, `sec`, `warn`, `error`) and
+    /// of `channel` (`cluster`, `audit`, `*`), on the engine's thread. Replaces the earlier subscription; `None` ends it.
     fn follow_log(&self, follow: Option<LogFollow>) {
         let _ = follow;
     }
@@ -190,35 +189,35 @@ pub trait Engine: Send + Sync + 'static {
     /// This session's number, unique in the cluster (`rados_get_instance_id`).
     fn instance_id(&self) -> u64;
 
-    /// Makes this handle one session: where the cluster gives it another number its operations fail as if it were
+    /// Binds this handle to its current session: if the cluster gives it another number, its operations fail as if it were
     /// blocklisted. Returns the session's number.
     fn bind_session(&self) -> u64 {
         self.instance_id()
     }
 
-    /// This session's address as blocklists name it; `None` before it was ever connected.
+    /// This session's address as in blocklists; `None` before its first connection.
     fn address(&self) -> Option<SessionAddr> {
         None
     }
 
-    /// The pool of that name in the map at hand.
+    /// The pool with this name in the current map.
     fn pool_id(&self, name: &str) -> Option<PoolId> {
         let _ = name;
         None
     }
 
-    /// The pool's name in the map at hand.
+    /// The pool's name in the current map.
     fn pool_name(&self, pool: PoolId) -> Option<String> {
         let _ = pool;
         None
     }
 
-    /// All pools of the map at hand.
+    /// All pools of the current map.
     fn pools(&self) -> Vec<(PoolId, String)> {
         Vec::new()
     }
 
-    /// The cluster map, where the engine keeps one in Nacre's form.
+    /// The cluster map, if the engine has one in Nacre's form.
     fn osdmap(&self) -> Option<Arc<OsdMap>> {
         None
     }
@@ -229,7 +228,7 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// The engine's figures.
+    /// The engine's statistics.
     fn stats(&self) -> EngineStats {
         EngineStats::default()
     }
@@ -239,6 +238,6 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Ends the session; operations in flight fail.
+    /// Ends the session. Operations in flight fail.
     fn shut_down(&self) {}
 }

@@ -1,18 +1,18 @@
-//! Why a request of a client did not succeed, by what the caller can do about it.
+//! Why a client's request failed, by what the caller can do about it.
 
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
 
-/// An error of this crate. [`Error::errno`] is what C callers and exit codes see.
+/// An error of this crate. C callers and exit codes use [`Error::errno`].
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The cluster carried the request to its object, which refused it: the number says why.
+    /// The OSD refused the operation on the object, with this errno.
     #[error("{}", .0.text())]
     Refused(Errno),
-    /// The pool does not exist (any more).
+    /// The pool does not exist or no longer exists.
     #[error("pool {0} does not exist")]
     NoSuchPool(String),
-    /// A command was refused by a daemon, which says why.
+    /// A daemon refused a command.
     #[error("{status}")]
     Command {
         /// Its error number.
@@ -20,47 +20,47 @@ pub enum Error {
         /// Its text.
         status: String,
     },
-    /// An argument is out of its limits; nothing was sent.
+    /// An argument exceeds its limits. Nothing was sent.
     #[error("{detail}")]
     Invalid {
-        /// The number that Ceph returns for it.
+        /// The errno that Ceph returns for it.
         errno: Errno,
-        /// Which argument, which limit.
+        /// The argument and its limit.
         detail: String,
     },
-    /// No answer in the time allowed. A write may have taken effect.
+    /// There was no answer within the allowed time. A write may have taken effect.
     #[error("{0}")]
     TimedOut(String),
-    /// No map authority can be reached, or none takes our credentials.
+    /// No map authority can be reached, or none accepts the credentials.
     #[error("{detail}")]
     Unreachable {
-        /// ETIMEDOUT where nobody answered, EACCES where the credentials were refused.
+        /// ETIMEDOUT without an answer, EACCES if the credentials were refused.
         errno: Errno,
-        /// Who was tried and what came of it.
+        /// The last address tried, and its result.
         detail: String,
     },
     /// Configuration or keyring is missing or wrong.
     #[error("{detail}")]
     Configuration {
-        /// ENOENT where something is missing, EINVAL where it is wrong.
+        /// ENOENT if something is missing, EINVAL if it is wrong.
         errno: Errno,
-        /// Which file or option, and what to do.
+        /// The file or option, and what to do.
         detail: String,
     },
-    /// The cluster has put this client on its blocklist, or the session is over that it was bound to: open a new
-    /// connection.
+    /// The cluster has blocklisted this client, or the session to which the handle was bound has ended: a new connection is
+    /// needed.
     #[error("this client is blocklisted")]
     Blocklisted,
     /// The handle was shut down.
     #[error("the cluster handle is shut down")]
     ShutDown,
-    /// An answer can't be decoded: damaged or of a newer release.
+    /// An answer can't be decoded: it is damaged or of a newer release.
     #[error(transparent)]
     Corrupt(#[from] DecodeError),
 }
 
 impl Error {
-    /// The error number that C callers and exit codes see.
+    /// Returns the errno for C callers and exit codes.
     pub fn errno(&self) -> Errno {
         match self {
             Error::Refused(errno)
@@ -76,7 +76,7 @@ impl Error {
         }
     }
 
-    /// Whether the object (or pool) is simply not there.
+    /// Whether the object (or pool) does not exist.
     pub fn is_not_found(&self) -> bool {
         self.errno() == Errno::ENOENT
     }

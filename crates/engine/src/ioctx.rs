@@ -1,7 +1,7 @@
 //! Object I/O in one pool.
 //!
-//! Every operation starts at once and returns its handle ([`Pending`]): await it, or [`Pending::wait`] for it, or start
-//! more of them first. A write's success means: durable on all in-sync replicas.
+//! Every operation starts at once and returns its handle ([`Pending`]): await it, or [`Pending::wait`] for it, or start other
+//! operations first. A write has succeeded when it is durable on all in-sync replicas.
 
 use crate::cluster::Cluster;
 use crate::completion::Pending;
@@ -20,7 +20,7 @@ use nacre_types::{ObjectId, PoolId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The most bytes that one write takes, as in librados.
+/// The maximum number of bytes in one write, as in librados.
 const MAX_WRITE_BYTES: usize = (u32::MAX / 2) as usize;
 
 /// A pool with the namespace, locator and flags for operations in it. Cheap to clone.
@@ -35,29 +35,29 @@ pub struct IoCtx {
 }
 
 impl IoCtx {
-    /// A context of a pool whose id and name are known; [`Cluster::open_pool`] looks them up.
+    /// Creates a context of a pool whose id and name are known; [`Cluster::open_pool`] looks them up.
     pub fn new(engine: Arc<dyn Engine>, pool: PoolId, pool_name: &str) -> IoCtx {
         let empty: Arc<str> = Arc::from("");
         let (namespace, locator) = (empty.clone(), empty);
         IoCtx { engine, pool, pool_name: pool_name.into(), namespace, locator, flags: 0 }
     }
 
-    /// The same pool with another namespace; empty for the default one.
+    /// Returns a context with another namespace; empty for the default one.
     pub fn with_namespace(&self, namespace: &str) -> IoCtx {
         IoCtx { namespace: namespace.into(), ..self.clone() }
     }
 
-    /// The same with a locator, which places objects instead of their names; empty for none.
+    /// Returns a context with a locator, which replaces objects' names in their placement; empty for none.
     pub fn with_locator(&self, locator: &str) -> IoCtx {
         IoCtx { locator: locator.into(), ..self.clone() }
     }
 
-    /// The same with request flags ([`request_flag`]) on every operation.
+    /// Returns a context that adds request flags ([`request_flag`]) to every operation.
     pub fn with_flags(&self, flags: u32) -> IoCtx {
         IoCtx { flags: self.flags | flags, ..self.clone() }
     }
 
-    /// The same, failing with ENOSPC or EDQUOT instead of waiting where the pool is full.
+    /// Returns a context whose operations fail with ENOSPC or EDQUOT instead of waiting while the pool is full.
     pub fn with_full_try(&self) -> IoCtx {
         self.with_flags(request_flag::FULL_TRY)
     }
@@ -67,7 +67,7 @@ impl IoCtx {
         self.pool
     }
 
-    /// The pool's name when the context was made.
+    /// The pool's name when the context was created.
     pub fn pool_name(&self) -> &str {
         &self.pool_name
     }
@@ -87,7 +87,7 @@ impl IoCtx {
         Cluster::of(self.engine.clone())
     }
 
-    /// The object of that name here, by which engines know it. Fails where name, locator or namespace are out of their limits.
+    /// Returns the id of the object with this name. Fails if the name, locator or namespace exceeds its limits.
     pub fn object(&self, name: &str) -> Result<ObjectId> {
         let too_long = |what: &str, len: usize, limit: usize| {
             let detail = format!("{what} of {len} bytes exceeds the limit of {limit}");
@@ -108,7 +108,7 @@ impl IoCtx {
         Ok(ObjectId::new(self.pool, &self.namespace, &self.locator, name))
     }
 
-    /// The engine that carries out its operations.
+    /// The engine that executes the operations.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
@@ -153,12 +153,12 @@ impl IoCtx {
         }
     }
 
-    /// Starts a compound write. The reply may hold a negative result: see [`OpReply::success`].
+    /// Starts a compound write. The reply may have a negative result: see [`OpReply::success`].
     pub fn operate(&self, name: &str, op: WriteOp) -> Pending<OpReply> {
         self.start(self.write_request(name, op))
     }
 
-    /// Starts a compound read. The reply may hold a negative result: see [`OpReply::success`].
+    /// Starts a compound read. The reply may have a negative result: see [`OpReply::success`].
     pub fn operate_read(&self, name: &str, op: ReadOp) -> Pending<OpReply> {
         self.start(self.request(name, op.ops, op.flags, None))
     }
@@ -211,22 +211,22 @@ impl IoCtx {
         self.single_write(name, Op::WriteFull { data: data.into() })
     }
 
-    /// Writes at the object's end.
+    /// Appends to the object.
     pub fn append(&self, name: &str, data: impl Into<Payload>) -> Pending<()> {
         self.single_write(name, Op::Append { data: data.into() })
     }
 
-    /// Reads at most `len` bytes from `offset`, to the end where `len` is 0; short at the object's end.
+    /// Reads at most `len` bytes from `offset`, or to the end if `len` is 0. Returns less at the object's end.
     pub fn read(&self, name: &str, offset: u64, len: u64) -> Pending<Bytes> {
         self.single_read(name, Op::Read { offset, len }, |reply| reply.output(0))
     }
 
-    /// Reads what is allocated of a range.
+    /// Reads the allocated extents of a range.
     pub fn sparse_read(&self, name: &str, offset: u64, len: u64) -> Pending<SparseReadReply> {
         self.single_read(name, Op::SparseRead { offset, len }, |reply| reply.sparse(0))
     }
 
-    /// Where data is allocated in a range, to the object's end where `len` is 0: offsets and lengths.
+    /// Returns the allocated extents of a range, or to the object's end if `len` is 0: offsets and lengths.
     pub fn map_extents(&self, name: &str, offset: u64, len: u64) -> Pending<Vec<(u64, u64)>> {
         self.single_read(name, Op::MapExt { offset, len }, |reply| reply.extents(0))
     }
@@ -253,22 +253,22 @@ impl IoCtx {
         self.single_write(name, Op::Truncate { size })
     }
 
-    /// Makes a range zero.
+    /// Zeroes a range.
     pub fn zero(&self, name: &str, offset: u64, len: u64) -> Pending<()> {
         self.single_write(name, Op::Zero { offset, len })
     }
 
-    /// Removes the object; ENOENT where it is absent.
+    /// Removes the object. Fails with ENOENT if it is absent.
     pub fn remove(&self, name: &str) -> Pending<()> {
         self.single_write(name, Op::Remove)
     }
 
-    /// An attribute's value; ENODATA where it is absent.
+    /// Returns an attribute's value. Fails with ENODATA if it is absent.
     pub fn get_xattr(&self, name: &str, attr: &str) -> Pending<Bytes> {
         self.single_read(name, Op::GetXattr { name: attr.to_owned() }, |reply| reply.output(0))
     }
 
-    /// All attributes by name.
+    /// Returns all attributes by name.
     pub fn get_xattrs(&self, name: &str) -> Pending<BTreeMap<Bytes, Bytes>> {
         self.single_read(name, Op::GetXattrs, |reply| reply.pairs(0))
     }
@@ -283,7 +283,7 @@ impl IoCtx {
         self.single_write(name, Op::RmXattr { name: attr.to_owned() })
     }
 
-    /// At most `max` omap entries above `start_after` whose keys begin with `filter_prefix`.
+    /// Returns at most `max` omap entries after `start_after` whose keys start with `filter_prefix`.
     pub fn omap_get_vals(
         &self,
         name: &str,
@@ -296,7 +296,7 @@ impl IoCtx {
         self.single_read(name, op, |reply| reply.omap_vals(0))
     }
 
-    /// At most `max` omap keys above `start_after`.
+    /// Returns at most `max` omap keys after `start_after`.
     pub fn omap_get_keys(
         &self,
         name: &str,
@@ -307,12 +307,12 @@ impl IoCtx {
         self.single_read(name, op, |reply| reply.omap_keys(0))
     }
 
-    /// The omap entries of these keys that exist.
+    /// Returns those omap entries with these keys that exist.
     pub fn omap_get_vals_by_keys(&self, name: &str, keys: Vec<Bytes>) -> Pending<BTreeMap<Bytes, Bytes>> {
         self.single_read(name, Op::OmapGetValsByKeys { keys }, |reply| reply.pairs(0))
     }
 
-    /// The omap header, empty where none was set.
+    /// Returns the omap header, empty if none was set.
     pub fn omap_get_header(&self, name: &str) -> Pending<Bytes> {
         self.single_read(name, Op::OmapGetHeader, |reply| reply.output(0))
     }

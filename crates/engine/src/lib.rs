@@ -1,14 +1,14 @@
-//! The engine seam: what programs use of a RADOS cluster, independent of who speaks to it.
+//! The engine seam: the operations of a RADOS cluster, independent of the protocol's implementation.
 //!
-//! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait. Implementations are the client crate's native
-//! engine, which speaks Nacre's protocol, and the simulator's engine in memory. Every operation starts at once and
-//! returns a [`Pending`], which any executor can poll and any thread can wait for.
+//! [`Cluster`] and [`IoCtx`] are built on the [`engine::Engine`] trait. Implementations are the client crate's native engine,
+//! with Nacre's protocol, and the simulator's engine in memory. Every operation starts at once and returns a [`Pending`], which
+//! any executor can poll and any thread can wait for.
 //!
-//! Invariants: an operation completes exactly once; a compound operation is applied whole or not at all. The crate has no
-//! sockets, no timers, no clock and no threads of its own, so that code above the seam can run on a virtual clock.
+//! Invariants: an operation completes exactly once; a compound operation is applied completely or not at all. The crate has no
+//! sockets, no timers, no clock and no threads, so that code above the seam can run on a virtual clock.
 //!
-//! An engine completes operations by [`Pending::channel`] and [`Completer`], marks the thread that does so by
-//! [`mark_engine_thread`], and maps its cluster's answers by [`command_result`] and [`pg_end`].
+//! An engine completes operations with [`Pending::channel`] and [`Completer`], marks the thread that does so with
+//! [`mark_engine_thread`], and converts its cluster's answers with [`command_result`] and [`pg_end`].
 
 mod cluster;
 mod completion;

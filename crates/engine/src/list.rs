@@ -1,7 +1,7 @@
-//! Listing a pool's objects in hash order, whole or in slices that several tasks list at once.
+//! Listings of a pool's objects in hash order, as a whole or in slices that several tasks list concurrently.
 //!
-//! A PG holds the objects whose hashes end in its bits, which is one run of the order by reversed hash: the pool is
-//! listed PG by PG along that order. A cursor is a position in it, not a PG: it stays good when PGs split.
+//! A PG has the objects whose hashes end in its bits, which are contiguous in the order of reversed hashes: the pool is listed
+//! PG by PG in that order. A cursor is a position in it, not a PG: it stays valid when PGs split.
 
 use crate::engine::{Cursor, Engine};
 use crate::error::Result;
@@ -10,29 +10,29 @@ use nacre_types::{ObjectId, PgId, PoolId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Objects asked for at a time.
+/// Objects per request.
 const PAGE: u64 = 1000;
 
-/// A run of a pool's listing order.
+/// A contiguous part of a pool's listing order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListRange {
     begin: ObjectId,
-    /// Exclusive; `None` is the pool's end.
+    /// Exclusive; `None` means the pool's end.
     end: Option<ObjectId>,
 }
 
 impl ListRange {
-    /// All of a pool.
+    /// The whole pool.
     pub fn whole(pool: PoolId) -> ListRange {
         ListRange { begin: ObjectId::min_at_hash(pool, 0), end: None }
     }
 
-    /// From a position that an earlier listing reported to the pool's end.
+    /// The part from a position that an earlier listing reported to the pool's end.
     pub fn from(cursor: ObjectId) -> ListRange {
         ListRange { begin: cursor, end: None }
     }
 
-    /// From one position up to, without, another.
+    /// The part from one position up to another, exclusive.
     pub fn between(begin: ObjectId, end: ObjectId) -> ListRange {
         ListRange { begin, end: Some(end) }
     }
@@ -40,7 +40,7 @@ impl ListRange {
     /// Slice `n` of `of` equal parts of a pool's hashes.
     ///
     /// # Panics
-    /// When `of` is 0 or `n` is not below it.
+    /// If `of` is 0 or `n` is not below it.
     pub fn slice(pool: PoolId, n: u32, of: u32) -> ListRange {
         assert!(n < of, "slice {n} of {of}");
         let at = |part: u32| ((u64::from(part) << 32) / u64::from(of)) as u32;
@@ -50,10 +50,10 @@ impl ListRange {
     }
 }
 
-/// The position after the last object of a PG, by the number of PGs at the time; `None` at the pool's end.
+/// Returns the position after the last object of a PG, for the number of PGs at the time; `None` at the pool's end.
 pub fn pg_end(pg: PgId, pg_num: u32) -> Option<ObjectId> {
     let mask = pg_mask(pg_num);
-    // PGs that a bit more would not yet have split own the hashes of one bit less.
+    // A PG that is not split yet by the highest bit has the hashes of one bit less.
     let mask = if (pg.seed | (mask ^ (mask >> 1))) < pg_num { mask } else { mask >> 1 };
     let bits = mask.count_ones();
     let width = 1_u64 << (32 - bits);
@@ -61,7 +61,7 @@ pub fn pg_end(pg: PgId, pg_num: u32) -> Option<ObjectId> {
     u32::try_from(next).ok().map(|sorted| ObjectId::min_at_hash(pg.pool, sorted.reverse_bits()))
 }
 
-/// A listing under way.
+/// A listing in progress.
 pub struct Lister {
     engine: Arc<dyn Engine>,
     namespace: Option<String>,
@@ -75,7 +75,7 @@ impl Lister {
         Lister { engine, namespace, end: range.end, next: Cursor::At(range.begin), page: VecDeque::new() }
     }
 
-    /// The next object, `None` at the end.
+    /// Returns the next object, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<ObjectId>> {
         while self.page.is_empty() {
             match self.next_page().await? {
@@ -86,7 +86,7 @@ impl Lister {
         Ok(self.page.pop_front())
     }
 
-    /// The objects of one more request, perhaps none; `None` at the end.
+    /// Returns the objects of one more request, which may be none; `None` at the end.
     pub async fn next_page(&mut self) -> Result<Option<Vec<ObjectId>>> {
         if !self.page.is_empty() {
             return Ok(Some(std::mem::take(&mut self.page).into()));
@@ -103,7 +103,7 @@ impl Lister {
         Ok(Some(page.objects))
     }
 
-    /// Where the listing goes on after what it has given out; everything before is listed.
+    /// The position after the returned objects, where the listing continues.
     pub fn cursor(&self) -> Cursor {
         self.page.front().map_or_else(|| self.next.clone(), |object| Cursor::At(object.clone()))
     }

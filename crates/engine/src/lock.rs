@@ -1,4 +1,4 @@
-//! Advisory locks: object class `lock`, as librados' `lock_exclusive` and its kin call it.
+//! Advisory locks: object class `lock`, called as by librados' `lock_exclusive` and related functions.
 
 use crate::completion::Pending;
 use crate::error::{Error, Result};
@@ -14,13 +14,13 @@ const CLASS: &str = "lock";
 
 /// Locks on objects.
 impl IoCtx {
-    /// Takes a lock as `op` says: EBUSY where others hold it, EEXIST where the caller does (see
-    /// [`nacre_types::cls::lock::MAY_RENEW`]). An absent object is made.
+    /// Takes a lock as specified by `op`. Fails with EBUSY if others hold it, and with EEXIST if the caller does (see
+    /// [`nacre_types::cls::lock::MAY_RENEW`]). Creates the object if it is absent.
     pub fn lock(&self, name: &str, op: &LockOp) -> Pending<()> {
         self.exec(name, CLASS, "lock", op.to_bytes())
     }
 
-    /// Takes a lock that admits one holder; it lapses after `duration`, where that is not zero.
+    /// Takes a lock with a single holder. It expires after `duration`, unless that is zero.
     pub fn lock_exclusive(
         &self,
         name: &str,
@@ -33,7 +33,7 @@ impl IoCtx {
         self.lock(name, &lock_op(LockKind::Exclusive, lock, (cookie, ""), description, duration, flags))
     }
 
-    /// As [`IoCtx::lock_exclusive`]; the object is removed when the lock is given back.
+    /// Like [`IoCtx::lock_exclusive`]; the object is removed when the lock is released.
     pub fn lock_exclusive_ephemeral(
         &self,
         name: &str,
@@ -47,7 +47,7 @@ impl IoCtx {
         self.lock(name, &lock_op(kind, lock, (cookie, ""), description, duration, flags))
     }
 
-    /// Takes a lock that admits any number of holders with one tag. `hold` is the caller's cookie and the tag.
+    /// Takes a lock with any number of holders that use the same tag. `hold` is the caller's cookie and the tag.
     pub fn lock_shared(
         &self,
         name: &str,
@@ -60,13 +60,13 @@ impl IoCtx {
         self.lock(name, &lock_op(LockKind::Shared, lock, hold, description, duration, flags))
     }
 
-    /// Gives a lock back; ENOENT where the caller does not hold it with this cookie.
+    /// Releases a lock. Fails with ENOENT if the caller does not hold it with this cookie.
     pub fn unlock(&self, name: &str, lock: &str, cookie: &str) -> Pending<()> {
         let op = UnlockOp { name: text(lock), cookie: text(cookie) };
         self.exec(name, CLASS, "unlock", op.to_bytes())
     }
 
-    /// Takes a lock away from `holder`, such as `client.4123` (EINVAL where it is no such name).
+    /// Revokes the lock of `holder`, such as `client.4123` (EINVAL if it is not such a name).
     pub fn break_lock(&self, name: &str, lock: &str, holder: &str, cookie: &str) -> Pending<()> {
         let Some(locker) = SessionName::parse(holder) else {
             let detail = format!("'{holder}' is no client such as client.4123");
@@ -76,7 +76,7 @@ impl IoCtx {
         self.exec(name, CLASS, "break_lock", op.to_bytes())
     }
 
-    /// Who holds a lock; nobody where there is none of that name.
+    /// Returns the holders of a lock; there are none if the lock does not exist.
     pub fn lock_info(&self, name: &str, lock: &str) -> Pending<LockInfo> {
         let op = GetInfoOp { name: text(lock) };
         self.call(name, CLASS, "get_info", op.to_bytes()).then(|reply| decode(reply?))
@@ -88,12 +88,12 @@ impl IoCtx {
         reply.then(|reply| Ok(decode::<ListReply>(reply?)?.locks))
     }
 
-    /// Fails with EBUSY unless the caller holds the lock just so.
+    /// Fails with EBUSY unless the caller holds the lock exactly as `op` specifies.
     pub fn assert_locked(&self, name: &str, op: &AssertOp) -> Pending<()> {
         self.exec(name, CLASS, "assert_locked", op.to_bytes())
     }
 
-    /// Gives the caller's hold another cookie.
+    /// Changes the cookie of the caller's hold.
     pub fn set_lock_cookie(&self, name: &str, op: &SetCookieOp) -> Pending<()> {
         self.exec(name, CLASS, "set_cookie", op.to_bytes())
     }

@@ -1,6 +1,6 @@
-//! Compound operations on one object: what `rados_write_op_t` and `rados_read_op_t` are in C.
+//! Compound operations on one object, like `rados_write_op_t` and `rados_read_op_t` in C.
 //!
-//! An operation is applied whole or not at all, in the order in which its parts were added.
+//! An operation is applied completely or not at all, in the order in which its parts were added.
 
 use crate::error::{Error, Result};
 use crate::ioctx::IoCtx;
@@ -14,10 +14,10 @@ use nacre_types::op::{
 use nacre_types::payload::Payload;
 use std::collections::BTreeMap;
 
-/// Parts that guard both reads and writes.
+/// Methods of both reads and writes.
 macro_rules! guards {
     () => {
-        /// Fails the operation with ENOENT where the object is absent.
+        /// Fails the operation with ENOENT if the object is absent.
         pub fn assert_exists(&mut self) -> &mut Self {
             self.push(Op::AssertExists)
         }
@@ -27,18 +27,18 @@ macro_rules! guards {
             self.push(Op::AssertVersion { version })
         }
 
-        /// Fails the operation with ECANCELED unless `value OP attribute` holds, both as bytes.
+        /// Fails the operation with ECANCELED unless `value OP attribute` is true, both as bytes.
         pub fn cmp_xattr(&mut self, name: &str, op: CmpOp, value: impl Into<Bytes>) -> &mut Self {
             let value = CmpValue::Bytes(value.into());
             self.push(Op::CmpXattr { name: name.to_owned(), op, value })
         }
 
-        /// As [`Self::cmp_xattr`], both as unsigned numbers.
+        /// Like [`Self::cmp_xattr`], with both as unsigned numbers.
         pub fn cmp_xattr_u64(&mut self, name: &str, op: CmpOp, value: u64) -> &mut Self {
             self.push(Op::CmpXattr { name: name.to_owned(), op, value: CmpValue::U64(value) })
         }
 
-        /// Fails the operation with ECANCELED unless every `(key, OP, value)` holds.
+        /// Fails the operation with ECANCELED unless every `(key, OP, value)` is true.
         pub fn omap_cmp(&mut self, assertions: Vec<(Bytes, CmpOp, Bytes)>) -> &mut Self {
             self.push(Op::OmapCmp { assertions })
         }
@@ -48,8 +48,8 @@ macro_rules! guards {
             self.push(Op::Call { class: class.to_owned(), method: method.to_owned(), input: input.into() })
         }
 
-        /// Fails the operation unless the object holds `data` at `offset`, zeros beyond its end: the result is then that
-        /// of [`nacre_types::op::cmpext_mismatch`].
+        /// Fails the operation unless the object has `data` at `offset`, with zeros beyond its end. The result is then
+        /// [`nacre_types::op::cmpext_mismatch`].
         pub fn cmpext(&mut self, offset: u64, data: impl Into<Bytes>) -> &mut Self {
             self.push(Op::CmpExt { offset, data: data.into() })
         }
@@ -79,7 +79,7 @@ macro_rules! guards {
             self.ops.len()
         }
 
-        /// Whether nothing was added.
+        /// Whether there are no parts.
         pub fn is_empty(&self) -> bool {
             self.ops.is_empty()
         }
@@ -95,7 +95,7 @@ pub struct WriteOp {
 }
 
 impl WriteOp {
-    /// Nothing yet.
+    /// Creates an empty operation.
     pub fn new() -> WriteOp {
         WriteOp::default()
     }
@@ -123,7 +123,7 @@ impl WriteOp {
         self.push(Op::WriteFull { data: data.into() })
     }
 
-    /// Writes at the object's end.
+    /// Appends to the object.
     pub fn append(&mut self, data: impl Into<Payload>) -> &mut Self {
         self.push(Op::Append { data: data.into() })
     }
@@ -133,7 +133,7 @@ impl WriteOp {
         self.push(Op::Truncate { size })
     }
 
-    /// Makes a range zero.
+    /// Zeroes a range.
     pub fn zero(&mut self, offset: u64, len: u64) -> &mut Self {
         self.push(Op::Zero { offset, len })
     }
@@ -178,7 +178,7 @@ impl WriteOp {
         self.push(Op::OmapClear)
     }
 
-    /// Hints at the object's final size and the size of writes, in bytes.
+    /// Sets hints of the object's final size and the size of writes, in bytes.
     pub fn set_alloc_hint(
         &mut self,
         expected_object_size: u64,
@@ -188,19 +188,19 @@ impl WriteOp {
         self.push(Op::SetAllocHint { expected_object_size, expected_write_size, flags })
     }
 
-    /// Sets the object's modification time, in nanoseconds since 1970, instead of the present.
+    /// Sets the object's modification time, in nanoseconds since 1970, instead of the current time.
     pub fn mtime_ns(&mut self, mtime_ns: u64) -> &mut Self {
         self.mtime_ns = Some(mtime_ns);
         self
     }
 
-    /// Replaces the object by a copy of `name` in `source`, keeping its user version. Fails with ERANGE or EOVERFLOW
-    /// unless the source's user version is `version`, where that is not 0.
+    /// Replaces the object by a copy of `name` in `source`, with its user version. If `version` is not 0, fails with ERANGE or
+    /// EOVERFLOW unless the source has that user version.
     pub fn copy_from(&mut self, source: &IoCtx, name: &str, version: u64) -> Result<&mut Self> {
         self.copy_from_with(source, name, version, 0, (0, 0))
     }
 
-    /// As [`WriteOp::copy_from`]; the copy gets this truncation sequence and size instead of the source's.
+    /// Like [`WriteOp::copy_from`], but with this truncation sequence and size instead of the source's.
     pub fn copy_from_truncated(
         &mut self,
         source: &IoCtx,
@@ -225,30 +225,30 @@ impl WriteOp {
         Ok(self.push(Op::CopyFrom { source, version, flags, truncate }))
     }
 
-    /// Goes on although the cluster or pool is full.
+    /// Continues although the cluster or pool is full.
     pub fn full_force(&mut self) -> &mut Self {
         self.flags(request_flag::FULL_FORCE)
     }
 
-    /// Brings back results and outputs of the parts too, where the write succeeds; each is limited to
+    /// Also returns the results and outputs of the parts of a successful write. Each output is limited to
     /// `osd_max_write_op_reply_len` bytes (EOVERFLOW).
     pub fn return_vec(&mut self) -> &mut Self {
         self.flags(request_flag::RETURNVEC)
     }
 
-    /// Goes on although the cluster or pool is full, with ENOSPC or EDQUOT where there is no room.
+    /// Continues although the cluster or pool is full. Fails with ENOSPC or EDQUOT if there is no room.
     pub fn full_try(&mut self) -> &mut Self {
         self.flags(request_flag::FULL_TRY)
     }
 
-    /// The same parts as a compound read. Its calls of class methods do not wait where writes wait: the OSD alone knows which
+    /// Converts the parts to a compound read. Its calls of class methods do not wait when writes wait: only the OSD knows which
     /// of them write.
     pub fn into_read(self) -> ReadOp {
         ReadOp { ops: self.ops, flags: self.flags }
     }
 }
 
-/// A compound read. Outputs come back in the order in which the parts were added ([`ReadResults`]).
+/// A compound read. Outputs are returned in the order in which the parts were added ([`ReadResults`]).
 #[derive(Debug, Clone, Default)]
 pub struct ReadOp {
     pub(crate) ops: Vec<OsdOp>,
@@ -256,30 +256,30 @@ pub struct ReadOp {
 }
 
 impl ReadOp {
-    /// Nothing yet.
+    /// Creates an empty operation.
     pub fn new() -> ReadOp {
         ReadOp::default()
     }
 
     guards!();
 
-    /// Reads `len` bytes from `offset`, to the end where `len` is 0.
+    /// Reads `len` bytes from `offset`, or to the end if `len` is 0.
     pub fn read(&mut self, offset: u64, len: u64) -> &mut Self {
         self.push(Op::Read { offset, len })
     }
 
-    /// Reads what is allocated of a range ([`OpReply::sparse`]).
+    /// Reads the allocated extents of a range ([`OpReply::sparse`]).
     pub fn sparse_read(&mut self, offset: u64, len: u64) -> &mut Self {
         self.push(Op::SparseRead { offset, len })
     }
 
-    /// Where data is allocated in a range, to the object's end where `len` is 0 ([`OpReply::extents`]).
+    /// Lists the allocated extents of a range, or to the object's end if `len` is 0 ([`OpReply::extents`]).
     pub fn map_extents(&mut self, offset: u64, len: u64) -> &mut Self {
         self.push(Op::MapExt { offset, len })
     }
 
-    /// Checksums of a range, of the whole object where `offset` and `len` are 0: one for each `chunk` bytes, or a single
-    /// one where that is 0. The output is in Ceph's encoding: [`Op::Checksum`].
+    /// Computes checksums of a range, or of the whole object if `offset` and `len` are 0: one for each `chunk` bytes, or a
+    /// single one if that is 0. The output is in Ceph's encoding: [`Op::Checksum`].
     pub fn checksum(
         &mut self,
         kind: ChecksumKind,
@@ -291,32 +291,32 @@ impl ReadOp {
         self.push(Op::Checksum { kind, init, offset, len, chunk })
     }
 
-    /// The watches on the object ([`OpReply::watchers`]).
+    /// Lists the watches on the object ([`OpReply::watchers`]).
     pub fn list_watchers(&mut self) -> &mut Self {
         self.push(Op::ListWatchers)
     }
 
-    /// Size and modification time.
+    /// Reads the size and modification time.
     pub fn stat(&mut self) -> &mut Self {
         self.push(Op::Stat)
     }
 
-    /// An attribute.
+    /// Reads an attribute.
     pub fn get_xattr(&mut self, name: &str) -> &mut Self {
         self.push(Op::GetXattr { name: name.to_owned() })
     }
 
-    /// All attributes.
+    /// Reads all attributes.
     pub fn get_xattrs(&mut self) -> &mut Self {
         self.push(Op::GetXattrs)
     }
 
-    /// At most `max` omap keys above `start_after`.
+    /// Reads at most `max` omap keys after `start_after`.
     pub fn omap_get_keys(&mut self, start_after: impl Into<Bytes>, max: u64) -> &mut Self {
         self.push(Op::OmapGetKeys { start_after: start_after.into(), max })
     }
 
-    /// At most `max` omap entries above `start_after` whose keys begin with `filter_prefix`.
+    /// Reads at most `max` omap entries after `start_after` whose keys start with `filter_prefix`.
     pub fn omap_get_vals(
         &mut self,
         start_after: impl Into<Bytes>,
@@ -327,18 +327,18 @@ impl ReadOp {
         self.push(Op::OmapGetVals { start_after, filter_prefix, max })
     }
 
-    /// The omap entries of these keys that exist.
+    /// Reads those omap entries with these keys that exist.
     pub fn omap_get_vals_by_keys(&mut self, keys: Vec<Bytes>) -> &mut Self {
         self.push(Op::OmapGetValsByKeys { keys })
     }
 
-    /// The omap header.
+    /// Reads the omap header.
     pub fn omap_get_header(&mut self) -> &mut Self {
         self.push(Op::OmapGetHeader)
     }
 }
 
-/// What an operation brought: its result, the object's version and one entry per part that was reached.
+/// The outcome of an operation: its result, the object's version and one entry for each executed part.
 #[derive(Debug, Clone, Default)]
 pub struct OpReply {
     /// 0 or more on success, else a negated errno.
@@ -350,13 +350,13 @@ pub struct OpReply {
 }
 
 impl OpReply {
-    /// The reply itself where the operation succeeded.
+    /// Returns the reply if the operation succeeded.
     pub fn success(self) -> Result<OpReply> {
         Errno::from_result(self.result)?;
         Ok(self)
     }
 
-    /// Takes the output of part `at`; the part's own error where it failed (with `FAILOK` the operation goes on).
+    /// Takes the output of part `at`. Returns the part's own error if it failed (with `FAILOK` the operation continues).
     pub fn output(&mut self, at: usize) -> Result<Bytes> {
         let part = self.ops.get_mut(at).ok_or_else(|| no_output(at))?;
         Errno::from_result(part.code)?;

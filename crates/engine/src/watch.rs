@@ -1,7 +1,7 @@
-//! Watches and notifies: being told of what happens to an object, and telling others.
+//! Watches and notifies: receiving notifications about an object, and sending them.
 //!
-//! A watch persists with its object and survives failover (rule R9): the engine takes it up again whenever the object's
-//! primary changes or its connection is lost, and gives signs of life meanwhile.
+//! A watch persists with its object and survives failover (rule R9): the engine reconnects it when the object's primary changes
+//! or its connection is lost, and keeps it alive with pings.
 
 use crate::completion::Pending;
 use crate::engine::ObjectRequest;
@@ -14,48 +14,48 @@ use nacre_types::op::{NotifyReply, Op, OsdOp};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a watcher is told.
+/// A notification for a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
     /// The watch.
     pub cookie: u64,
-    /// The notify; the answer to it names it.
+    /// The notify, for the acknowledgement.
     pub notify_id: u64,
     /// The notifier's session.
     pub notifier: u64,
-    /// What the notifier says.
+    /// The notifier's payload.
     pub payload: Bytes,
 }
 
-/// Who watches an object. Called on the engine's thread: must be short and never block on another operation.
+/// The handler of a watch. Called on the engine's thread: it must be short and never block on another operation.
 /// [`IoCtx::notify_ack`] does not block.
 pub trait WatchHandler: Send + Sync {
-    /// Somebody notifies the object's watchers, and waits for [`IoCtx::notify_ack`]. May come twice for one notify, after
-    /// failures.
+    /// Called when a client notifies the object's watchers and waits for [`IoCtx::notify_ack`]. After failures it may be called
+    /// twice for one notify.
     fn notified(&self, notification: Notification);
 
-    /// The watch has lapsed, or can't be taken up again: nothing is heard of the object any more, and something may have
-    /// been missed already. Called once at most; the watch still is to be given back by [`IoCtx::unwatch`].
+    /// Called at most once, when the watch has timed out or can't be reconnected. There are no more notifications, and some may
+    /// have been missed already. The watch must still be ended with [`IoCtx::unwatch`].
     fn lost(&self, cookie: u64, error: Error);
 }
 
 /// Called once with the outcome of a watch or unwatch, on the engine's thread.
 pub type OnDone = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What came of a notify.
+/// The outcome of a notify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotifyOutcome {
-    /// Whether watchers were waited for in vain: librados returns ETIMEDOUT with the reply then.
+    /// Whether a watcher did not answer in time. librados then returns ETIMEDOUT with the reply.
     pub timed_out: bool,
-    /// Who answered what, and who did not.
+    /// The watchers' answers, and the watchers without an answer.
     pub reply: NotifyReply,
 }
 
 /// Watches and notifies.
 impl IoCtx {
-    /// Watches an object, which must exist. Without a sign of life for `timeout` (of whole seconds; `None` for the OSD's
-    /// `osd_client_watch_timeout`) the watch lapses; the engine gives them by itself. Returns the watch's cookie at once,
-    /// with the outcome to come.
+    /// Watches an object, which must exist. Without a ping for `timeout` (in whole seconds; `None` for the OSD's
+    /// `osd_client_watch_timeout`) the watch times out; the engine sends the pings. Returns the watch's cookie at once, with a
+    /// handle on the outcome.
     pub fn watch(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ impl IoCtx {
         (self.aio_watch(name, timeout, handler, done), pending)
     }
 
-    /// As [`IoCtx::watch`], calling `done` with the outcome.
+    /// Like [`IoCtx::watch`], but calls `done` with the outcome.
     pub fn aio_watch(
         &self,
         name: &str,
@@ -86,24 +86,25 @@ impl IoCtx {
         self.engine().watch(object, self.request_flags(), seconds, handler, done)
     }
 
-    /// Gives a watch back, a lost one too. ENOTCONN where there is none with that cookie.
+    /// Ends a watch, also a lost one. Fails with ENOTCONN if there is none with that cookie.
     pub fn unwatch(&self, cookie: u64) -> Pending<()> {
         let (completer, pending) = Pending::channel();
         self.aio_unwatch(cookie, Box::new(move |result| completer.complete(result)));
         pending
     }
 
-    /// As [`IoCtx::unwatch`], calling `done` with the outcome.
+    /// Like [`IoCtx::unwatch`], but calls `done` with the outcome.
     pub fn aio_unwatch(&self, cookie: u64, done: OnDone) {
         self.engine().unwatch(cookie, done);
     }
 
-    /// How long ago the watch was last known to stand; its error where it is lost, ENOTCONN where there is none.
+    /// Time since the watch was last known to be registered. Fails with the watch's error if it is lost, and with ENOTCONN if
+    /// there is none.
     pub fn watch_check(&self, cookie: u64) -> Result<Duration> {
         self.engine().watch_check(cookie)
     }
 
-    /// Tells an object's watchers and waits for their answers, for at most `timeout` (of whole seconds; `None` for
+    /// Notifies an object's watchers and waits for their answers, for at most `timeout` (in whole seconds; `None` for
     /// `client_notify_timeout`).
     pub fn notify(
         &self,
@@ -116,7 +117,7 @@ impl IoCtx {
         pending
     }
 
-    /// As [`IoCtx::notify`], calling `done` with the outcome on the engine's thread.
+    /// Like [`IoCtx::notify`], but calls `done` with the outcome on the engine's thread.
     pub fn aio_notify(
         &self,
         name: &str,
@@ -133,7 +134,7 @@ impl IoCtx {
         }
     }
 
-    /// Answers a notification. Nothing comes back: who is too late is not told.
+    /// Acknowledges a notification. Nothing is returned, so a late answer is not reported.
     pub fn notify_ack(&self, name: &str, notify_id: u64, cookie: u64, answer: impl Into<Bytes>) {
         let payload = answer.into();
         let report = move |error: Error| {
@@ -157,7 +158,7 @@ impl IoCtx {
     }
 }
 
-/// Reads a notify's outcome, which a timeout has too.
+/// Decodes the outcome of a notify. It is also present after a timeout.
 fn outcome(reply: OpReply) -> Result<NotifyOutcome> {
     let timed_out = reply.result == Errno::ETIMEDOUT.negated();
     let output = match reply.ops.first() {

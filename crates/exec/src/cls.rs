@@ -1,8 +1,8 @@
 //! Object classes: named methods that run inside the OSD, in the request's transaction.
 //!
-//! A class is a [`Class`] in [`CLASSES`]; nothing else knows of it. Inputs, outputs and what a class stores are in
-//! Ceph's encodings ([`nacre_types::cls`]), for unmodified programs send them. A method declares what it does with its
-//! object ([`access`]); one that does more fails with EIO and changes nothing, as in Ceph.
+//! A class is a [`Class`] in [`CLASSES`], its only registration. Inputs, outputs and stored attributes are in Ceph's encodings
+//! ([`nacre_types::cls`]), because unmodified programs send them. A method declares how it uses its object ([`access`]); one that does more
+//! fails with EIO and changes nothing, as in Ceph.
 
 mod hello;
 mod lock;
@@ -18,13 +18,13 @@ use nacre_types::ceph::{CephEncoding, SessionAddr, SessionName, UTime};
 use nacre_types::errno::Errno;
 use nacre_types::op::OpResult;
 
-/// What a method does with its object (`CLS_METHOD_*`), as bits.
+/// How a method uses its object (`CLS_METHOD_*`), as bits.
 pub mod access {
-    /// It reads the object.
+    /// The method reads the object.
     pub const READ: u8 = 0x1;
-    /// It changes the object.
+    /// The method changes the object.
     pub const WRITE: u8 = 0x2;
-    /// A cache tier fetches the object before it runs.
+    /// A cache tier promotes the object before the method runs.
     pub const PROMOTE: u8 = 0x8;
 }
 
@@ -36,7 +36,7 @@ trait Class: Sync {
     fn methods(&self) -> &'static [Method];
 }
 
-/// What a method does: the request's result code, which may be negative, with an output; or just an error.
+/// Runs a method. Returns the request's result code, which may be negative, with an output; or only an error.
 type Run = fn(&mut Context<'_, '_>, &Bytes) -> Result<OpResult, Errno>;
 
 /// A method of a class.
@@ -55,12 +55,12 @@ fn find(class: &str, method: &str) -> Option<&'static Method> {
     class.methods().iter().find(|known| known.name == method)
 }
 
-/// What a method declares to do with its object ([`access`]); `None` where there is no such class or method.
+/// Returns the declared [`access`] of a method, or `None` if there is no such class or method.
 pub fn method_access(class: &str, method: &str) -> Option<u8> {
     find(class, method).map(|method| method.access)
 }
 
-/// Names of all classes.
+/// Returns the names of all classes.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CLASSES.iter().map(|class| class.name())
 }
@@ -84,7 +84,7 @@ pub(crate) fn call(
     outcome
 }
 
-/// The object as a method sees it, with what earlier ops of the request did.
+/// The object as a method sees it, with the changes of earlier ops of the request.
 struct Context<'p, 'a> {
     object: &'p mut Pending<'a>,
     reads: bool,
@@ -92,30 +92,30 @@ struct Context<'p, 'a> {
 }
 
 impl Context<'_, '_> {
-    /// Whether the object exists. That alone does not count as reading it.
+    /// Whether the object exists. This alone does not count as a read of the object.
     fn exists(&self) -> bool {
         self.object.exists()
     }
 
-    /// Data at `offset`, short at the object's end.
+    /// Reads data at `offset`, less than `len` at the object's end.
     fn read(&mut self, offset: u64, len: u64) -> Result<Bytes, Errno> {
         self.reads = true;
         self.object.read(offset, len)
     }
 
-    /// An attribute, `None` where it is absent; ENOENT where the object is.
+    /// Returns an attribute, or `None` if it is absent. Fails with ENOENT if the object is absent.
     fn get_xattr(&mut self, name: &str) -> Result<Option<Bytes>, Errno> {
         self.reads = true;
         self.object.user_attr(name)
     }
 
-    /// All attributes in order; ENOENT where the object is absent.
+    /// Returns all attributes in order. Fails with ENOENT if the object is absent.
     fn get_xattrs(&mut self) -> Result<Vec<(String, Bytes)>, Errno> {
         self.reads = true;
         self.object.user_attrs()
     }
 
-    /// An attribute that holds a structure of the class's own; EIO where it does not.
+    /// Returns an attribute with one of the class's structures. Fails with EIO if it does not decode.
     fn get_decoded<T: CephEncoding>(&mut self, name: &str) -> Result<Option<T>, Errno> {
         let Some(stored) = self.get_xattr(name)? else { return Ok(None) };
         let decoded = T::from_bytes(&stored).map_err(|error| {
@@ -125,7 +125,7 @@ impl Context<'_, '_> {
         Ok(Some(decoded))
     }
 
-    /// Sets an attribute, creating the object as needed.
+    /// Sets an attribute, and creates the object if needed.
     fn set_xattr(&mut self, name: &str, value: impl Into<Bytes>) -> Result<(), Errno> {
         self.writes = true;
         set_xattr(self.object, name, value.into())
@@ -142,7 +142,7 @@ impl Context<'_, '_> {
         Ok(())
     }
 
-    /// Removes the object; ENOENT where it is absent.
+    /// Removes the object. Fails with ENOENT if it is absent.
     fn remove(&mut self) -> Result<(), Errno> {
         self.writes = true;
         if !self.object.exists() {
@@ -152,33 +152,33 @@ impl Context<'_, '_> {
         Ok(())
     }
 
-    /// A value of the object's omap.
+    /// Returns a value of the object's omap.
     fn omap_get(&mut self, key: &Bytes) -> Result<Option<Bytes>, Errno> {
         self.reads = true;
         let found = self.object.omap_values(std::slice::from_ref(key))?;
         Ok(found.into_iter().next().map(|(_, value)| value))
     }
 
-    /// Sets a value of the object's omap, creating the object as needed.
+    /// Sets a value of the object's omap, and creates the object if needed.
     fn omap_set(&mut self, key: Bytes, value: Bytes) {
         self.writes = true;
         self.object.create();
         self.object.omap_set(vec![(key, value)]);
     }
 
-    /// Who called: session and address.
+    /// The caller's session and address.
     fn origin(&self) -> (SessionName, SessionAddr) {
         let Origin { client, ip } = self.object.origin();
         (SessionName::client(client), SessionAddr::client(ip, client))
     }
 
-    /// Who called, as Ceph prints it: `client.4123 127.0.0.1:0/4123`.
+    /// The caller, as Ceph prints it: `client.4123 127.0.0.1:0/4123`.
     fn origin_text(&self) -> String {
         let (name, addr) = self.origin();
         format!("{name} {addr}")
     }
 
-    /// An identifier that was never used.
+    /// Returns a new unique identifier.
     fn fresh_uuid(&self) -> uuid::Uuid {
         self.object.fresh_uuid()
     }
@@ -189,12 +189,12 @@ impl Context<'_, '_> {
     }
 }
 
-/// Success without output.
+/// Returns success without output.
 fn done() -> Result<OpResult, Errno> {
     Ok(OpResult::default())
 }
 
-/// A method's input; EINVAL where it does not decode.
+/// Decodes a method's input. Fails with EINVAL.
 fn input<T: CephEncoding>(bytes: &[u8]) -> Result<T, Errno> {
     T::from_bytes(bytes).map_err(|_| Errno::EINVAL)
 }

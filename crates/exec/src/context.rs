@@ -1,4 +1,4 @@
-//! Object contexts: what ops need to know of an object before they run, and a bounded cache of it.
+//! Object contexts: the metadata of an object that ops need before they run, and a bounded cache of it.
 
 use bytes::Bytes;
 use nacre_objectstore::{ReadStore, StoreError};
@@ -10,21 +10,21 @@ use nacre_types::op::{OI_ATTR, ObjectInfo, object_flag};
 /// An object's existence, size and info.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectContext {
-    /// Whether the store has it (whiteouts included).
+    /// Whether the store has the object (including whiteouts).
     pub exists: bool,
     /// Size in bytes.
     pub size: u64,
-    /// Its info; the default where it does not exist.
+    /// Its info; the default if it does not exist.
     pub info: ObjectInfo,
 }
 
 impl ObjectContext {
-    /// Whether users see it: a whiteout of a cache tier is absent to them.
+    /// Whether the object exists for users, for whom a whiteout of a cache tier is absent.
     pub fn exists_for_users(&self) -> bool {
         self.exists && self.info.flags & object_flag::WHITEOUT == 0
     }
 
-    /// The version that replies carry; `absent` where there is no object.
+    /// Returns the user version for replies, or `absent` if there is no object.
     pub fn user_version(&self, absent: u64) -> u64 {
         if self.exists { self.info.user_version } else { absent }
     }
@@ -42,7 +42,7 @@ pub fn load_context(store: &dyn ReadStore, pg: PgId, oid: &ObjectId) -> Result<O
     Ok(ObjectContext { exists: true, size: stat.size, info })
 }
 
-/// The info that an object's attribute holds.
+/// Decodes the info in an object's attribute.
 pub(crate) fn decode_info(oid: &ObjectId, attr: Option<Bytes>) -> Result<ObjectInfo, StoreError> {
     let corrupt = |detail: String| StoreError::Corrupt { what: oid.to_string(), detail };
     let attr = attr.ok_or_else(|| corrupt("no object info".into()))?;
@@ -51,8 +51,8 @@ pub(crate) fn decode_info(oid: &ObjectId, attr: Option<Bytes>) -> Result<ObjectI
 
 /// A bounded cache of contexts, for one shard.
 ///
-/// An entry is valid for one generation of its PG: whoever hosts the PG takes a new generation with each interval, so
-/// nothing outlives a change of membership. Eviction is second-chance (CLOCK).
+/// An entry is valid for one generation of its PG: the PG's host starts a new generation with each interval, so no entry survives a change
+/// of membership. Eviction is second-chance (CLOCK).
 #[derive(Debug)]
 pub struct ContextCache {
     index: IdMap<ObjectId, u32>,
@@ -70,12 +70,12 @@ struct Slot {
 }
 
 impl ContextCache {
-    /// A cache of at most `capacity` objects.
+    /// Creates a cache of at most `capacity` objects.
     pub fn new(capacity: usize) -> ContextCache {
         ContextCache { index: IdMap::default(), slots: Vec::new(), hand: 0, capacity: capacity.max(1) }
     }
 
-    /// The context of `oid` if it was put in under this generation.
+    /// Returns the context of `oid` if it was cached in this generation.
     pub fn get(&mut self, oid: &ObjectId, generation: u64) -> Option<&ObjectContext> {
         let slot = &mut self.slots[*self.index.get(oid)? as usize];
         if slot.generation != generation {
@@ -85,7 +85,7 @@ impl ContextCache {
         Some(&slot.context)
     }
 
-    /// Puts in or replaces a context.
+    /// Adds or replaces a context.
     pub fn put(&mut self, oid: &ObjectId, generation: u64, context: ObjectContext) {
         if let Some(at) = self.index.get(oid) {
             let slot = &mut self.slots[*at as usize];
@@ -105,21 +105,21 @@ impl ContextCache {
         self.index.insert(oid.clone(), at as u32);
     }
 
-    /// Drops the entry of one object, whose state may have changed.
+    /// Invalidates the entry of one object, whose state may have changed.
     pub fn forget(&mut self, oid: &ObjectId) {
         if let Some(at) = self.index.get(oid) {
-            // Generations begin at 1, so nothing asks for 0; the slot goes when the hand comes round.
+            // Generations start at 1, so 0 never matches. The clock hand reclaims the slot.
             self.slots[*at as usize].generation = 0;
             self.slots[*at as usize].used = false;
         }
     }
 
-    /// Objects held, stale ones included.
+    /// Number of cached objects, including stale ones.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether nothing is held.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

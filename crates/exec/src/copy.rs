@@ -1,4 +1,4 @@
-//! Copy-get and copy-from: an object with its user version and the requests that made it.
+//! Copy-get and copy-from: copies of an object with its user version and the requests that produced it.
 
 use crate::pending::Pending;
 use bytes::Bytes;
@@ -7,29 +7,29 @@ use nacre_types::errno::Errno;
 use nacre_types::msg::ENTRY_BYTES;
 use nacre_types::op::{CopyCursor, CopyGetReply, OpResult, copy_from_flag, object_flag};
 
-/// Requests that a copy takes along at most, as in Ceph.
+/// Maximum number of requests that a copy includes, as in Ceph.
 pub const MAX_COPIED_REQUESTS: usize = 10;
 
 /// A whole object for copy-from.
 #[derive(Clone, Debug, Default)]
 pub struct Copied {
-    /// The last piece's description, with the first one's attributes and omap header.
+    /// The last piece's metadata, with the first one's attributes and omap header.
     pub head: CopyGetReply,
-    /// Its data, in order.
+    /// The data, in order.
     pub data: Vec<Bytes>,
-    /// Its omap entries, in order.
+    /// The omap entries, in order.
     pub omap: Vec<(Bytes, Bytes)>,
 }
 
 impl Copied {
-    /// Bytes that it writes, as [`OsdRequest::payload_bytes`](nacre_types::msg::OsdRequest::payload_bytes) counts them.
+    /// The bytes that the copy writes, as [`OsdRequest::payload_bytes`](nacre_types::msg::OsdRequest::payload_bytes) counts them.
     pub fn bytes(&self) -> u64 {
         let entries = self.omap.iter().chain(&self.head.attrs);
         let entries = entries.map(|(key, value)| (ENTRY_BYTES + key.len() + value.len()) as u64);
         self.head.size + self.head.omap_header.len() as u64 + entries.sum::<u64>()
     }
 
-    /// Takes in the next piece. Omap entries of more than `max_bytes` fail with EFBIG.
+    /// Adds the next piece. Fails with EFBIG if the omap entries exceed `max_bytes`.
     pub fn add(&mut self, mut piece: CopyGetReply, max_bytes: u64) -> Result<(), Errno> {
         let data = std::mem::take(&mut piece.data);
         if !data.is_empty() {
@@ -37,7 +37,7 @@ impl Copied {
         }
         self.omap.append(&mut piece.omap);
         let omap: usize = self.omap.iter().map(|(key, value): &(Bytes, Bytes)| key.len() + value.len()).sum();
-        // One request carries it all to the members.
+        // One request sends all of it to the members.
         if omap as u64 > max_bytes {
             return Err(Errno::EFBIG);
         }
@@ -54,7 +54,8 @@ impl Copied {
     }
 }
 
-/// One piece: attributes and omap header first, then data, then omap entries. `for_tier`: for another pool of the pool's tier.
+/// Reads one piece: attributes and omap header first, then data, then omap entries. `for_tier` is set if the request comes from another
+/// pool of the pool's tier.
 pub(super) fn get(
     object: &Pending<'_>,
     cursor: &CopyCursor,
@@ -131,7 +132,7 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
     let copied = object.source_copy().ok_or(Errno::EINVAL)??;
     if flags & copy_from_flag::FLUSH != 0 && object.exists() {
         match object.info().user_version {
-            // A flush that was delayed must not bring older contents back.
+            // A delayed flush must not restore older contents.
             newer if newer > copied.head.user_version => return Err(Errno::ERANGE),
             same if same == copied.head.user_version => {
                 if object.takes_watches() && object.info().watchers != copied.head.watchers {
@@ -151,7 +152,7 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
     Ok(OpResult::default())
 }
 
-/// The attributes of a copy, if the object can be one.
+/// Returns the attributes of a copy. Fails if the copy exceeds the object's limits.
 pub(super) fn attrs_of(object: &Pending<'_>, copied: &Copied) -> Result<Vec<(String, Bytes)>, Errno> {
     if copied.head.size > object.limits().max_object_size_bytes {
         return Err(Errno::EFBIG);

@@ -1,4 +1,4 @@
-//! The rarer ops on data: sparse reads, comparisons, repeated writes, checksums.
+//! The less frequent ops on data: sparse reads, comparisons, repeated writes, checksums.
 
 use crate::ops::check_range;
 use crate::pending::Pending;
@@ -9,13 +9,13 @@ use nacre_types::op::{ChecksumKind, ExtentsReply, OpResult, SparseReadReply, cmp
 use xxhash_rust::xxh32::xxh32;
 use xxhash_rust::xxh64::xxh64;
 
-/// Repetitions of a short pattern are written from one buffer of about this size, over and over.
+/// A short pattern is repeated in one buffer of about this size, which is written repeatedly.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Checksums that one op answers with.
+/// Maximum number of checksums in an op's output.
 const MAX_CHECKSUMS: usize = 8 << 20;
 
-/// Data and places of what is allocated.
+/// Reads the allocated extents of a range, with their data.
 pub(super) fn sparse_read(object: &Pending<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
     let extents = object.extents(offset, len)?;
     let mut parts = Vec::with_capacity(extents.len());
@@ -29,13 +29,13 @@ pub(super) fn sparse_read(object: &Pending<'_>, offset: u64, len: u64) -> Result
     Ok(OpResult::output(encode(&SparseReadReply { extents, data })))
 }
 
-/// Places of what is allocated.
+/// Lists the allocated extents of a range.
 pub(super) fn map_extents(object: &Pending<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
     let len = if len == 0 { object.size() } else { len };
     Ok(OpResult::output(encode(&ExtentsReply { extents: object.extents(offset, len)? })))
 }
 
-/// What the object lacks counts as zeros (`finish_extent_cmp`).
+/// Compares data; bytes beyond the object's end count as zeros (`finish_extent_cmp`).
 pub(super) fn compare(object: &Pending<'_>, offset: u64, expected: &Bytes) -> Result<OpResult, Errno> {
     let stored =
         if expected.is_empty() { Bytes::new() } else { object.read(offset, expected.len() as u64)? };
@@ -45,7 +45,7 @@ pub(super) fn compare(object: &Pending<'_>, offset: u64, expected: &Bytes) -> Re
     Ok(OpResult { code, output: Bytes::new() })
 }
 
-/// `do_writesame`: a range of no length is nothing, one that the data's length does not divide is EINVAL.
+/// `do_writesame`: an empty range writes nothing; EINVAL if the data's length does not divide the range's.
 pub(super) fn write_same(
     object: &mut Pending<'_>,
     offset: u64,
@@ -78,7 +78,7 @@ pub(super) fn write_same(
     Ok(OpResult::default())
 }
 
-/// `do_checksum`: a chunk's length must divide the length asked for; chunks that the object's end cuts are left out.
+/// `do_checksum`: a chunk's length must divide the requested length; chunks that the object's end truncates are omitted.
 pub(super) fn checksum(
     object: &Pending<'_>,
     kind: ChecksumKind,
@@ -91,7 +91,7 @@ pub(super) fn checksum(
         return Err(Errno::EINVAL);
     }
     let len = if offset == 0 && len == 0 { object.size() } else { len };
-    // A length of 0 away from the start is none, where for reads it would be all that follows.
+    // A length of 0 at another offset than 0 is empty, whereas for reads it means everything that follows.
     let data = if len == 0 { Bytes::new() } else { object.read(offset, len)? };
     let size = if chunk > 0 { chunk as usize } else { data.len() };
     let count = data.len().checked_div(size).unwrap_or(0);
@@ -105,7 +105,7 @@ pub(super) fn checksum(
             ChecksumKind::XxHash32 => output.extend_from_slice(&xxh32(part, init as u32).to_le_bytes()),
             ChecksumKind::XxHash64 => output.extend_from_slice(&xxh64(part, init).to_le_bytes()),
             ChecksumKind::Crc32c => {
-                // The library inverts before and after, as the standard has it; Ceph does neither.
+                // The library inverts before and after, as the standard requires; Ceph does neither.
                 let crc = !nacre_types::crc32c::append(!(init as u32), part);
                 output.extend_from_slice(&crc.to_le_bytes());
             }

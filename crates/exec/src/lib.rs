@@ -1,11 +1,11 @@
-//! Execution of client requests: an [`OsdRequest`]'s ops against one object, atomically.
+//! Execution of client requests: an [`OsdRequest`]'s ops on one object, atomically.
 //!
-//! [`execute`] reads the store, decides every op's result and hands back the one transaction that carries the request
-//! out; it changes nothing itself. An op sees what earlier ops of the same request did; the first failing op fails the
-//! request and then nothing changes. Semantics, limits and errno are Ceph's (`PrimaryLogPG::do_osd_ops`).
+//! [`execute`] reads the store, determines every op's result and returns one transaction with all changes; it changes nothing itself. An op
+//! sees the changes of earlier ops of the same request. The first failing op fails the request, which then changes nothing. Semantics,
+//! limits and errnos are Ceph's (`PrimaryLogPG::do_osd_ops`).
 //!
-//! Versions are given to it, and who persists the transaction is not its business. [`pieces`] reads a PG's copies for recovery;
-//! of the replication machine it knows the pieces alone.
+//! The caller supplies versions and persists the transaction. [`pieces`] reads a PG's copies for recovery; it knows only the piece types of
+//! the replication machine.
 
 pub mod cls;
 
@@ -46,55 +46,55 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::net::IpAddr;
 use uuid::Uuid;
 
-/// Output of one request, in bytes: more does not fit a message, and nothing else bounds what many reads in one request
-/// bring. Such a request fails with EOVERFLOW.
+/// Maximum output of one request in bytes: more does not fit a message, and nothing else bounds the output of many reads in one request.
+/// Beyond it, the request fails with EOVERFLOW.
 pub(crate) const MAX_OUTPUT_BYTES: usize = 192 << 20;
 
-/// What a request is executed in.
+/// The environment in which a request is executed.
 pub struct Environment<'a> {
-    /// Where the PG's objects are.
+    /// The store with the PG's objects.
     pub store: &'a dyn ReadStore,
-    /// The PG, which is the collection's name.
+    /// The PG. It identifies the collection.
     pub pg: PgId,
     /// Its pool.
     pub pool: &'a Pool,
-    /// Ceph's limits as configured.
+    /// Ceph's limits, as configured.
     pub limits: &'a Limits,
-    /// Whether writes that need space are refused: the store of a member or the cluster is full.
+    /// Whether writes that need space are refused because the store of a member or the cluster is full.
     pub full: bool,
-    /// Whether the store has no space at all, so that nothing that needs some can be forced either.
+    /// Whether the store has no space at all, so that forced writes that need space are refused too.
     pub no_space: bool,
-    /// Whether the pool is a cache tier: removed objects leave whiteouts, which tell that the base's object is deleted.
+    /// Whether the pool is a cache tier: removed objects then leave whiteouts, which record that the base's object is deleted.
     pub whiteouts: bool,
-    /// Whether flushes bring watches: clients are sent to the pool's cache.
+    /// Whether flushes copy watches, because clients are sent to the pool's cache.
     pub takes_watches: bool,
-    /// The version that the request gets if it changes anything.
+    /// The version of the request if it changes anything.
     pub at: Eversion,
-    /// The highest user version ever given in the PG: objects that are created again go on from there.
+    /// The highest user version ever assigned in the PG. Objects that are created again continue from there.
     pub last_user_version: u64,
-    /// Who asks.
+    /// The requesting client.
     pub origin: Origin,
     /// The time of day, nanoseconds since 1970, for object classes.
     pub wall_ns: &'a dyn Fn() -> u64,
-    /// Makes identifiers that were never used, for object classes.
+    /// Creates unique identifiers for object classes.
     pub fresh_uuid: &'a dyn Fn() -> Uuid,
-    /// How many watches the OSD has: who asks, and all.
+    /// The number of watches on the OSD: those of the client, and all.
     pub watches: &'a dyn Fn(ClientId) -> (usize, usize),
-    /// The source of the request's copy-from op, or why it could not be read; `None` where the request copies nothing.
+    /// The source of the request's copy-from op, or the error in reading it; `None` if the request has no such op.
     pub copied: Option<Result<&'a Copied, Errno>>,
-    /// Clients' requests that changed an object of late, newest first, with the user version that each left.
+    /// The clients' requests that recently changed an object, newest first, each with the resulting user version.
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
-    /// Objects from one to before another that exist and that the store has no copy of, or one that can't be read, as far as is
-    /// known: listings show them.
+    /// Returns the existing objects in a range (start included, end excluded) of which the store has no readable copy, as far as known.
+    /// Listings include them.
     pub missing: &'a dyn Fn(&ObjectId, Option<&ObjectId>) -> Vec<ObjectId>,
 }
 
-/// Whose request it is.
+/// The client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The session.
     pub client: ClientId,
-    /// Where it is.
+    /// Its address.
     pub ip: IpAddr,
 }
 
@@ -103,35 +103,35 @@ pub struct Origin {
 pub struct Executed {
     /// 0 or more on success, else a negated errno.
     pub result: i32,
-    /// Per op: code and output, up to the failing one.
+    /// Code and output of each op, up to the failing one.
     pub ops: Vec<OpResult>,
-    /// The object's version for the user after the request.
+    /// The object's user version after the request.
     pub user_version: u64,
-    /// What changes; `None` for reads, failures and writes that change nothing.
+    /// The change; `None` for reads, failures and writes that change nothing.
     pub change: Option<Change>,
-    /// What is to be done beside it once the request has succeeded.
+    /// Further actions for the host once the request has succeeded.
     pub effects: Vec<Effect>,
-    /// Whether something of the object could not be read: the outcome counts only where no other member has it.
+    /// Whether a part of the object could not be read. The outcome then counts only if no other member has that part.
     pub damaged: bool,
 }
 
-/// What a successful write changes.
+/// The change by a successful write.
 #[derive(Debug)]
 pub struct Change {
-    /// The steps to take.
+    /// The steps.
     pub transaction: Transaction,
-    /// The object as it is afterwards, for the context cache.
+    /// The object's context afterwards, for the context cache.
     pub context: ObjectContext,
-    /// The object's version before; `0'0` where it did not exist.
+    /// The object's version before; `0'0` if it did not exist.
     pub prior_version: Eversion,
-    /// How the PG's sums change.
+    /// The change of the PG's sums.
     pub delta: SumsDelta,
-    /// Payload bytes written, for counters.
+    /// Payload bytes written, for metrics.
     pub written_bytes: u64,
 }
 
 impl Change {
-    /// The version for the reply: the object's, or that before where it was removed.
+    /// The version for the reply: the object's, or `before` if it was removed.
     fn reply_version(&self, before: u64) -> u64 {
         if self.context.exists_for_users() { self.context.info.user_version } else { before }
     }
@@ -155,20 +155,19 @@ pub struct SumsDelta {
 }
 
 impl Executed {
-    /// A request that failed as a whole.
+    /// The outcome of a request that failed as a whole.
     pub fn failed(errno: Errno, user_version: u64) -> Executed {
         let (ops, effects) = (Vec::new(), Vec::new());
         Executed { result: errno.negated(), ops, user_version, change: None, effects, damaged: false }
     }
 }
 
-/// Whether the request is ordered like a change of its object: any writing op, or a class method registered as writing.
+/// Whether the request is ordered like a change of its object: it has a writing op, or calls a class method registered as writing.
 pub fn may_write(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| writes(&op.op))
 }
 
-/// Whether the request changes its object in some state that this may be in. One that only connects watches again never
-/// does: it finds the watch or fails.
+/// Whether the request may change its object. A request that only reconnects watches never does: it finds the watch or fails.
 pub fn may_change(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| writes(&op.op) && !matches!(op.op, Op::WatchReconnect { .. }))
 }
@@ -182,12 +181,12 @@ fn writes(op: &Op) -> bool {
     }
 }
 
-/// Whether the request does nothing but remove its object: that needs nothing of what is there.
+/// Whether the request only removes its object, which needs none of the contents.
 pub fn only_removes(request: &OsdRequest) -> bool {
     !request.ops.is_empty() && request.ops.iter().all(|op| matches!(op.op, Op::Remove))
 }
 
-/// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, sizes, snapshots, classes.
+/// Checks everything that can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, sizes, snapshots, classes.
 pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     let object = &request.object;
     if object.name().len() > limits.max_object_name_len
@@ -217,15 +216,15 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if request.ops.iter().any(of_itself) {
         return Err(Errno::EINVAL);
     }
-    // As clients of Ceph send them: a second source would wait for memory that the first one holds.
+    // Clients of Ceph send only one. A second source would wait for memory that the first one holds.
     if request.ops.iter().filter(|op| matches!(op.op, Op::CopyFrom { .. })).count() > 1 {
         return Err(Errno::EINVAL);
     }
-    // It is answered when its watchers have answered.
+    // It is answered only after its watchers have acknowledged it.
     if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
         return Err(Errno::EINVAL);
     }
-    // A watch is counted when its request is done.
+    // A watch is counted only when its request is done.
     let watches = |op: &&OsdOp| matches!(op.op, Op::Watch { .. } | Op::WatchReconnect { .. });
     if request.ops.iter().filter(watches).count() > 1 {
         return Err(Errno::EINVAL);
@@ -239,7 +238,7 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
         if limits.max_write_size_bytes != 0 && payload as u64 > limits.max_write_size_bytes {
             return Err(Errno::EMSGSIZE);
         }
-        // What a few bytes are repeated to is held in memory, and sent to the members, for the whole request at once.
+        // Repeated data is expanded in memory, and sent to the members, for the whole request at once.
         let repeated = request.ops.iter().map(|op| repeated_bytes(&op.op)).fold(0, u64::saturating_add);
         if repeated > limits.max_object_size_bytes {
             return Err(Errno::EFBIG);
@@ -248,7 +247,7 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Executes `request` on the object as `context` describes it.
+/// Executes `request` on the object whose state is `context`.
 pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectContext) -> Executed {
     if request.ops.first().is_some_and(|op| op.op.is_listing()) {
         return list::execute(env, request);
@@ -298,7 +297,7 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         return Executed::failed(errno, user_version);
     }
     if request.flags & request_flag::RETURNVEC == 0 {
-        // Ceph hands back neither outputs nor codes of a successful update unless it is asked to.
+        // Ceph returns the outputs and codes of a successful update only on request.
         result = 0;
         for outcome in &mut results {
             *outcome = OpResult::default();
@@ -320,7 +319,7 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
     }
 }
 
-/// The outcome of a request that made the object of which this one is a copy: it took effect there.
+/// The outcome of a request that took effect on the source before this copy was made.
 fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<Executed> {
     let (_, user_version) =
         *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.executed_as())?;
@@ -335,7 +334,7 @@ fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {
     }
 }
 
-/// Payload of one op as it counts for `osd_max_write_size`.
+/// Payload bytes of one op that count for `osd_max_write_size`.
 fn input_bytes(op: &Op) -> usize {
     match op {
         Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
@@ -355,7 +354,7 @@ fn repeated_bytes(op: &Op) -> u64 {
     if let Op::WriteSame { len, .. } = op { *len } else { 0 }
 }
 
-/// Refuses what needs space while there is none; removals always pass.
+/// Refuses requests that need space while the pool or store is full. Removals always pass.
 fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>) -> Result<(), Errno> {
     let pool_full = env.pool.has_flag(pool::flag::FULL);
     let is_forced = request.flags & request_flag::FULL_FORCE != 0 && !env.no_space;
@@ -366,7 +365,7 @@ fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>
     Err(if quota { Errno::EDQUOT } else { Errno::ENOSPC })
 }
 
-/// Completes the transaction: the object's info with its new versions.
+/// Completes the transaction with the object's info and its new versions.
 fn finish(
     env: &Environment<'_>,
     request: &OsdRequest,
@@ -383,7 +382,7 @@ fn finish(
     let user_version = env.last_user_version.max(before.info.user_version) + 1;
     if !invisible {
         after.info.user_version = user_version.max(env.at.version);
-        // The cluster's own objects are never flushed.
+        // The cluster's internal objects are never flushed.
         if request.object.namespace() != INTERNAL_NAMESPACE {
             after.info.flags |= nacre_types::op::object_flag::DIRTY;
         }
@@ -394,7 +393,7 @@ fn finish(
     if let Some(version) = copied_version
         && request.ops.iter().all(|op| matches!(op.op, Op::CopyFrom { .. }) || !op.op.is_write())
     {
-        // Clients' copies have the version of their source, but that versions of a name rise where pools are tiers of each other.
+        // Clients' copies have the version of their source. But in pools of a tier the version of a name never decreases.
         let is_client_copy =
             |op: &OsdOp| matches!(op.op, Op::CopyFrom { flags, .. } if flags & copy_from_flag::FLUSH == 0);
         let tiering = &env.pool.tiering;
@@ -415,7 +414,7 @@ fn finish(
         }
         let encoded = Bytes::from(nacre_types::encoding::encode(&after.info));
         match steps.last_mut() {
-            // User attributes set last travel in the same step.
+            // User attributes that were set last share the step.
             Some(TxnOp::SetAttrs { attrs, .. }) => attrs.push((OI_ATTR.to_owned(), encoded)),
             _ => steps.push(TxnOp::SetAttrs {
                 oid: request.object.clone(),
@@ -424,7 +423,7 @@ fn finish(
         }
     }
     let delta = match request.object.namespace() {
-        // The cluster's own objects are not the users'.
+        // The cluster's internal objects do not count as users' objects.
         INTERNAL_NAMESPACE => SumsDelta::default(),
         _ => SumsDelta::between(before, &after),
     };
@@ -433,7 +432,7 @@ fn finish(
 }
 
 impl SumsDelta {
-    /// From one state of an object to the next.
+    /// Returns the difference between two states of an object.
     pub fn between(before: &ObjectContext, after: &ObjectContext) -> SumsDelta {
         use nacre_types::op::object_flag::{DIRTY, OMAP, WHITEOUT};
         let difference = |f: &dyn Fn(&ObjectContext) -> u64| f(after) as i64 - f(before) as i64;
@@ -460,7 +459,7 @@ impl std::ops::AddAssign for SumsDelta {
     }
 }
 
-/// Whether listings show the object: heads that are not the cluster's own.
+/// Whether listings include the object: heads that are not internal.
 pub(crate) fn is_listed(object: &ObjectId) -> bool {
     object.snap() == nacre_types::object::SNAP_HEAD
         && object.namespace() != INTERNAL_NAMESPACE

@@ -1,11 +1,11 @@
-//! Ceph's limits on requests, as the options set them.
+//! Ceph's limits on requests, from the options.
 
-/// Limits of one OSD; the defaults are those of Ceph's options, whose names the fields carry without `osd_`.
+/// Limits of one OSD. The defaults are those of Ceph's options, whose names the fields have without `osd_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// `osd_max_object_size`: no object grows beyond so many bytes (EFBIG).
+    /// `osd_max_object_size`: the maximum size of an object in bytes (EFBIG).
     pub max_object_size_bytes: u64,
-    /// `osd_max_write_size` in bytes: the payload of one request (EMSGSIZE); 0 is no limit.
+    /// `osd_max_write_size` in bytes: the maximum payload of one request (EMSGSIZE); 0 means no limit.
     pub max_write_size_bytes: u64,
     /// `osd_max_object_name_len` (ENAMETOOLONG), for names and locator keys.
     pub max_object_name_len: usize,
@@ -13,11 +13,11 @@ pub struct Limits {
     pub max_object_namespace_len: usize,
     /// `osd_max_attr_name_len` (ENAMETOOLONG).
     pub max_attr_name_len: usize,
-    /// `osd_max_attr_size` (EFBIG); 0 is no limit.
+    /// `osd_max_attr_size` (EFBIG); 0 means no limit.
     pub max_attr_size_bytes: u64,
-    /// `osd_max_omap_entries_per_request`: a reply is cut there.
+    /// `osd_max_omap_entries_per_request`: replies are truncated to this.
     pub max_omap_entries_per_request: u64,
-    /// `osd_max_omap_bytes_per_request`: a reply is cut there.
+    /// `osd_max_omap_bytes_per_request`: replies are truncated to this.
     pub max_omap_bytes_per_request: u64,
     /// `osd_max_pgls`: objects per listing reply.
     pub max_pgls: u64,
@@ -29,28 +29,28 @@ pub struct Limits {
     pub max_client_watches: usize,
     /// `osd_max_watches`: watches on one OSD (ENOSPC).
     pub max_watches: usize,
-    /// `osd_client_watch_timeout`: of watches that do not say, in seconds.
+    /// `osd_client_watch_timeout`: the default timeout of watches, in seconds.
     pub watch_timeout_s: u32,
-    /// `osd_default_notify_timeout`: of notifies that do not say, in seconds.
+    /// `osd_default_notify_timeout`: the default timeout of notifies, in seconds.
     pub notify_timeout_s: u32,
     /// `osd_class_load_list`: calls of other classes fail with EPERM.
     pub classes_offered: ClassList,
-    /// `osd_class_default_list`: what `x` and `class-read` in capabilities cover.
+    /// `osd_class_default_list`: the classes that `x` and `class-read` in capabilities include.
     pub classes_by_default: ClassList,
 }
 
-/// Names of object classes, separated as Ceph's lists are; `*` is all of them.
+/// Names of object classes, separated as in Ceph's lists; `*` means all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassList(Vec<String>);
 
 impl ClassList {
-    /// Reads an option's text.
+    /// Parses an option's text.
     pub fn parse(text: &str) -> ClassList {
         let names = text.split(|c: char| c.is_whitespace() || ",;=".contains(c));
         ClassList(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
-    /// Whether `class` is among them.
+    /// Whether the list contains `class`.
     pub fn contains(&self, class: &str) -> bool {
         self.0.iter().any(|name| name == "*" || name == class)
     }

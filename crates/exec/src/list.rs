@@ -7,12 +7,12 @@ use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{ListReply, Op, OpResult};
 
-/// Objects fetched from the store at a time.
+/// Objects read from the store at a time.
 const SCAN_CHUNK: usize = 512;
-/// Objects looked at per op, listed or not, so that a listing of a small namespace in a big PG yields.
+/// Objects scanned per op, listed or not, so that the listing of a small namespace in a large PG yields.
 const MAX_SCANNED: usize = 16 * 1024;
 
-/// Executes a request of listings.
+/// Executes a request that consists of listings.
 pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
     let mut ops = Vec::with_capacity(request.ops.len());
     let mut result = 0;
@@ -59,7 +59,7 @@ fn list(
             tracing::error!(pg = %env.pg, %error, "listing objects failed");
             error.errno()
         })?;
-        // The last one of a page that is not the last page is where the next one begins.
+        // The last entry of a page that is not the last is the start of the next page.
         let after = if page.more { page.entries.pop() } else { None };
         scanned += page.entries.len();
         let missing = (env.missing)(&next, after.as_ref());

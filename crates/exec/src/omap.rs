@@ -8,7 +8,7 @@ use nacre_types::errno::Errno;
 use nacre_types::op::{CmpOp, OmapKeysReply, OmapValsReply, Op, OpResult, Pairs};
 use std::collections::HashSet;
 
-/// Bytes of entries after which a page ends, whatever the options say: a message must hold it.
+/// A page ends after entries of this many bytes regardless of the options, because it must fit a message.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
 /// Keys looked up at a time.
 const LOOKUP_KEYS: usize = 64;
@@ -57,7 +57,8 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
     }
 }
 
-/// What is there of `keys`, each once, looked up a few at a time so that it ends where there is too much of it.
+/// Returns the values of those of `keys` that exist, each once. Looks up a few keys at a time, so that it stops early if the output is too
+/// large.
 fn values(object: &Pending<'_>, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let mut seen = HashSet::new();
     let keys: Vec<Bytes> = keys.iter().filter(|key| seen.insert(*key)).cloned().collect();
@@ -81,7 +82,7 @@ fn present(object: &Pending<'_>) -> Result<(), Errno> {
     if object.exists() { Ok(()) } else { Err(Errno::ENOENT) }
 }
 
-/// Entries above `start_after` that begin with `prefix`, cut at the configured number and size.
+/// Returns the entries after `start_after` with `prefix`, limited to the configured number and size.
 fn page(object: &Pending<'_>, start_after: &Bytes, prefix: &Bytes, max: u64) -> Result<OmapValsReply, Errno> {
     let limits = object.limits();
     let max = usize::try_from(max.min(limits.max_omap_entries_per_request)).unwrap_or(usize::MAX);

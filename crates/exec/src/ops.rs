@@ -1,4 +1,4 @@
-//! What each op does, in Ceph's order of checks.
+//! Execution of each op, with Ceph's order of checks.
 
 use crate::cls;
 use crate::copy;
@@ -13,7 +13,7 @@ use nacre_types::errno::Errno;
 use nacre_types::op::{CmpOp, CmpValue, Op, OpResult, OsdOp, Pairs, StatReply, op_flag};
 use nacre_types::payload::Payload;
 
-/// The code of a comparison that holds, as Ceph returns it.
+/// The code of a comparison that is true, as in Ceph.
 const COMPARISON_HOLDS: i32 = 1;
 
 /// Runs one op.
@@ -144,12 +144,12 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::OmapClear
         | Op::OmapCmp { .. } => omap::run(object, &op.op),
         Op::CachePin | Op::CacheUnpin | Op::IsDirty | Op::Undirty => tier::run(object, &op.op),
-        // They are the host's business, and only where the pool is a cache tier.
+        // The host handles them, and only in a cache tier.
         Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict | Op::QueryRequest { .. } => Err(Errno::EINVAL),
     }
 }
 
-/// Sets a user's attribute, within its limits.
+/// Sets a user's attribute, within the limits.
 pub(crate) fn set_xattr(object: &mut Pending<'_>, name: &str, value: Bytes) -> Result<(), Errno> {
     let limits = object.limits();
     if limits.max_attr_size_bytes > 0 && value.len() as u64 > limits.max_attr_size_bytes {
@@ -163,7 +163,7 @@ pub(crate) fn set_xattr(object: &mut Pending<'_>, name: &str, value: Bytes) -> R
     Ok(())
 }
 
-/// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A negative offset of a client arrives as a huge one.
+/// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A client's negative offset arrives as a huge one.
 pub(super) fn check_range(object: &Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let max = object.limits().max_object_size_bytes;
     let fits = offset < max && len <= max && offset + len <= max;
@@ -171,7 +171,7 @@ pub(super) fn check_range(object: &Pending<'_>, offset: u64, len: u64) -> Result
 }
 
 fn write(object: &mut Pending<'_>, offset: u64, data: &Payload) -> Result<(), Errno> {
-    // An append of nothing at the limit is refused too: the offset itself must be below it.
+    // An empty append at the limit is refused too: the offset itself must be below it.
     check_range(object, offset, data.len() as u64)?;
     object.create();
     if data.is_empty() {
@@ -187,7 +187,7 @@ fn write(object: &mut Pending<'_>, offset: u64, data: &Payload) -> Result<(), Er
 fn zero(object: &mut Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let max = object.limits().max_object_size_bytes;
     if object.exists() && offset < max && (1..=max).contains(&len) && offset + len >= object.size() {
-        // Ceph turns zeroing up to the end into a truncation, and beyond the end into nothing.
+        // As in Ceph, zeroing up to the end is a truncation, and beyond the end has no effect.
         if offset < object.size() {
             object.truncate(offset);
         }

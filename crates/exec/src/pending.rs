@@ -1,7 +1,7 @@
-//! One object in the middle of a request: the store's state overlaid by the steps taken so far.
+//! One object during a request: the store's state, overlaid by the steps so far.
 //!
-//! The transaction under construction is the overlay: reads replay it over what the store holds, so nothing is kept
-//! twice and a request that only writes pays nothing for it.
+//! The transaction under construction is the overlay: reads replay it over the store's contents, so there is no second copy, and a request
+//! that only writes has no overhead.
 
 use crate::context::ObjectContext;
 use crate::{Copied, Effect, Environment, Limits, Origin};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use uuid::Uuid;
 
-/// Entries, and bytes of them, fetched from the store at a time while omap is scanned.
+/// Entries, and bytes of entries, read from the store at a time during an omap scan.
 const OMAP_SCAN_ENTRIES: usize = 1025;
 const OMAP_SCAN_BYTES: usize = 4 << 20;
 
@@ -27,17 +27,17 @@ pub(crate) struct Pending<'a> {
     env: &'a Environment<'a>,
     oid: &'a ObjectId,
     now: ObjectContext,
-    /// The store's object is to be seen below the steps.
+    /// Whether the store's object is visible below the steps.
     based: bool,
     steps: Vec<TxnOp>,
-    /// The object's info changed in a way that no step shows.
+    /// The object's info changed without a step.
     info_changed: bool,
     effects: Vec<Effect>,
-    /// Whether something of the object could not be read.
+    /// Whether a part of the object could not be read.
     damaged: Cell<bool>,
-    /// The user version of the copy that the object has become.
+    /// The user version of the copy that replaced the object.
     copied_version: Option<u64>,
-    /// The epoch by whose map the copy was read that the object has become as a promotion.
+    /// The epoch of the map by which the promoted copy was read.
     promoted_at: Option<Epoch>,
     for_tier: bool,
     watchers_changed: bool,
@@ -50,7 +50,7 @@ impl<'a> Pending<'a> {
         context: &ObjectContext,
         ops: usize,
     ) -> Pending<'a> {
-        // Whoever persists adds the log entry and the PG's info; room for them saves a reallocation.
+        // The caller adds the log entry and the PG's info. Room for them saves a reallocation.
         let steps = Vec::with_capacity(ops + 4);
         Pending {
             env,
@@ -81,12 +81,12 @@ impl<'a> Pending<'a> {
         self.env.limits
     }
 
-    /// Who asks.
+    /// The requesting client.
     pub(crate) fn origin(&self) -> Origin {
         self.env.origin
     }
 
-    /// Whether who asks may watch one object more.
+    /// Whether the client may watch one more object.
     pub(crate) fn may_watch(&self) -> bool {
         let (own, all) = (self.env.watches)(self.env.origin.client);
         let limits = self.env.limits;
@@ -99,12 +99,12 @@ impl<'a> Pending<'a> {
         (self.env.wall_ns)()
     }
 
-    /// An identifier that was never used.
+    /// Returns a new unique identifier.
     pub(crate) fn fresh_uuid(&self) -> Uuid {
         (self.env.fresh_uuid)()
     }
 
-    /// Whether the object exists as users see it: a whiteout does not.
+    /// Whether the object exists for users; a whiteout does not.
     pub(crate) fn exists(&self) -> bool {
         self.now.exists_for_users()
     }
@@ -117,7 +117,7 @@ impl<'a> Pending<'a> {
         &self.now.info
     }
 
-    /// Whether there is anything to commit. Making and removing an object in one request leaves nothing.
+    /// Whether there is anything to commit. Creating and removing an object in one request leaves nothing.
     pub(crate) fn changed(&self) -> bool {
         !self.steps.is_empty() || self.info_changed
     }
@@ -127,12 +127,12 @@ impl<'a> Pending<'a> {
         self.env.copied
     }
 
-    /// The user version of the copy that the object has become, where it has.
+    /// The user version of the copy that replaced the object, if one did.
     pub(crate) fn copied_version(&self) -> Option<u64> {
         self.copied_version
     }
 
-    /// Whether the base of a cache has other watches of the object.
+    /// Whether the request changed the watches of an object in a cache, so that they must be flushed to the base pool.
     pub(crate) fn has_watches_to_flush(&self) -> bool {
         self.watchers_changed && self.env.whiteouts
     }
@@ -147,17 +147,17 @@ impl<'a> Pending<'a> {
         self.env.last_user_version.max(self.now.info.user_version)
     }
 
-    /// Clients' requests that changed the object of late, newest first.
+    /// The clients' requests that recently changed the object, newest first.
     pub(crate) fn recent_requests(&self) -> Vec<(ReqId, u64)> {
         (self.env.recent_requests)(self.oid)
     }
 
-    /// Whether users see no change: only watches came or went.
+    /// Whether the change is invisible to users: only watches changed.
     pub(crate) fn is_invisible(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// What is to be done on success beside the change.
+    /// Takes the further actions for a successful request.
     pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
@@ -166,14 +166,14 @@ impl<'a> Pending<'a> {
         self.effects.push(effect);
     }
 
-    /// The watches in the object's info, to change them.
+    /// The watches in the object's info, for changing them.
     pub(crate) fn watchers_mut(&mut self) -> &mut Vec<WatchInfo> {
         self.info_changed = true;
         self.watchers_changed = true;
         &mut self.now.info.watchers
     }
 
-    /// Changes the object's info alone.
+    /// The object's info, for changes without a step.
     pub(crate) fn info_mut(&mut self) -> &mut ObjectInfo {
         self.info_changed = true;
         &mut self.now.info
@@ -194,7 +194,7 @@ impl<'a> Pending<'a> {
         self.env.whiteouts
     }
 
-    /// Whether a step takes space that removals do not.
+    /// Whether a step needs space. Removals do not.
     pub(crate) fn needs_space(&self) -> bool {
         let grows = self.now.exists && !self.based;
         grows
@@ -215,7 +215,7 @@ impl<'a> Pending<'a> {
         self.steps.iter().map(data).sum()
     }
 
-    /// The steps and the object's state after them.
+    /// Returns the steps and the object's resulting state.
     pub(crate) fn into_parts(self) -> (Vec<TxnOp>, ObjectContext) {
         (self.steps, self.now)
     }
@@ -223,7 +223,7 @@ impl<'a> Pending<'a> {
 
 /// Changes.
 impl Pending<'_> {
-    /// Makes the object exist (`maybe_create_new_object`).
+    /// Creates the object if it does not exist (`maybe_create_new_object`).
     pub(crate) fn create(&mut self) {
         if !self.now.exists {
             self.now = ObjectContext { exists: true, size: 0, info: ObjectInfo::default() };
@@ -231,7 +231,7 @@ impl Pending<'_> {
         } else if self.now.info.flags & object_flag::WHITEOUT != 0 {
             self.now.info.flags &= !object_flag::WHITEOUT;
         }
-        // The digests were of the contents before.
+        // The digests were of the earlier contents.
         self.now.info.flags &= !(object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST);
         if self.steps.is_empty() {
             self.steps.push(TxnOp::Touch(self.oid.clone()));
@@ -263,7 +263,7 @@ impl Pending<'_> {
         self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size });
     }
 
-    /// Zeroes a range that ends before the object does.
+    /// Zeroes a range that ends before the object's end.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         self.now.info.flags &= !object_flag::DATA_DIGEST;
         self.steps.push(TxnOp::Zero { oid: self.oid.clone(), offset, len });
@@ -277,7 +277,7 @@ impl Pending<'_> {
         if !self.now.info.watchers.is_empty() {
             self.effects.push(Effect::DisconnectAll);
         }
-        // The user version goes on where the removed object's was.
+        // The user version continues from that of the removed object.
         let mut info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
         let leaves_whiteout =
             self.env.whiteouts && self.based && self.oid.namespace() != crate::INTERNAL_NAMESPACE;
@@ -292,14 +292,14 @@ impl Pending<'_> {
         self.now = ObjectContext { exists: leaves_whiteout, size: 0, info };
     }
 
-    /// Removes the object itself, with no trace.
+    /// Removes the object without leaving a whiteout.
     pub(crate) fn evict(&mut self) {
         self.steps.push(TxnOp::Remove(self.oid.clone()));
         let info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
         self.now = ObjectContext { exists: false, size: 0, info };
     }
 
-    /// Replaces the object by the base's, as it was under the map of `epoch`, with its watches.
+    /// Replaces the object by the base's, as of the map of `epoch`, including its watches.
     pub(crate) fn promote(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, epoch: Epoch) {
         self.replace(copied, attrs, copied.head.truncate);
         self.promoted_at = Some(epoch);
@@ -307,7 +307,7 @@ impl Pending<'_> {
         self.now.info.watchers.clone_from(&copied.head.watchers);
     }
 
-    /// Replaces all but the object's watches by a copy.
+    /// Replaces everything except the object's watches by a copy.
     pub(crate) fn replace(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, truncate: (u32, u64)) {
         let had_omap = self.now.info.flags & object_flag::OMAP != 0;
         self.create();
@@ -346,7 +346,7 @@ impl Pending<'_> {
         self.copied_version = Some(copied.head.user_version);
     }
 
-    /// Leaves a whiteout in place of a copy that does not count: the base had no object under the map of `epoch`.
+    /// Replaces an invalid copy by a whiteout: the base had no object under the map of `epoch`.
     pub(crate) fn promote_absence(&mut self, user_version: u64, epoch: Epoch) {
         self.remove();
         self.copied_version = Some(user_version.max(self.now.info.user_version));
@@ -412,7 +412,7 @@ impl Pending<'_> {
         self.now.info.flags &= !object_flag::OMAP_DIGEST;
     }
 
-    /// Steps that create the object anyway make a `Touch` right before them superfluous.
+    /// Removes a `Touch` right before a step that creates the object anyway.
     fn replace_touch(&mut self) {
         if matches!(self.steps.last(), Some(TxnOp::Touch(_))) {
             self.steps.pop();
@@ -422,7 +422,7 @@ impl Pending<'_> {
 
 /// Reads.
 impl Pending<'_> {
-    /// Data at `offset`, short at the object's end; `len` 0 reads to the end.
+    /// Reads data at `offset`, less than `len` at the object's end; `len` 0 reads to the end.
     pub(crate) fn read(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
         let len = if len == 0 { self.now.size } else { len };
         let len = len.min(self.now.size.saturating_sub(offset));
@@ -441,8 +441,8 @@ impl Pending<'_> {
         self.read_overlaid(offset, len)
     }
 
-    /// The parts of a range that hold data, in order, neighbours joined. What an earlier op of the request changed counts
-    /// as holding data everywhere.
+    /// Returns the parts of a range that contain data, in order and merged. A part that an earlier op of the request changed counts as
+    /// data.
     pub(crate) fn extents(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
         let len = len.min(self.now.size.saturating_sub(offset));
         if len == 0 {
@@ -472,7 +472,7 @@ impl Pending<'_> {
             };
             image[..base.len()].copy_from_slice(&base);
         }
-        // The part of the image that a byte range of the object covers.
+        // Maps a byte range of the object to its part of the image.
         let part = |start: u64, end: u64| {
             let start = start.clamp(offset, offset + len);
             let end = end.clamp(start, offset + len);
@@ -502,7 +502,7 @@ impl Pending<'_> {
         Ok(image.freeze())
     }
 
-    /// A user's attribute. ENOENT where the object is absent.
+    /// Returns a user's attribute. Fails with ENOENT if the object is absent.
     pub(crate) fn user_attr(&self, name: &str) -> Result<Option<Bytes>, Errno> {
         if !self.exists() {
             return Err(Errno::ENOENT);
@@ -526,7 +526,7 @@ impl Pending<'_> {
         self.store().get_attr(self.env.pg, self.oid, &stored).map_err(|e| self.failed(&e))
     }
 
-    /// All of the user's attributes by their names, in order.
+    /// Returns all of the user's attributes, in order of name.
     pub(crate) fn user_attrs(&self) -> Result<Vec<(String, Bytes)>, Errno> {
         if !self.exists() {
             return Err(Errno::ENOENT);
@@ -549,7 +549,7 @@ impl Pending<'_> {
         Ok(users.filter_map(|(name, value)| Some((name.strip_prefix('_')?.to_owned(), value))).collect())
     }
 
-    /// The omap header; empty where there is none.
+    /// Returns the omap header; empty if there is none.
     pub(crate) fn omap_header(&self) -> Result<Bytes, Errno> {
         for step in self.steps.iter().rev() {
             match step {
@@ -564,7 +564,7 @@ impl Pending<'_> {
         self.store().omap_get_header(self.env.pg, self.oid).map_err(|e| self.failed(&e))
     }
 
-    /// Those of `keys` that exist, with their values, in the keys' order.
+    /// Returns those of `keys` that exist, with their values, in the order of `keys`.
     pub(crate) fn omap_values(&self, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
         let overlay = OmapOverlay::of(&self.steps);
         let base = if self.omap_based() && !overlay.cleared {
@@ -583,7 +583,7 @@ impl Pending<'_> {
         Ok(keys.iter().filter_map(|key| Some((key.clone(), value(key)?))).collect())
     }
 
-    /// Hands entries above `start_after` that begin with `prefix` to `visit`, in order, until it returns false.
+    /// Calls `visit` with the entries after `start_after` that start with `prefix`, in order, until it returns false.
     pub(crate) fn omap_scan(
         &self,
         start_after: &Bytes,
@@ -627,7 +627,7 @@ impl Pending<'_> {
                         return Ok(());
                     }
                 }
-                // A pending entry at this very key is visited by the loop above, before the next key.
+                // The loop above visits a pending entry with this key before the next key.
                 if overlay.get(&key).is_none() && !visit(key, value) {
                     return Ok(());
                 }
@@ -658,14 +658,14 @@ impl Pending<'_> {
     }
 }
 
-/// What a request's steps so far do to omap.
+/// The effect of a request's steps on omap.
 #[derive(Default)]
 struct OmapOverlay {
-    /// Nothing of the store's omap is left.
+    /// All of the store's omap is removed.
     cleared: bool,
     /// Entries set (`Some`) or removed.
     set: BTreeMap<Bytes, Option<Bytes>>,
-    /// Ranges of the store's omap removed, first included, last excluded.
+    /// Removed ranges of the store's omap: start included, end excluded.
     removed: Vec<(Bytes, Bytes)>,
 }
 
@@ -695,7 +695,7 @@ impl OmapOverlay {
         !self.cleared && self.set.is_empty() && self.removed.is_empty()
     }
 
-    /// What the steps say of `key`: nothing (`None`), gone (`Some(None)`) or its value.
+    /// The steps' effect on `key`: none (`None`), removed (`Some(None)`) or its value.
     fn get(&self, key: &Bytes) -> Option<Option<Bytes>> {
         if let Some(value) = self.set.get(key) {
             return Some(value.clone());

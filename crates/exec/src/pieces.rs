@@ -1,4 +1,4 @@
-//! A PG's contents in pieces of bounded size: for recovery, backfill, counting and removal.
+//! Reads a PG's contents in pieces of bounded size, for recovery, backfill, counting and removal.
 
 use crate::context::decode_info;
 use crate::{INTERNAL_NAMESPACE, ObjectContext, SumsDelta, load_context};
@@ -17,11 +17,11 @@ const COUNT_STEP: usize = 128;
 const REMOVE_STEP: usize = 64;
 /// Omap entries read for recovery at a time.
 const OMAP_STEP_ENTRIES: usize = 4096;
-/// Bytes read for recovery at a time, whatever was asked for.
+/// Maximum bytes read for recovery at a time, regardless of the request.
 const MAX_PIECE_BYTES: usize = 4 << 20;
 
-/// A step of a PG's removal: the transaction that removes some of its objects, or at last the collection; `None` where
-/// there is no collection.
+/// Returns the next step of a PG's removal: a transaction that removes some of its objects, or finally the collection. `None` if there is
+/// no collection.
 pub fn removal(store: &dyn ReadStore, pg: PgId) -> Result<Option<Transaction>, StoreError> {
     if !store.collection_exists(pg)? {
         return Ok(None);
@@ -35,7 +35,7 @@ pub fn removal(store: &dyn ReadStore, pg: PgId) -> Result<Option<Transaction>, S
     Ok(Some(txn))
 }
 
-/// Sums up to [`COUNT_STEP`] objects from `from` on; returns them with where to go on. `note` gets each that can be read.
+/// Sums up to [`COUNT_STEP`] objects from `from` on. Returns the sums and the next position. `note` is called for each readable object.
 pub fn count(
     store: &dyn ReadStore,
     pg: PgId,
@@ -65,13 +65,12 @@ pub fn count(
     Ok((sum, position))
 }
 
-/// What a machine is told of an object that could not be read for recovery: only damage says something of the object.
+/// The error that a PG's machine gets for an object that could not be read for recovery. Only damage is a property of the object.
 pub fn read_errno(error: &StoreError) -> Errno {
     if error.is_damage() { Errno::EIO } else { Errno::EAGAIN }
 }
 
-/// Objects from `from` on with their versions, at most `max`, and whether these are the last. A damaged object has the
-/// lowest version.
+/// Returns up to `max` objects from `from` on with their versions, and whether these are the last. A damaged object has the lowest version.
 pub fn list_versions(
     store: &dyn ReadStore,
     pg: PgId,
@@ -89,7 +88,7 @@ pub fn list_versions(
         let version = match store.get_attr(pg, &oid, OI_ATTR).and_then(|attr| decode_info(&oid, attr)) {
             Ok(info) => info.version,
             Err(error) if error.is_damage() => {
-                // No version equals this one, so backfill replaces the damaged copy.
+                // This version equals no other, so backfill replaces the damaged copy.
                 tracing::error!(object = %oid, %error, "an object's info is damaged");
                 Eversion::default()
             }
@@ -100,7 +99,7 @@ pub fn list_versions(
     Ok((objects, !page.more))
 }
 
-/// The piece of an object from `cursor` on; `None` where it does not exist.
+/// Returns the piece of an object from `cursor` on, or `None` if it does not exist.
 pub fn read_piece(
     store: &dyn ReadStore,
     pg: PgId,

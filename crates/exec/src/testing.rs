@@ -1,4 +1,4 @@
-//! What tests of this crate and of the OSD share.
+//! Helpers for the tests of this crate and of the OSD.
 
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
@@ -32,7 +32,7 @@ pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
     }
 }
 
-/// A MemStore that counts calls that read, can take its time over them or fail them, and can refuse changes.
+/// A MemStore that counts reading calls, can delay or fail them, and can refuse changes.
 pub struct Counting {
     inner: MemStore,
     calls: AtomicU64,
@@ -42,7 +42,7 @@ pub struct Counting {
     fails_to_reserve: AtomicBool,
 }
 
-/// With what calls fail: the process has as many files open as it may.
+/// The error of failing calls: the process has too many open files.
 pub const EMFILE: Errno = Errno(24);
 
 fn out_of_files() -> StoreError {
@@ -50,7 +50,7 @@ fn out_of_files() -> StoreError {
 }
 
 impl Counting {
-    /// Counts from 0.
+    /// Creates the store with a count of 0.
     pub fn new(inner: MemStore) -> Counting {
         Counting {
             inner,
@@ -62,27 +62,27 @@ impl Counting {
         }
     }
 
-    /// Every call that reads takes so long from now on.
+    /// Delays every reading call from now on.
     pub fn set_delay_ms(&self, delay_ms: u64) {
         self.delay_ms.store(delay_ms, Ordering::Relaxed);
     }
 
-    /// The next change is refused for lack of space.
+    /// Refuses the next change for lack of space.
     pub fn refuse_once(&self) {
         self.refuses.store(true, Ordering::Relaxed);
     }
 
-    /// The next call for an object's size fails, and damages nothing.
+    /// Fails the next call for an object's size, without damage.
     pub fn fail_once(&self) {
         self.fails.store(true, Ordering::Relaxed);
     }
 
-    /// The next call that reserves space fails, though there is some.
+    /// Fails the next call that reserves space, although there is some.
     pub fn fail_to_reserve_once(&self) {
         self.fails_to_reserve.store(true, Ordering::Relaxed);
     }
 
-    /// Calls that read.
+    /// Number of reading calls.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

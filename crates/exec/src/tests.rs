@@ -24,10 +24,10 @@ pub(crate) struct Bench {
     last_user_version: u64,
     cache: ContextCache,
     pub(crate) client: ClientId,
-    /// Watches on the OSD, of who asks and all.
+    /// Watches on the OSD: the client's, and all.
     pub(crate) watches: (usize, usize),
     copied: Option<Result<Copied, Errno>>,
-    /// Objects that the store has no copy of, or none that can be read.
+    /// Objects of which the store has no copy, or no readable one.
     pub(crate) missing: Vec<ObjectId>,
 }
 
@@ -81,7 +81,7 @@ impl Bench {
         self.execute_counted(&request, |_| 0).0
     }
 
-    /// Executes a request; what `count` says of the store is as of before the change is applied.
+    /// Executes a request. `count` is evaluated before the change is applied.
     fn execute_counted(&mut self, request: &OsdRequest, count: impl Fn(&Counting) -> u64) -> (Executed, u64) {
         let object = &request.object;
         if let Err(errno) = validate(request, &self.limits) {
@@ -188,7 +188,7 @@ fn vals(after: &str, prefix: &str, max: u64) -> Op {
     Op::OmapGetVals { start_after: bytes(after), filter_prefix: bytes(prefix), max }
 }
 
-/// Keys of an `OmapGetVals` reply as text, and whether there are more.
+/// The entries of an `OmapGetVals` reply as text, and whether there are more.
 fn page_of(output: &Bytes) -> (String, bool) {
     let reply: OmapValsReply = decode(output).unwrap();
     let text = |b: &Bytes| String::from_utf8(b.to_vec()).unwrap();
@@ -626,7 +626,7 @@ fn listing_resumes_in_hash_order_and_hides_internal_objects() {
             all.push(object);
         }
     }
-    // The store has no copies of these any more, or ones that can't be read.
+    // The store has lost its copies of these, or can't read them.
     b.missing = vec![ObjectId::new(PoolId(1), "ns", "", "missing"), all[3].clone(), all[4].clone()];
     let mut lose = Transaction::new(PG);
     lose.push(TxnOp::Remove(all[3].clone()));

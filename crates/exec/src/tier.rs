@@ -1,4 +1,4 @@
-//! What an OSD does with objects of a cache tier on its own account, and clients' ops on them.
+//! Changes that an OSD itself makes to objects of a cache tier, and clients' cache ops.
 
 use crate::context::ObjectContext;
 use crate::copy::attrs_of;
@@ -9,63 +9,63 @@ use nacre_types::ids::{Epoch, Eversion};
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::{Op, OpResult, object_flag, request_flag};
 
-/// A change of an object that no client asked for.
+/// A change of an object without a client's request.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// It becomes what the base has: a clean copy, or a whiteout where the base has none.
+    /// Replaces the object by the base's: a clean copy, or a whiteout if the base has none.
     Promote {
         /// The base's object.
         copied: &'a Copied,
-        /// The epoch by whose map it was read.
+        /// The epoch of the map by which it was read.
         epoch: Epoch,
     },
-    /// The base has it as it was in this version: if it still is, it is clean.
+    /// Marks the object clean if it still has this version, which the base now has.
     Flushed {
-        /// The object's version that was flushed.
+        /// The object version that was flushed.
         version: Eversion,
-        /// The epoch by whose map the base took it.
+        /// The epoch of the map by which the base accepted it.
         epoch: Epoch,
     },
-    /// It leaves the cache, if it still has this version and is clean or a whiteout that the base knows of.
+    /// Removes the object from the cache if it still has this version and is clean, or is a whiteout whose removal is flushed.
     Evict {
         /// The object's version.
         version: Eversion,
-        /// It is a whiteout whose removal the base has.
+        /// Whether it is a whiteout and the base has removed the object.
         is_flushed: bool,
-        /// Its watches are the base's now: no client is sent to the cache.
+        /// Whether the base has its watches, because no client is sent to the cache.
         is_unused: bool,
     },
-    /// It leaves the cache, if it still has this version and does not stand for the object ([`is_valid`]).
+    /// Removes the object from the cache if it still has this version and is not valid ([`is_valid`]).
     Discard {
         /// The object's version.
         version: Eversion,
         /// The epoch of the last change of the overlay.
         overlay_epoch: Epoch,
     },
-    /// The base is about to change: the cache's copy, which is clean in this version, counts no more.
+    /// Invalidates the cache's copy, which is clean in this version, because the base is about to change.
     Invalidate {
         /// The object's version.
         version: Eversion,
     },
-    /// The base removes the object since the cache's was deleted, in this user version.
+    /// Removes the object from the base because it was deleted in the cache, at this user version.
     RemoveBase {
         /// The deletion's user version.
         user_version: u64,
     },
 }
 
-/// Whether the cache's copy of an object stands for the object: the base's state is known under a map since which no client went
-/// past the cache (`overlay_epoch`), or the copy comes from no base and its changes are not in the base.
+/// Whether the cache's copy represents the object: either the base's state is known under a map since which no client has bypassed the
+/// cache (`overlay_epoch`), or the copy does not come from the base and its changes are not in the base.
 ///
-/// A dirty copy from the time before the overlay was removed does not count: an overlay is removed once all that was acknowledged
-/// is in the base, which has changed since.
+/// A dirty copy from before the removal of the overlay is invalid: an overlay is removed only when everything acknowledged is in the base,
+/// which has changed since.
 pub fn is_valid(context: &ObjectContext, overlay_epoch: Epoch) -> bool {
     let known = context.info.tier_epoch;
     let counts = context.exists && context.info.flags & object_flag::OBSOLETE == 0;
     counts && (known >= overlay_epoch.max(Epoch(1)) || is_dirty(context) && known == Epoch(0))
 }
 
-/// Whether the object was changed since it was flushed.
+/// Whether the object was changed since its last flush.
 pub fn is_dirty(context: &ObjectContext) -> bool {
     context.exists && context.info.flags & object_flag::DIRTY != 0
 }
@@ -75,18 +75,19 @@ pub fn is_whiteout(context: &ObjectContext) -> bool {
     context.exists && context.info.flags & object_flag::WHITEOUT != 0
 }
 
-/// Whether the object may leave the cache, but for its being dirty.
+/// Whether the object may be evicted, apart from being dirty.
 pub fn is_evictable(context: &ObjectContext) -> bool {
     context.info.watchers.is_empty() && context.info.flags & object_flag::CACHE_PIN == 0
 }
 
-/// Whether a read learns something of an absent object too: one of a tier's other pool.
+/// Whether a read returns information about absent objects too: a read from the tier's other pool.
 pub(crate) fn reads_absent(request: &OsdRequest) -> bool {
     let gets = |op: &Op| matches!(op, Op::CopyGet { .. } | Op::AssertVersion { .. });
     request.flags & request_flag::IGNORE_CACHE != 0 && request.ops.iter().all(|op| gets(&op.op))
 }
 
-/// Carries out a change. EBUSY where the object is not as it says.
+/// Executes a change. Fails with EBUSY if the object is not in the required state, and with ERANGE if a base has a newer object than the
+/// deletion.
 pub fn change(
     env: &Environment<'_>,
     request: &OsdRequest,
@@ -161,7 +162,7 @@ fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>)
     Ok(())
 }
 
-/// Clients' ops.
+/// Runs a client's cache op.
 pub(crate) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> {
     match op {
         Op::IsDirty => {
@@ -207,13 +208,13 @@ mod tests {
             (0, 7, 7, true),
             (0, 6, 7, false),
             (DIRTY, 7, 7, true),
-            // It was changed before the overlay was removed and set again.
+            // Changed before the overlay was removed and set again.
             (DIRTY, 6, 7, false),
             (DIRTY, 0, 7, true),
             (0, 0, 7, false),
             (0, 0, 0, false),
             (object_flag::OBSOLETE, 7, 7, false),
-            // A watch of a copy that the base changed past has lapsed.
+            // An invalid copy, dirty because one of its watches timed out.
             (object_flag::OBSOLETE | DIRTY, 7, 7, false),
         ] {
             let context = copy(flags, copied);

@@ -1,5 +1,4 @@
-//! The ops of watches: what of them is in the object's info (rule R9). Connections are the host's business: it hears of
-//! them by [`Effect`]s.
+//! The ops of watches: their part in the object's info (rule R9). The host manages the connections, by [`Effect`]s.
 
 use crate::pending::Pending;
 use bytes::Bytes;
@@ -8,42 +7,42 @@ use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::op::{Op, OpResult, WatchInfo, WatchersReply};
 
-/// What a request does beside its change, once it has succeeded.
+/// A further action for a request that has succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The watch is connected by the request's connection.
+    /// Connects the watch to the request's connection.
     Connect {
         /// The watch.
         cookie: u64,
         /// Its timeout in seconds.
         timeout_s: u32,
     },
-    /// The watch gave a sign of life.
+    /// Records a ping of the watch.
     Ping {
         /// The watch.
         cookie: u64,
     },
-    /// The watch is over.
+    /// Ends the watch.
     Disconnect {
         /// The watch.
         cookie: u64,
     },
-    /// The object's watches are over, since the object is.
+    /// Ends all watches of the object, which was removed.
     DisconnectAll,
-    /// Tell the watchers and answer when they have answered.
+    /// Sends a notify to the watchers; the request is answered when they have acknowledged it.
     Notify {
-        /// Seconds to wait.
+        /// The timeout in seconds.
         timeout_s: u32,
-        /// What they get.
+        /// The payload for the watchers.
         payload: Bytes,
     },
-    /// A watcher answers.
+    /// Acknowledges a notify.
     Ack {
         /// The notify.
         notify_id: u64,
         /// The watch.
         cookie: u64,
-        /// What the notifier gets.
+        /// The payload for the notifier.
         payload: Bytes,
     },
 }
@@ -84,7 +83,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
             if let Some(at) = position(object, *cookie) {
                 object.watchers_mut().remove(at);
             }
-            // Also where there is none: the host must know of no watch that is not in the object's info.
+            // Sent even if there is no such watch: the host must not know of a watch that is not in the object's info.
             object.push_effect(Effect::Disconnect { cookie: *cookie });
         }
         Op::Notify { timeout_s, payload } => {

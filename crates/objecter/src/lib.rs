@@ -1,17 +1,16 @@
-//! The objecter: which OSD each request goes to, when it is sent again, and when it fails. Pure: events in, calls of
-//! a [`Sink`] out; no clock, no sockets.
+//! The objecter: decides to which OSD each request is sent, when it is sent again, and when it fails. It has no clock and no sockets: it
+//! takes events and calls a [`Sink`].
 //!
 //! Invariants (rule R6):
 //! - Requests of one PG are sent and resent in tid order: while a PG or its OSD is held, later requests wait too.
-//! - A request is sent anew whenever its PG's interval, its primary or the primary's process changes, its connection
-//!   was lost, or its OSD asked for it. Dup records on the OSDs make that safe for writes.
-//! - An answer to any attempt counts (a deposed primary can't answer: leases and fences forbid it); a backoff counts
-//!   only for the newest attempt.
+//! - A request is resent whenever its PG's interval, its primary or the primary's process changes, its connection was lost, or its OSD
+//!   asked for it. Dup records on the OSDs make this safe for writes.
+//! - An answer to any attempt counts (a deposed primary can't answer: leases and fences forbid it); a backoff counts only for the newest
+//!   attempt.
 //! - `oldest_tid` never passes a request that still waits.
-//! - The pool is resolved anew at each send: overlays of cache tiers come and go with the map.
+//! - The pool is resolved at each send, because maps add and remove overlays of cache tiers.
 //!
-//! [`Watches`] keeps the watches of the session on top of it. The native engine of `nacre-client` drives both; so do the
-//! clients of the simulator.
+//! [`Watches`] keeps the session's watches on top of it. The native engine of `nacre-client` and the clients of the simulator drive both.
 
 mod publication;
 mod target;
@@ -33,49 +32,49 @@ pub use publication::newest_map;
 pub use target::Target;
 pub use watches::{Attempt, Effect, Step, Watches};
 
-/// The first delay before a refused request or a lost connection is tried again, in milliseconds; it doubles.
+/// The first delay, in milliseconds, before a retry after a backoff or a lost connection. It doubles with each failure.
 const FIRST_RETRY_MS: u64 = 10;
 /// The longest such delay, in milliseconds.
 const LONGEST_RETRY_MS: u64 = 2_000;
 /// The deadline of a request that never expires.
 const NO_DEADLINE: u64 = u64::MAX;
 
-/// The outside of the [`Objecter`].
+/// The environment of the [`Objecter`].
 pub trait Sink<T> {
-    /// Sends on the connection to `osd`, opening it where there is none. Never blocks.
+    /// Sends on the connection to `osd`, which is opened if there is none. Never blocks.
     fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> Sent;
-    /// Closes the connection to `osd`: its process is gone or unreachable.
+    /// Closes the connection to `osd`: its process has ended or is unreachable.
     fn close(&mut self, osd: OsdId);
-    /// A request is answered or has failed.
+    /// Completes a request that was answered or has failed.
     fn complete(&mut self, token: T, result: Result<Answer, Error>);
 }
 
-/// Outcome of handing a request to [`Sink::send`].
+/// Outcome of [`Sink::send`].
 #[derive(Debug)]
 pub enum Sent {
-    /// It is on its way, or its connection's reset will be reported.
+    /// The request is queued, or its connection's reset will be reported.
     Queued,
     /// The connection's out-queue is full.
     Full,
-    /// It can never be sent.
+    /// The request can never be sent.
     Refused(Error),
 }
 
 /// A request's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// What the OSD said.
+    /// The OSD's reply.
     pub reply: OsdReply,
-    /// Where it was sent.
+    /// The target to which it was sent.
     pub target: Target,
 }
 
-/// A request as the caller gives it: the objecter adds where and when.
+/// A request from the caller, without its target and tid.
 #[derive(Debug)]
 pub struct Submission {
-    /// The object, in the pool that the caller means.
+    /// The object, in the pool that the caller named.
     pub object: ObjectId,
-    /// What is done to it.
+    /// The ops on it.
     pub ops: Vec<nacre_types::op::OsdOp>,
     /// Bits of [`nacre_types::op::request_flag`].
     pub flags: u32,
@@ -85,35 +84,35 @@ pub struct Submission {
     pub snap_context: Option<(u64, Vec<u64>)>,
     /// The client's clock, nanoseconds since 1970.
     pub mtime_ns: u64,
-    /// When to give up, on the caller's clock in milliseconds.
+    /// When the request expires, on the caller's clock in milliseconds.
     pub deadline_ms: Option<u64>,
-    /// The sender, where that is an OSD for a PG of a cache tier.
+    /// The sender, if it is an OSD for a PG of a cache tier.
     pub tier: Option<Box<TierSender>>,
 }
 
 struct Pending<T> {
     token: T,
     request: OsdRequest,
-    /// The pool that the caller named; the request's object names the one it is sent to.
+    /// The pool that the caller named. The request's object has the pool to which it is sent.
     pool: PoolId,
     writes: bool,
-    /// A notify: it leaves no dup record, and may wait for long.
+    /// A notify: it leaves no dup record, and may wait for a long time.
     waits: bool,
-    /// When to give up; [`NO_DEADLINE`] for never. Not an `Option`: optimised code compares before it looks whether there is
-    /// a value, and valgrind reports that.
+    /// When the request expires; [`NO_DEADLINE`] for never. Not an `Option`: optimised code compares the value before it checks whether
+    /// there is one, and valgrind reports that.
     deadline_ms: u64,
     sent: Option<Target>,
-    /// Waits to be sent (again).
+    /// Waits to be sent or resent.
     waiting: bool,
 }
 
-/// Why nothing is sent to an OSD or PG for the moment.
+/// Suspends sending to an OSD or PG.
 #[derive(Debug, Default, Clone, Copy)]
 struct Hold {
     failures: u32,
-    /// Not before this time; 0 once it has passed.
+    /// Holds until this time; 0 once it has passed.
     until_ms: u64,
-    /// Not before this epoch.
+    /// Holds until this epoch.
     epoch: Epoch,
 }
 
@@ -136,10 +135,10 @@ struct Session {
     hold: Hold,
 }
 
-/// The state of all requests of one client; `T` is what the caller gets back with the answer.
+/// The state of all requests of one client. The caller gets `T` back with the answer.
 pub struct Objecter<T> {
     client: ClientId,
-    /// The only session that it may be, where it was bound to one.
+    /// The only allowed client id, if the objecter is bound to one.
     bound: Option<ClientId>,
     next_tid: u64,
     map: Option<Arc<OsdMap>>,
@@ -151,7 +150,7 @@ pub struct Objecter<T> {
 }
 
 impl<T> Objecter<T> {
-    /// Nothing in flight, no map yet.
+    /// Creates an objecter without requests and without a map.
     pub fn new(client: ClientId) -> Objecter<T> {
         Objecter {
             client,
@@ -171,15 +170,15 @@ impl<T> Objecter<T> {
         self.client
     }
 
-    /// Goes on as another session: what is in flight belongs to the old one and fails, since nobody can tell any more
-    /// whether it was executed. Returns whether it is another one.
+    /// Sets the client id of a new session. Requests in flight belong to the old session and fail, because it is unknown whether they were
+    /// executed. Returns whether the id changed.
     pub fn set_client(&mut self, client: ClientId, sink: &mut impl Sink<T>) -> bool {
         let changed = self.client != client;
         if changed {
             self.client = client;
             let shuts_out = |map: &Arc<OsdMap>| is_blocklisted(map, client);
             self.blocklisted = self.is_over() || self.map.as_ref().is_some_and(shuts_out);
-            // Connections belong to the session that they were made in: OSDs refuse requests of another one by them.
+            // Connections belong to the session in which they were made: OSDs refuse another session's requests on them.
             for osd in std::mem::take(&mut self.sessions).into_keys() {
                 sink.close(osd);
             }
@@ -189,23 +188,23 @@ impl<T> Objecter<T> {
         changed
     }
 
-    /// Goes on as no other session: should it become one it is as if it were shut out. Returns the session's id.
+    /// Binds the objecter to its current client id and returns it. If the id changes later, all requests fail as if blocklisted.
     pub fn bind(&mut self) -> ClientId {
         self.bound = Some(self.client);
         self.client
     }
 
-    /// Whether the session that it was bound to has ended.
+    /// Whether the session to which it is bound has ended.
     fn is_over(&self) -> bool {
         self.bound.is_some_and(|bound| bound != self.client)
     }
 
-    /// Whether the map shuts this client out.
+    /// Whether the map blocklists this client.
     pub fn is_blocklisted(&self) -> bool {
         self.blocklisted
     }
 
-    /// How often requests were sent again.
+    /// The number of resends.
     pub fn resends(&self) -> u64 {
         self.resends
     }
@@ -215,13 +214,13 @@ impl<T> Objecter<T> {
         self.map.as_ref()
     }
 
-    /// Requests that are not answered yet.
+    /// The number of unanswered requests.
     pub fn in_flight(&self) -> usize {
         self.ops.len()
     }
 
-    /// The address of an OSD that is up, for something else than requests: the connection to it is closed like those that
-    /// carry requests when the map shows that its process is another one or gone.
+    /// Returns the address of an OSD that is up, for other uses than requests. The connection is closed like those of requests when the map
+    /// shows that its process has changed or ended.
     pub fn open_session(&mut self, osd: OsdId) -> Option<SocketAddr> {
         let info = self.map.as_ref()?.osds.get(&osd).filter(|info| info.up)?;
         let (addr, boot_nonce) = (info.addr?, info.boot_nonce);
@@ -229,7 +228,7 @@ impl<T> Objecter<T> {
         Some(addr)
     }
 
-    /// Takes a request and sends it where nothing holds it back.
+    /// Accepts a request and sends it unless it is held.
     pub fn submit(&mut self, submission: Submission, token: T, now_ms: u64, sink: &mut impl Sink<T>) {
         if self.blocklisted {
             return sink.complete(token, Err(Error::Blocklisted));
@@ -260,7 +259,7 @@ impl<T> Objecter<T> {
         self.try_send(tid, now_ms, sink);
     }
 
-    /// Sends one waiting request if it may go.
+    /// Sends one waiting request unless it is held.
     fn try_send(&mut self, tid: u64, now_ms: u64, sink: &mut impl Sink<T>) {
         let Some(map) = self.map.as_ref() else { return };
         let oldest_tid = self.ops.iter().find(|(_, op)| !op.waits).map_or(tid, |(oldest, _)| *oldest);
@@ -301,7 +300,7 @@ impl<T> Objecter<T> {
                 op.waiting = false;
                 self.resends += u64::from(resent);
             }
-            // Nothing was sent: a later try is no later attempt. An OSD that does not know the client refuses those.
+            // Nothing was sent, so the next try has the same attempt number. An OSD that does not know the client refuses later attempts.
             Sent::Full => {
                 request.attempt -= u32::from(resent);
                 op.waiting = true;
@@ -317,13 +316,12 @@ impl<T> Objecter<T> {
         }
     }
 
-    /// An OSD answered.
+    /// Handles an OSD's reply.
     pub fn on_reply(&mut self, reply: OsdReply, sink: &mut impl Sink<T>) {
         let tid = reply.reqid.tid;
         let current = reply.reqid.client == self.client;
         let Some(target) = self.ops.get(&tid).filter(|_| current).and_then(|op| op.sent) else { return };
-        // The PG serves again. Its hold stays until its time or epoch: requests wait for that, and later ones must not
-        // overtake them.
+        // The PG serves again. Its hold stays until its time or epoch: requests wait for that, and later ones must not overtake them.
         if let Some(hold) = self.held_pgs.get_mut(&target.pg) {
             hold.failures = 0;
         }
@@ -333,7 +331,7 @@ impl<T> Objecter<T> {
         self.finish(tid, Ok(Answer { reply, target }), sink);
     }
 
-    /// An OSD refuses a request until the client has a newer map: its whole PG waits, then goes again in order.
+    /// Handles a backoff: the OSD refuses a request until the client has a newer map. The whole PG waits and is resent in order.
     pub fn on_backoff(&mut self, backoff: OsdBackoff, now_ms: u64) {
         let op = self.ops.get(&backoff.reqid.tid).filter(|_| backoff.reqid.client == self.client);
         let Some(op) = op.filter(|op| op.request.attempt == backoff.attempt && !op.waiting) else { return };
@@ -348,7 +346,7 @@ impl<T> Objecter<T> {
         }
     }
 
-    /// The connection to `osd` was lost: its requests go again, in order, after a growing delay.
+    /// Handles the loss of the connection to `osd`: its requests are resent in order, after a growing delay.
     pub fn on_reset(&mut self, osd: OsdId, now_ms: u64) {
         let Some(session) = self.sessions.get_mut(&osd) else { return };
         session.hold.delay(now_ms);
@@ -357,9 +355,9 @@ impl<T> Objecter<T> {
         }
     }
 
-    /// A newer map arrived.
+    /// Handles a newer map.
     pub fn on_map(&mut self, map: Arc<OsdMap>, now_ms: u64, sink: &mut impl Sink<T>) {
-        // A generation outranks all before it: the map authority was restored from a copy (rule R7).
+        // A newer generation supersedes all earlier ones: the map authority was restored from a copy (rule R7).
         let stamp = |map: &OsdMap| (map.generation, map.epoch);
         if self.map.as_ref().is_some_and(|known| stamp(known) >= stamp(&map)) {
             return;
@@ -383,15 +381,14 @@ impl<T> Objecter<T> {
             op.waiting = match place(&map, op.pool, &op.request, op.writes) {
                 Placement::At(target) => op.sent != Some(target),
                 Placement::NoPool => true,
-                // Paused or without a primary: an answer may still come, and if the target was another one by then
-                // the next map that has one shows it.
+                // Paused or without a primary: an answer may still come. If the target changes, the next map that has one shows it.
                 Placement::Wait => !op.sent.is_some_and(|sent| sent.still_stands(&map)),
             };
         }
         self.send_waiting(now_ms, sink);
     }
 
-    /// Sends all waiting requests that may go, in tid order.
+    /// Sends all waiting requests that are not held, in tid order.
     fn send_waiting(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
         let waiting: Vec<u64> = self.ops.iter().filter(|(_, op)| op.waiting).map(|(tid, _)| *tid).collect();
         for tid in waiting {
@@ -399,7 +396,7 @@ impl<T> Objecter<T> {
         }
     }
 
-    /// Time passed: holds end, requests expire.
+    /// Ends holds and expires requests as time passes.
     pub fn on_tick(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
         let expired: Vec<u64> =
             self.ops.iter().filter(|(_, op)| op.deadline_ms <= now_ms).map(|(tid, _)| *tid).collect();
@@ -418,7 +415,7 @@ impl<T> Objecter<T> {
         }
     }
 
-    /// When [`Objecter::on_tick`] has something to do at the latest, where it is known.
+    /// The latest time at which [`Objecter::on_tick`] has something to do, if known.
     pub fn next_wake_ms(&self) -> Option<u64> {
         let holds = self.held_pgs.values().chain(self.sessions.values().map(|s| &s.hold));
         let holds = holds.map(|hold| hold.until_ms).filter(|until| *until > 0);
@@ -427,14 +424,14 @@ impl<T> Objecter<T> {
         holds.chain(deadlines).min()
     }
 
-    /// Fails everything that is in flight.
+    /// Fails all requests in flight.
     pub fn fail_all(&mut self, error: &Error, sink: &mut impl Sink<T>) {
         for op in std::mem::take(&mut self.ops).into_values() {
             sink.complete(op.token, Err(error.clone()));
         }
     }
 
-    /// Requests that are not answered yet, described for people: `(tid, OSD, what)`.
+    /// Describes the unanswered requests for people: `(tid, OSD, what)`.
     pub fn describe(&self) -> Vec<(u64, Option<OsdId>, String)> {
         let osd = |op: &Pending<T>| op.sent.filter(|_| !op.waiting).map(|sent| sent.osd);
         self.ops.iter().map(|(tid, op)| (*tid, osd(op), op_text(op))).collect()
@@ -458,8 +455,8 @@ fn timeout_text<T>(op: &Pending<T>) -> String {
     format!("{}: {} ({at})", Errno::ETIMEDOUT.text(), op_text(op))
 }
 
-/// Whether a map shuts a session out, by its name or by its address, whose nonce alone tells sessions apart. Who is shut
-/// out by the address of a whole host or by a range learns it from the OSDs.
+/// Whether a map blocklists a session, by its name or by its address, of which only the nonce identifies a session. OSDs report
+/// blocklisting by a host's address or by a range.
 fn is_blocklisted(map: &OsdMap, client: ClientId) -> bool {
     let (name, nonce) = (format!("client.{client}"), format!(":0/{}", client.0 as u32));
     let is_own = |who: &str| who == name || who.ends_with(&nonce) && !who.starts_with(BLOCKLISTED_RANGE);

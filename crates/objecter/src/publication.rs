@@ -1,12 +1,12 @@
-//! What the map authority publishes.
+//! Publications of the map authority.
 
 use nacre_types::encoding::{self, DecodeError};
 use nacre_types::msg::MapPublish;
 use nacre_types::osdmap::{Incremental, OsdMap};
 use std::sync::Arc;
 
-/// The map that a publication leads to; `None` where it holds nothing new. Fails where incrementals do not follow what is
-/// there: the whole map has to be asked for.
+/// Returns the map that results from a publication, or `None` if it is not new. Fails if its incrementals do not follow the current map:
+/// the full map must then be requested.
 pub fn newest_map(
     have: Option<&Arc<OsdMap>>,
     publish: &MapPublish,

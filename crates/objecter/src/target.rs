@@ -1,4 +1,4 @@
-//! Where a request goes by a map.
+//! Computes the target of a request from a map.
 
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::{Op, request_flag};
@@ -7,18 +7,18 @@ use nacre_types::pool::{Pool, flag as pool_flag};
 use nacre_types::{Interval, OsdId, PgId, PoolId};
 use std::net::SocketAddr;
 
-/// The one process that may execute a request, and the interval in which it may.
+/// The one process that may execute a request, and the interval in which it may do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The object's PG.
     pub pg: PgId,
-    /// How many PGs its pool has.
+    /// The number of PGs in its pool.
     pub pg_num: u32,
     /// The PG's interval.
     pub interval: Interval,
     /// Its primary.
     pub osd: OsdId,
-    /// Where that listens.
+    /// The primary's address.
     pub addr: SocketAddr,
     /// The primary's process.
     pub boot_nonce: u64,
@@ -37,21 +37,21 @@ impl Target {
     }
 }
 
-/// What the map says of a request.
+/// Placement of a request by the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// Send it there.
+    /// The target to send it to.
     At(Target),
-    /// Nobody serves it now: no primary that is up, paused, or full.
+    /// No OSD serves it now: there is no primary that is up, or the request is paused, or the cluster or pool is full.
     Wait,
     /// Its pool was removed.
     NoPool,
 }
 
-/// Places a request for `pool` by `map`; `request.object`'s own pool is that of an earlier send and does not count.
+/// Places a request for `pool` by `map`. The pool of `request.object` is that of an earlier send and is ignored.
 pub(crate) fn place(map: &OsdMap, pool: PoolId, request: &OsdRequest, writes: bool) -> Placement {
     let Some(base) = map.pools.get(&pool) else {
-        // An id above all that the map knows is of a pool so new that the map has yet to come.
+        // An id above the map's maximum belongs to a pool that a later map contains.
         return if pool > map.pool_max { Placement::Wait } else { Placement::NoPool };
     };
     let (pool_id, pool) = served_by(map, (pool, base), request.flags, writes);
@@ -98,7 +98,7 @@ fn primary_in(map: &OsdMap, pool_id: PoolId, pool: &Pool, hash: u32) -> Option<T
     })
 }
 
-/// Where writes to an object of `pool` with this hash go, if anywhere: watches are registered by writes.
+/// The target of writes to an object of `pool` with this hash, if any. Watches are registered by writes.
 pub(crate) fn primary_of(map: &OsdMap, pool: PoolId, flags: u32, hash: u32) -> Option<Target> {
     let base = map.pools.get(&pool)?;
     let (pool_id, pool) = served_by(map, (pool, base), flags, true);
@@ -120,13 +120,12 @@ fn is_paused(map: &OsdMap, pool: &Pool, request: &OsdRequest, writes: bool) -> b
     full && respects_full && !only_frees_space(request)
 }
 
-/// Whether the request does nothing but take watches up again: that changes no object, and a watch whose new primary does not
-/// hear of it lapses.
+/// Whether the request only reconnects watches: this changes no object, and a watch that is not reconnected to its new primary times out.
 fn only_reconnects(request: &OsdRequest) -> bool {
     !request.ops.is_empty() && request.ops.iter().all(|op| matches!(op.op, Op::WatchReconnect { .. }))
 }
 
-/// Whether the request can only make room: those go on while the cluster is full, or it would stay so for ever.
+/// Whether the request can only free space: such requests continue while the cluster is full, or it would stay full.
 fn only_frees_space(request: &OsdRequest) -> bool {
     let frees = |op: &Op| {
         matches!(

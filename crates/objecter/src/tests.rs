@@ -21,7 +21,7 @@ enum Event {
 struct Recorder {
     events: Vec<Event>,
     oldest: Vec<u64>,
-    /// Requests that the out-queue still takes, where it is bounded.
+    /// Requests for which the out-queue still has room, if it is bounded.
     room: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ fn membership(interval: u64, osds: &[u32]) -> Option<PgMembership> {
     })
 }
 
-/// Three OSDs; two pools of one PG each: PG 1.0 led by osd.0, PG 2.0 by osd.1.
+/// Three OSDs; two pools of one PG each: osd.0 is the primary of PG 1.0, osd.1 of PG 2.0.
 fn map() -> OsdMap {
     let mut map = OsdMap::new(Uuid::nil(), 0, CrushMap::default());
     map.pool_max = TIER;
@@ -202,7 +202,7 @@ fn a_new_interval_resends_in_tid_order() {
     world.take();
     world.publish(|map| set_membership(map, 2, &[1, 2]));
     assert_eq!(world.take(), [sent(1, 1, 1, 2), sent(1, 3, 1, 2)]);
-    // The same primary in a later interval gets them again too: it dropped what was sent before.
+    // The same primary receives them again in a later interval: it dropped the earlier ones.
     world.publish(|map| set_membership(map, 3, &[1]));
     assert_eq!(world.take(), [sent(1, 1, 2, 3), sent(1, 3, 2, 3)]);
     world.publish(|map| map.flags |= flag::NOOUT);
@@ -227,7 +227,7 @@ fn a_connection_without_requests_is_closed_with_its_process() {
     let moved: fn(&mut OsdInfo) = |info| info.addr = Some(address(9));
     let ended: fn(&mut OsdInfo) = |info| info.up = false;
     for change in [restarted, moved, ended] {
-        // Whether the client may make requests does not matter.
+        // Independent of whether the client is blocklisted.
         for blocklisted in [false, true] {
             let mut world = World::new();
             assert_eq!(world.objecter.open_session(OsdId(2)), Some(address(2)));
@@ -301,7 +301,7 @@ fn a_backoff_holds_the_whole_pg_until_the_epoch_comes() {
     assert_eq!(world.take(), [], "later requests of the PG must not overtake");
     world.publish(|map| set_membership(map, 2, &[0, 1]));
     assert_eq!(world.take(), [sent(0, 1, 1, 2), sent(0, 2, 1, 2), sent(0, 3, 0, 2)]);
-    // The second request's backoff of the old attempt comes late.
+    // The second request's backoff for the old attempt arrives late.
     world.backoff(2, 0, wanted, 60);
     world.write();
     assert_eq!(world.take(), [sent(0, 4, 0, 2)]);
@@ -309,7 +309,7 @@ fn a_backoff_holds_the_whole_pg_until_the_epoch_comes() {
 
 #[test]
 fn an_answer_leaves_the_backoff_of_its_pg_in_place() {
-    // Until a time, and until an epoch.
+    // With a hold until a time, and until an epoch.
     for news in [false, true] {
         let mut world = World::new();
         world.write();
@@ -423,7 +423,7 @@ fn watches_are_taken_up_again_while_writes_wait() {
         world.submit_op(Op::Watch { cookie: 1, timeout_s: 0 }, 0, None);
         world.submit_op(Op::WatchReconnect { cookie: 2 }, 0, None);
         assert_eq!(world.take(), [sent(0, 2, 0, 1)]);
-        // Its end makes room in the object's info, but is a change.
+        // The end of a watch frees space in the object's info, but is a change.
         world.submit_op(Op::Unwatch { cookie: 2 }, 0, None);
         let ended = world.take();
         assert_eq!(ended, if flags == flag::FULL { vec![sent(0, 3, 0, 1)] } else { vec![] });
@@ -448,7 +448,7 @@ fn a_watch_is_lost_by_word_of_the_osd_at_which_it_is_registered() {
         ops: Vec::new(),
     };
     assert!(watches.on_step(attempt, &Ok(Answer { reply, target }), None, 1).is_empty());
-    // It was registered there before an overlay came or went.
+    // It was registered there before an overlay was set or removed.
     assert!(watches.on_lost(OsdId(1), cookie).is_none() && watches.age_ms(cookie, 2).is_ok());
     assert!(matches!(watches.on_lost(OsdId(0), cookie), Some(Effect::Lost { .. })));
 }
@@ -532,7 +532,7 @@ fn a_blocklisted_client_fails_at_once() {
     world.write();
     world.take();
     world.publish(|map| {
-        // Its time is over by any clock: it counts until the map authority removes it.
+        // Its time has passed, but it counts until the map authority removes it.
         map.blocklist.insert("client.7".into(), 0);
     });
     world.write();
@@ -592,7 +592,7 @@ fn who_is_bound_to_a_session_ends_with_it() {
     assert_eq!(world.take().len(), 1);
     world.objecter.set_client(ClientId(8), &mut world.sink);
     assert_eq!(world.take(), [Event::Closed(0), Event::Done(1, Err(Errno::ETIMEDOUT))]);
-    // Nothing goes out under another name, whatever maps say.
+    // Nothing is sent under another client id, whatever the maps contain.
     world.write();
     assert_eq!(world.take(), [Event::Done(2, Err(Error::Blocklisted.errno()))]);
     world.map.epoch = Epoch(world.map.epoch.0 + 1);

@@ -1,8 +1,8 @@
-//! The watches of a session (Ceph's linger operations): registered, kept alive, taken up again when the object's primary
-//! or the connection to it is another one.
+//! The watches of a session (Ceph's linger operations): they are registered, kept alive, and reconnected when the object's primary or the
+//! connection to it changes.
 //!
-//! The owner submits the operations that [`Effect::Send`] names in the order in which they come, and reports the outcome of
-//! each to [`Watches::on_step`] in the order in which answers arrive.
+//! The owner submits the operations of [`Effect::Send`] in order, and reports their outcomes to [`Watches::on_step`] in the order in which
+//! the answers arrive.
 
 use crate::Answer;
 use crate::target::{Target, primary_of};
@@ -13,65 +13,65 @@ use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, OsdId};
 use std::collections::BTreeMap;
 
-/// The longest time between two pings of a watch, in milliseconds (Ceph's `objecter_tick_interval`, by default).
+/// The maximum time between two pings of a watch, in milliseconds (the default of Ceph's `objecter_tick_interval`).
 const LONGEST_PING_MS: u64 = 5_000;
 
-/// How far a watch is.
+/// State of a watch.
 #[derive(Debug)]
 enum Phase {
     /// A registration or reconnection is in flight.
     Connecting,
     /// Registered at this primary.
     Connected(Target),
-    /// Over, and why.
+    /// Lost, with the reason.
     Lost(Error),
 }
 
-/// An operation of a watch's own.
+/// An operation of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The watch is registered.
+    /// Registers the watch.
     Register,
-    /// It is taken up again, at another primary or on another connection.
+    /// Reconnects it, at another primary or on another connection.
     Reconnect,
-    /// It is kept alive.
+    /// Keeps it alive.
     Ping,
 }
 
-/// A try of a step: comes back with its outcome.
+/// An attempt of a step. The owner returns it with the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The watch.
     pub cookie: u64,
-    /// What was tried.
+    /// The step.
     pub step: Step,
     /// The watch's round in which it was sent.
     round: u64,
-    /// When, on the owner's clock in milliseconds.
+    /// When it was sent, on the owner's clock in milliseconds.
     pub sent_ms: u64,
 }
 
-/// What the owner has to do.
+/// An action that the owner must take.
 #[derive(Debug)]
 pub enum Effect<W> {
-    /// Submit an operation, with the deadline that the owner chooses; its outcome goes to [`Watches::on_step`].
+    /// Submit an operation, with a deadline that the owner chooses, and pass its outcome to [`Watches::on_step`].
     Send {
-        /// Names it.
+        /// Identifies the attempt.
         attempt: Attempt,
         /// The watched object.
         object: ObjectId,
         /// Bits of [`nacre_types::op::request_flag`].
         flags: u32,
-        /// What it does.
+        /// The operation.
         op: Op,
     },
-    /// Tell the watcher that its watch is lost. Comes once for each watch.
+    /// Notify the watcher that its watch is lost. Occurs once for each watch.
     Lost {
         /// The watch, which stays until it is removed.
         cookie: u64,
-        /// Who watches.
+        /// The watcher.
         watcher: W,
-        /// Why.
+        /// The reason.
         error: Error,
     },
 }
@@ -83,17 +83,16 @@ struct Watch<W> {
     ping_ms: u64,
     watcher: W,
     phase: Phase,
-    /// Rises with every disconnect: outcomes of earlier rounds are ignored.
+    /// Increases with every disconnect: outcomes of earlier rounds are ignored.
     round: u64,
-    /// When the last ping that was answered was sent, or the registration.
+    /// When the last answered ping, or the registration, was sent.
     valid_ms: u64,
     next_ping_ms: u64,
     pinging: bool,
 }
 
 impl<W: Clone> Watch<W> {
-    /// The watch is to be taken up again. Answers to what was sent before do not count, and a ping that is still in flight
-    /// must not keep later ones from being sent.
+    /// Prepares a reconnect. Answers to earlier operations no longer count, and a ping in flight must not prevent later ones.
     fn disconnect(&mut self) {
         self.phase = Phase::Connecting;
         self.round += 1;
@@ -117,7 +116,7 @@ impl<W: Clone> Watch<W> {
         Some(Effect::Lost { cookie, watcher: self.watcher.clone(), error })
     }
 
-    /// Takes in the outcome of a step of the current round. Returns whether the watch is to be taken up again.
+    /// Handles the outcome of a step of the current round. Returns whether the watch must be reconnected.
     fn on_outcome(&mut self, attempt: Attempt, outcome: &Result<Target>) -> bool {
         if attempt.step == Step::Ping {
             self.pinging = false;
@@ -130,7 +129,7 @@ impl<W: Clone> Watch<W> {
                     self.phase = Phase::Connected(*target);
                 }
             }
-            // The OSD knows the watch, but not by this connection.
+            // The OSD has the watch, but not on this connection.
             Err(Error::Refused(Errno::ETIMEDOUT)) if attempt.step == Step::Ping => {
                 self.disconnect();
                 return true;
@@ -142,12 +141,12 @@ impl<W: Clone> Watch<W> {
 
     fn has_moved(&self, map: &OsdMap, target: Target) -> bool {
         let now = primary_of(map, self.object.pool(), self.flags, self.object.hash());
-        // Without a primary there is nowhere to go; the next map that has one shows that it is another interval.
+        // Without a primary there is no target; the next map that has one shows another interval.
         now.is_some_and(|now| now != target)
     }
 }
 
-/// The watches of a session by cookie; `W` is what the owner knows a watcher by.
+/// The watches of a session by cookie. `W` is the owner's handle on a watcher.
 #[derive(Debug)]
 pub struct Watches<W> {
     last_cookie: u64,
@@ -161,8 +160,8 @@ impl<W> Default for Watches<W> {
 }
 
 impl<W: Clone> Watches<W> {
-    /// Registers a watch that lapses after `timeout_s` seconds of silence (0 for the OSD's default). Returns its cookie and
-    /// what is to be sent.
+    /// Registers a watch that times out after `timeout_s` seconds without a ping (0 for the OSD's default). Returns its cookie and the
+    /// operation to send.
     pub fn register(
         &mut self,
         object: ObjectId,
@@ -171,7 +170,7 @@ impl<W: Clone> Watches<W> {
         watcher: W,
         now_ms: u64,
     ) -> (u64, Effect<W>) {
-        // Three pings may be lost before the watch is; a timeout that is not known is no shorter than Ceph's.
+        // Three pings may be lost before the watch times out. An unknown timeout is at least Ceph's.
         let third = if timeout_s == 0 { LONGEST_PING_MS } else { u64::from(timeout_s) * 1000 / 3 };
         self.last_cookie += 1;
         let cookie = self.last_cookie;
@@ -191,23 +190,22 @@ impl<W: Clone> Watches<W> {
         (cookie, send)
     }
 
-    /// Forgets a watch; returns the object and the flags for the operation that ends it.
+    /// Removes a watch. Returns the object and the flags for the operation that ends it.
     pub fn remove(&mut self, cookie: u64) -> Option<(ObjectId, u32)> {
         self.watches.remove(&cookie).map(|watch| (watch.object, watch.flags))
     }
 
-    /// Forgets all of them.
+    /// Removes all watches.
     pub fn clear(&mut self) {
         self.watches.clear();
     }
 
-    /// Who watches by this cookie.
+    /// The watcher with this cookie.
     pub fn watcher(&self, cookie: u64) -> Option<&W> {
         self.watches.get(&cookie).map(|watch| &watch.watcher)
     }
 
-    /// Milliseconds since the last confirmed sign that the watch stands. Fails with ENOTCONN where there is none, and with
-    /// the reason where it is lost.
+    /// Milliseconds since the watch was last confirmed. Fails with ENOTCONN if there is no such watch, and with the reason if it is lost.
     pub fn age_ms(&self, cookie: u64, now_ms: u64) -> Result<u64> {
         let watch = self.watches.get(&cookie).ok_or(Error::from(Errno::ENOTCONN))?;
         match &watch.phase {
@@ -222,7 +220,7 @@ impl<W: Clone> Watches<W> {
         self.watches.values().filter(due).map(|watch| watch.next_ping_ms).min()
     }
 
-    /// A step has its outcome; `map` is the newest one. A watch whose registration fails is removed: the owner tells the watcher
+    /// Handles the outcome of a step; `map` is the newest one. A watch whose registration fails is removed: the owner notifies the watcher
     /// itself, and no [`Effect::Lost`] follows.
     pub fn on_step(
         &mut self,
@@ -241,7 +239,7 @@ impl<W: Clone> Watches<W> {
         };
         let is_current = |w: &&mut Watch<W>| w.round == round && !matches!(w.phase, Phase::Lost(_));
         let Some(watch) = self.watches.get_mut(&cookie).filter(is_current) else {
-            // A later round decides what becomes of the watch, or it is over.
+            // Either a later round determines the state of the watch, or it has ended.
             if step == Step::Register && outcome.is_err() {
                 self.watches.remove(&cookie);
             }
@@ -251,7 +249,7 @@ impl<W: Clone> Watches<W> {
             return vec![watch.reconnect(cookie, now_ms)];
         }
         let effect = match outcome {
-            // A map may have come while the answer was on its way.
+            // A newer map may have arrived before the answer.
             Ok(target) if step != Step::Ping && map.is_some_and(|map| watch.has_moved(map, target)) => {
                 watch.disconnect();
                 Some(watch.reconnect(cookie, now_ms))
@@ -263,7 +261,7 @@ impl<W: Clone> Watches<W> {
             }
             Err(Error::TimedOut(_)) if step == Step::Reconnect => Some(watch.reconnect(cookie, now_ms)),
             Err(error @ (Error::Refused(_) | Error::NoSuchPool(_) | Error::Blocklisted)) => {
-                // As Ceph has it, a watch whose object is gone is lost like any other.
+                // As in Ceph, a watch whose object was removed is lost like any other.
                 let error = if error.errno() == Errno::ENOENT { Errno::ENOTCONN.into() } else { error };
                 watch.lose(cookie, error)
             }
@@ -272,7 +270,7 @@ impl<W: Clone> Watches<W> {
         effect.into_iter().collect()
     }
 
-    /// The map is another one: watches go where their objects' primaries are. To be told after the objecter.
+    /// Handles a new map: watches move to their objects' primaries. Must be called after the objecter's `on_map`.
     pub fn on_map(&mut self, map: &OsdMap, now_ms: u64) -> Vec<Effect<W>> {
         let mut effects = Vec::new();
         for (cookie, watch) in &mut self.watches {
@@ -288,7 +286,7 @@ impl<W: Clone> Watches<W> {
         effects
     }
 
-    /// The connection to an OSD was lost. To be told after the objecter.
+    /// Handles the loss of the connection to an OSD. Must be called after the objecter's `on_reset`.
     pub fn on_reset(&mut self, osd: OsdId, now_ms: u64) -> Vec<Effect<W>> {
         let mut effects = Vec::new();
         for (cookie, watch) in &mut self.watches {
@@ -300,7 +298,7 @@ impl<W: Clone> Watches<W> {
         effects
     }
 
-    /// Pings that are due; where `silent`, they are left out.
+    /// Returns the pings that are due, or none if `silent`.
     pub fn on_tick(&mut self, now_ms: u64, silent: bool) -> Vec<Effect<W>> {
         let mut effects = Vec::new();
         for (cookie, watch) in &mut self.watches {
@@ -316,17 +314,17 @@ impl<W: Clone> Watches<W> {
         effects
     }
 
-    /// `osd` tells that a watch has lapsed.
+    /// Handles a message of `osd` that a watch has timed out.
     ///
-    /// That counts only where the watch is registered: a primary that has not heard of a change of the overlay misses the signs of
-    /// life of watches that have moved to the other pool. What becomes of a watch that is being taken up again is told by the answer.
+    /// It counts only at the OSD where the watch is registered: a primary with an older map than a change of the overlay misses the pings
+    /// of watches that have moved to the other pool. For a watch that is being reconnected the answer decides.
     pub fn on_lost(&mut self, osd: OsdId, cookie: u64) -> Option<Effect<W>> {
         let watch = self.watches.get_mut(&cookie)?;
         let is_there = matches!(watch.phase, Phase::Connected(target) if target.osd == osd);
         if is_there { watch.lose(cookie, Errno::ENOTCONN.into()) } else { None }
     }
 
-    /// The session is another one, or shut out: none of its watches stand.
+    /// Fails all watches, because the session has changed or is blocklisted.
     pub fn lose_all(&mut self, error: &Error) -> Vec<Effect<W>> {
         self.watches.iter_mut().filter_map(|(cookie, watch)| watch.lose(*cookie, error.clone())).collect()
     }

@@ -1,4 +1,4 @@
-//! The clocks that an OSD reads, in one place.
+//! //! The clocks that an OSD reads.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -7,12 +7,12 @@ fn read(clock: ClockId) -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
-/// Nanoseconds of CLOCK_BOOTTIME: goes on through suspends, and is never set. Leases and deadlines run on it.
+/// Nanoseconds of CLOCK_BOOTTIME, which includes suspends and is never set. Leases and deadlines use it.
 pub(crate) fn boot_ns() -> u64 {
     read(ClockId::Boottime)
 }
 
-/// Nanoseconds since 1970, for what people and other machines read.
+/// Nanoseconds since 1970, for output to people and other machines.
 pub(crate) fn wall_ns() -> u64 {
     read(ClockId::Realtime)
 }

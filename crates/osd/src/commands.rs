@@ -1,4 +1,4 @@
-//! What an OSD says about itself, on its admin socket (`ceph daemon`) and to `ceph tell osd.N`.
+//! Answers commands on the OSD's admin socket (`ceph daemon`) and from `ceph tell osd.N`.
 
 mod bench;
 mod unfound;
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// For how long a dump of ops waits for a shard to end its turn.
+/// How long a dump of ops waits for a shard to end its turn.
 const SHARD_PATIENCE: Duration = Duration::from_secs(1);
-/// Free extents that are listed.
+/// Maximum number of free extents in a listing.
 const MAX_EXTENTS: usize = 65_536;
 
-/// Carries a command out; `allowed` tells whether the caller may.
+/// Executes a command. `allowed` determines whether the caller has the right to.
 pub(crate) fn run(
     shared: &Shared,
     cells: &[ShardCell],
@@ -42,9 +42,9 @@ pub(crate) fn run(
     DaemonCommandReply { tid: command.tid, code, status, output: output.into() }
 }
 
-/// Carries out what comes by the admin socket, whose owner may do everything.
+/// Executes commands from the admin socket. Its owner has every right.
 pub(crate) fn on_socket(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) -> Run {
-    // The OSD holds the socket.
+    // The OSD owns the socket, so strong references would be a cycle.
     let (shared, cells) = (Arc::downgrade(shared), Arc::downgrade(cells));
     Arc::new(move |json| match (shared.upgrade(), cells.upgrade()) {
         (Some(shared), Some(cells)) => carry_out(&shared, &cells, json),
@@ -58,7 +58,7 @@ fn carry_out(shared: &Shared, cells: &[ShardCell], json: &str) -> Reply {
     admin.run(json, |call| own(shared, cells, call))
 }
 
-/// What only OSDs do.
+/// The commands that only OSDs have.
 fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
     let ops = Ops { shared, cells };
     match call.prefix() {
@@ -145,7 +145,7 @@ fn compact(shared: &Shared) -> Outcome {
     }
 }
 
-/// Shards are asked one after the other; what takes time is done without them.
+/// Reads the shards one after the other. The simulation runs without their locks.
 fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> Outcome {
     let map = shared.map.load_full();
     let mut pools = map.iter().flat_map(|map| &map.pools);
@@ -166,7 +166,7 @@ fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> Outcome {
     Ok(advice.into())
 }
 
-/// Followed ops of all shards.
+/// The tracked ops of all shards.
 struct Ops<'a> {
     shared: &'a Shared,
     cells: &'a [ShardCell],
@@ -197,7 +197,7 @@ impl Ops<'_> {
         shown
     }
 
-    /// What each shard that ends its turn in time has, and the shards that do not: their ops can't be seen.
+    /// Returns the dumps of the shards that end their turns in time, and descriptions of the other shards, whose ops can't be read.
     fn gather<T>(&self, dump: impl Fn(&Shard) -> Vec<T>) -> (Vec<T>, Vec<Value>) {
         let (mut found, mut busy) = (Vec::new(), Vec::new());
         for (number, cell) in self.cells.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Ops<'_> {
         (found, busy)
     }
 
-    /// A shard that does not answer, and since when.
+    /// Describes a shard that does not answer, with the start of its turn.
     fn busy_shard(&self, number: usize) -> Value {
         let Clocks { now_ns, wall_ns } = Self::clocks();
         let since_ns = self.shared.progress.turn_since_ns(number).unwrap_or(now_ns);
@@ -222,7 +222,7 @@ impl Ops<'_> {
         let size = options.osd.osd_op_history_size as usize;
         let mut ops = self.finished(call, false);
         ops.sort_by_key(|(_, (took, _))| std::cmp::Reverse(*took));
-        // Each shard keeps as many.
+        // Each shard keeps up to this number.
         ops.truncate(size);
         if !by_duration {
             ops.sort_by_key(|(started, _)| *started);
@@ -283,7 +283,7 @@ fn allocator_dump(shared: &Shared) -> Outcome {
     Ok(dump_free_space(&space).into())
 }
 
-/// Free space as Ceph dumps an allocator.
+/// Formats free space as Ceph dumps an allocator.
 pub fn dump_free_space(space: &FreeSpace) -> Value {
     let extents = space.extents.iter();
     let mut out = json!({
@@ -301,7 +301,7 @@ pub fn dump_free_space(space: &FreeSpace) -> Value {
     out
 }
 
-/// Ceph's measure: the share of the neighbouring free units that are not in one extent.
+/// Ceph's rating: the share of the neighbouring free units that are not in one extent.
 fn fragmentation(shared: &Shared) -> Outcome {
     let space = shared.store.free_space(usize::MAX).ok_or_else(|| no_allocator(shared))?;
     let (extents, units) = (space.extents.len() as f64, (space.free_bytes / space.unit_bytes) as f64);

@@ -1,4 +1,4 @@
-//! The control thread: drives [`nacre_shard::control`], has the session with the map authority and takes pings' answers.
+//! The control thread: drives [`nacre_shard::control`], owns the session with the map authority and receives replies to pings.
 
 mod mon;
 
@@ -23,14 +23,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Reports follow a change after this long, so that changes close together go together.
+/// Delay between a change and its report, so that changes close together are reported together.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     pub(crate) cells: Arc<Vec<ShardCell>>,
-    /// Proves who this OSD is to the map authority.
+    /// Authenticates this OSD to the map authority.
     pub(crate) key: Arc<dyn Credentials>,
     pub(crate) service_keys: Arc<ServiceKeys>,
     messenger: Mutex<Option<Messenger>>,
@@ -43,7 +43,7 @@ struct State {
 }
 
 impl Control {
-    /// Around `machine`, which is of the same OSD.
+    /// `machine` must be of the same OSD.
     pub(crate) fn new(
         shared: Arc<Shared>,
         cells: Arc<Vec<ShardCell>>,
@@ -55,13 +55,13 @@ impl Control {
         Control { shared, cells, key, service_keys, messenger: Mutex::default(), state }
     }
 
-    /// The control thread's task, until dropped.
+    /// Runs the control thread's task until it is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             let wait = Duration::from_nanos(self.round().saturating_sub(clock::boot_ns()));
             tokio::select! {
                 () = self.shared.report.notified() => {
-                    // Pings' answers can't wait; statistics can.
+                    // Replies to pings can't wait; statistics can.
                     if !self.shared.heartbeats.lock().has_said() {
                         tokio::time::sleep(SETTLE).await;
                     }
@@ -72,7 +72,7 @@ impl Control {
         }
     }
 
-    /// Does what is due; returns when to come again.
+    /// Does what is due. Returns when to run again.
     fn round(&self) -> u64 {
         let state = &mut *self.state.lock();
         let now_ns = clock::boot_ns();
@@ -80,7 +80,7 @@ impl Control {
         state.machine.round().min(state.mon.next_ns()).max(now_ns + 1_000_000)
     }
 
-    /// Gives the messenger to connect with, before anything else.
+    /// Sets the messenger. Must be called first.
     pub(crate) fn set_messenger(&self, messenger: Messenger) {
         self.shared.outside.pings.set_messenger(messenger.clone());
         *self.messenger.lock() = Some(messenger);
@@ -90,7 +90,7 @@ impl Control {
         self.messenger.lock().clone()
     }
 
-    /// Forgets messenger and connections: they hold on to what holds this.
+    /// Drops the messenger and the connections, which have references to this object.
     pub(crate) fn close(&self) {
         self.messenger.lock().take();
         self.state.lock().mon = MonSession::default();
@@ -103,12 +103,12 @@ impl Control {
         }
     }
 
-    /// Whether the map shows this very process as up.
+    /// Whether the map shows this process as up.
     pub(crate) fn is_up(&self) -> bool {
         self.shared.is_shown_up()
     }
 
-    /// Begins to stop: tells the map authority, and waits until the map shows this process down or the time is over.
+    /// Begins to stop: notifies the map authority and waits until the map shows this process as down, or for `osd_mon_shutdown_timeout`.
     pub(crate) async fn go_down(&self) {
         let limit = self.shared.config.get().osd.osd_mon_shutdown_timeout;
         let deadline = tokio::time::Instant::now() + limit;
@@ -120,13 +120,13 @@ impl Control {
         }
     }
 
-    /// Records the newest map seen in the store.
+    /// Records in the store the newest map received.
     pub(crate) fn save_superblock(&self) -> nacre_store::Result<()> {
         self.state.lock().machine.save_superblock()
     }
 }
 
-/// The ticket that the map authority gave.
+/// The ticket from the map authority.
 pub(crate) struct TicketCredentials(pub(crate) Arc<ArcSwapOption<Ticket>>);
 
 impl Credentials for TicketCredentials {
@@ -138,7 +138,7 @@ impl Credentials for TicketCredentials {
     }
 }
 
-/// The control lane's dispatcher: the map authority's messages and pings' answers.
+/// The control lane's dispatcher: messages of the map authority and replies to pings.
 pub(crate) struct ControlDispatcher(pub(crate) Arc<Control>);
 
 impl Dispatcher for ControlDispatcher {
@@ -185,9 +185,9 @@ impl Control {
         Ok(())
     }
 
-    /// Follows the options that can change while the OSD runs.
+    /// Observes the options that can change while the OSD runs.
     pub(crate) fn observe_options(self: &Arc<Self>) {
-        // The configuration is part of what it would hold on to.
+        // The configuration is a part of `Shared`, so a strong reference would be a cycle.
         let shared = Arc::downgrade(&self.shared);
         let names = ["osd_heartbeat_interval", "osd_heartbeat_grace", "osd_mon_report_interval"];
         self.shared.config.observe(&names, move |options, _| {
@@ -232,7 +232,7 @@ impl Control {
         ];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
-                // A shard that is at work takes it up later: nothing waits for that here.
+                // A busy shard applies it later; nothing depends on the time.
                 let limits = nacre_shard::shard::tracker_limits(options);
                 shared.post_all(|| ShardMessage::TrackerLimits(limits.clone()));
             }

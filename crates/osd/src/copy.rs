@@ -1,9 +1,8 @@
-//! What an OSD asks of other PGs as a client of the cluster that it belongs to: sources of copies, and the other pool of a cache
-//! tier.
+//! Requests of an OSD, as a client of its own cluster, to other PGs: reads of the sources of copies, and requests to the other pool of a
+//! cache tier.
 //!
-//! A copy is read in pieces of at most [`PIECE_BYTES`], all of the same version, before its request is ordered; what is
-//! in memory is bounded over all copies of the OSD. Each shard has a session of its own, on its own thread, which is made with its
-//! first request.
+//! A copy is read in pieces of at most [`PIECE_BYTES`], all of the same version, before its request is ordered. The memory for all copies
+//! of the OSD is bounded. Each shard has its own session, on its own thread, created at its first request.
 
 use nacre_client::engine::ObjectRequest;
 use nacre_client::{Cluster, Network, OpReply};
@@ -19,28 +18,28 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Data and omap of one piece (Ceph's `osd_copyfrom_max_chunk`).
+/// Maximum data and omap bytes of one piece (Ceph's `osd_copyfrom_max_chunk`).
 const PIECE_BYTES: u64 = 8 << 20;
-/// Pieces that are read at a time. A copy holds one for which no room was asked; how many copies there are is bounded by the
-/// shards.
+/// Maximum number of pieces read at a time. A copy holds one piece for which it has not acquired room; the shards bound the number of
+/// copies.
 const MAX_READS: usize = 16;
 
 /// See the module's documentation.
 pub(crate) struct Copier {
     config: Config,
-    /// What copies for clients may take.
+    /// Limits of copies for clients.
     copies: Lane,
-    /// What promotions and flushes may take, for which sources of copies wait.
+    /// Limits of promotions and flushes, which sources of copies wait for.
     tiers: Lane,
     /// One for each shard.
     sessions: Vec<Session>,
 }
 
-/// What copies may take while they are read.
+/// Limits of copies while they are read.
 struct Lane {
-    /// Pieces at a time.
+    /// Pieces read at a time.
     reads: Semaphore,
-    /// Room for what follows the first pieces, in KiB.
+    /// Room for the pieces after the first one, in KiB.
     room: Arc<Semaphore>,
     room_kib: u32,
 }
@@ -61,18 +60,18 @@ impl Lane {
 #[derive(Default)]
 struct Session {
     cluster: OnceCell<Cluster>,
-    /// While the session is being made for them: requests that come before it, in order. Shards bound how many there are.
+    /// Requests that arrive while the session is being created, in order. Shards bound their number.
     waiting: Mutex<Option<Vec<Waiting>>>,
 }
 
-/// A request and who gets its answer.
+/// A request and the callback for its reply.
 type Waiting = (Box<OsdRequest>, OnAnswer);
 
-/// Gets the answer to a request, on the shard's thread.
+/// Called with the reply to a request, on the shard's thread.
 pub(crate) type OnAnswer = Box<dyn FnOnce(Result<OsdReply, Errno>) + Send>;
 
 impl Copier {
-    /// For an OSD of this configuration with so many shards.
+    /// `shards` is the number of the OSD's shards.
     pub(crate) fn new(config: Config, shards: usize) -> Copier {
         Copier {
             config,
@@ -91,7 +90,7 @@ impl Copier {
         }
     }
 
-    /// Reads the source of the request's copy-from op, of at most `max_bytes`, for the shard on whose thread this is called.
+    /// Reads the source of the request's copy-from op, of at most `max_bytes`. Must be called on the shard's thread.
     pub(crate) async fn fetch(&self, shard: usize, request: &OsdRequest, max_bytes: u64) -> Fetched {
         let Some(mut reader) =
             request.ops.iter().find_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES))
@@ -117,7 +116,7 @@ impl Copier {
             flags |= request_flag::IGNORE_OVERLAY;
         }
         let mut lane = &self.copies;
-        // Between the pools of a tier, which have the same names.
+        // The source is the same object in the other pool of a tier.
         if reader.flags & copy_from_flag::IGNORE_CACHE != 0 && source.name() == request.object.name() {
             flags |= request_flag::IGNORE_CACHE;
             tier.clone_from(&request.tier);
@@ -129,10 +128,10 @@ impl Copier {
             let ops: Vec<OsdOp> = reader.request().into_iter().map(OsdOp::from).collect();
             let last = ops.len() - 1;
             let read = object_request(source.clone(), ops, flags, None, tier.clone());
-            // Not held while the copy waits for room: who has room must be able to read on.
+            // Not held while the copy waits for room: copies that have room must be able to read on.
             let turn = lane.reads.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
             let (answered, reply) = oneshot::channel();
-            // Not held up by the session's other requests, which may wait for this one.
+            // Submitted separately from the session's other requests, which may wait for this one.
             cluster.engine().submit(read, Box::new(move |reply| _ = answered.send(reply)));
             let reply = reply.await.map_err(|_| Errno::ESHUTDOWN)?;
             drop(turn);
@@ -149,7 +148,8 @@ impl Copier {
         }
     }
 
-    /// Sends a request of a shard to another pool, in the order of calls, which come from the shard's thread; `done` gets the answer.
+    /// Sends a request of a shard to another pool. Requests keep the order of the calls, which are made on the shard's thread. `done` gets
+    /// the reply.
     pub(crate) fn ask(self: &Arc<Self>, shard: usize, request: Box<OsdRequest>, done: OnAnswer) {
         let session = &self.sessions[shard];
         let mut waiting = session.waiting.lock();
@@ -167,11 +167,11 @@ impl Copier {
         }
     }
 
-    /// Makes a shard's session and sends what waits for it.
+    /// Creates a shard's session and sends the waiting requests.
     async fn send_waiting(&self, shard: usize) {
         let cluster = self.cluster(shard).await;
         let waiting = self.sessions[shard].waiting.lock().take();
-        // All on the shard's thread: nothing is sent in between.
+        // All of this runs on the shard's thread, so that no other request is sent in between.
         for (request, done) in waiting.into_iter().flatten() {
             match &cluster {
                 Ok(cluster) => send(cluster, *request, done),
@@ -180,7 +180,7 @@ impl Copier {
         }
     }
 
-    /// The session of a shard, on whose thread this is called.
+    /// Returns the session of a shard. Must be called on the shard's thread.
     async fn cluster(&self, shard: usize) -> Result<&Cluster, Errno> {
         let connect = || async { nacre_client::connect_on(&Network::of_this_thread(), &self.config).await };
         self.sessions[shard].cluster.get_or_try_init(connect).await.map_err(|error| {

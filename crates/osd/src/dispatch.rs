@@ -1,4 +1,4 @@
-//! What arrives on a shard's lane: requests, peers' messages, pings, commands.
+//! Handles the messages on a shard's lane: requests, peers' messages, pings, commands.
 
 use crate::clock;
 use crate::commands;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// One shard's dispatcher.
 pub(crate) struct LaneDispatcher {
     pub(crate) shared: Arc<Shared>,
-    /// All shards; this lane's at `index`.
+    /// All shards. This lane's shard is at `index`.
     pub(crate) cells: Arc<Vec<ShardCell>>,
     pub(crate) index: usize,
 }
@@ -35,7 +35,7 @@ impl Dispatcher for LaneDispatcher {
             }
         };
         if let Err(error) = outcome {
-            // The checksum was right, so the peer meant it: nothing good will come of that connection.
+            // The frame's checksum was right, so the peer sent exactly this: a resend would fail as well.
             tracing::error!(peer = ?conn.peer_entity(), %error, "closing a connection that makes no sense");
             conn.close();
         }
@@ -53,12 +53,12 @@ impl Dispatcher for LaneDispatcher {
             let id = conn.id();
             self.shared.post_all(|| ShardMessage::WatchersGone(id));
         }
-        // An OSD is also a client of others, which says nothing of it as a peer.
+        // An OSD is also a client of other OSDs. The end of such a connection says nothing about it as a peer.
         let is_client = conn.policy() == Policy::Lossy && !session.is_some_and(Session::is_beating);
         if is_client && !conn.is_outgoing() {
             return;
         }
-        // Its ticket ran out: the peer pings over another connection, and goes on.
+        // The connection ended because its ticket expired or it was idle. The peer pings over another one.
         let is_renewed = matches!(reset, Reset::Failed(Error::Expired(_)) | Reset::Idle);
         if conn.policy() == Policy::Lossy && is_renewed {
             return;
@@ -130,7 +130,7 @@ impl LaneDispatcher {
             let reply = commands::run(&shared, &cells, &command, allowed);
             if let Err(error) = conn.send(&reply) {
                 tracing::debug!(%error, "could not answer a command");
-                // Its client would wait for ever for what is lost while the connection lives.
+                // Its client would wait for the reply as long as the connection lives.
                 if matches!(error, Error::Full) {
                     conn.abort();
                 }
@@ -144,9 +144,9 @@ impl LaneDispatcher {
         Ok(())
     }
 
-    /// The OSD at the other end, if it is one with an OSD's rights.
+    /// The OSD at the other end, if it has an OSD's rights.
     fn peer_of(&self, conn: &Conn) -> Option<OsdId> {
-        // Where this side connected, the messenger has checked who answers.
+        // For an outgoing connection the messenger has verified the peer's identity.
         let osd = conn.peer_entity()?.osd_id()?;
         let trusted = conn.is_outgoing()
             || conn

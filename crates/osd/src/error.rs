@@ -1,4 +1,4 @@
-//! The crate's one error type: why an OSD can't be made or started.
+//! The crate's error type: why an OSD can't be created or started.
 
 use nacre_shard::shard::LoadError;
 use nacre_store::StoreError;
@@ -7,50 +7,50 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{OsdId, PgId};
 use uuid::Uuid;
 
-/// What can go wrong in making, starting and stopping an OSD.
+/// An error in creating, starting or stopping an OSD.
 #[derive(Debug, thiserror::Error)]
 pub enum OsdError {
-    /// The store failed or refused.
+    /// The store failed or refused the operation.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Configuration, keys or the messenger.
+    /// An error of the configuration, the keys or the messenger.
     #[error(transparent)]
     Runtime(#[from] nacre_common::error::Error),
     /// A record in the store can't be read.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The store was never given to an OSD: run mkfs.
+    /// The store has no OSD superblock: mkfs must be run.
     #[error("the store holds no OSD superblock: make it with mkfs first")]
     NoSuperblock,
-    /// The store belongs to somebody else.
+    /// The store belongs to another OSD.
     #[error("the store belongs to {found} of cluster {found_fsid}, not to {wanted} of {wanted_fsid}")]
     WrongOwner {
-        /// Whose it is.
+        /// The OSD in the superblock.
         found: OsdId,
-        /// Of which cluster.
+        /// Its cluster.
         found_fsid: Uuid,
-        /// Who wanted it.
+        /// The OSD that is starting.
         wanted: OsdId,
-        /// Of which cluster.
+        /// Its cluster.
         wanted_fsid: Uuid,
     },
-    /// A PG's copy can't be used.
+    /// A PG's copy is unusable.
     #[error("pg {pg}: {detail}")]
     Pg {
         /// The PG.
         pg: PgId,
-        /// What is wrong with it.
+        /// The defect.
         detail: String,
     },
-    /// An option or argument makes no sense.
+    /// An option or argument is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
@@ -65,7 +65,7 @@ impl From<LoadError> for OsdError {
 }
 
 impl OsdError {
-    /// The number for exit codes and commands.
+    /// Returns the errno for exit codes and replies to commands.
     pub fn errno(&self) -> Errno {
         match self {
             OsdError::Store(error) => error.errno(),

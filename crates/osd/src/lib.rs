@@ -2,18 +2,18 @@
 //!
 //! An [`Osd`] is a store, some shards and a control thread:
 //!
-//! - A *shard* ([`nacre_shard`]) owns PGs outright: their replication machines (`nacre-pg`), the clients' requests in
-//!   their hands, the object contexts. Each has a thread, which also runs connections, so that most messages are handled where
-//!   they are read. The store's completions come to it in batches.
-//! - The *control thread* talks to the map authority, applies maps in order, sends heartbeats and reports.
-//! - The *watchdog* is a thread that looks whether the shards and the store make progress.
-//! - [`nacre_exec`] turns a request into results and one transaction; it knows nothing of replication.
+//! - A *shard* ([`nacre_shard`]) owns PGs exclusively: their replication machines (`nacre-pg`), the clients' requests to them, the object
+//!   contexts. Each has a thread, which also runs connections, so that most messages are handled where they are read. It receives the
+//!   store's completions in batches.
+//! - The *control thread* has the session with the map authority, applies maps in order, sends heartbeats and reports.
+//! - The *watchdog* is a thread that checks whether the shards and the store make progress.
+//! - [`nacre_exec`] turns a request into results and one transaction; it is independent of replication.
 //!
-//! A write's way: frame → `dispatch` → shard: admission, `Pg` orders it → `exec` → transaction to the store and to the
-//! replicas → completions and acknowledgements back to `Pg` → reply. On a shard's own connections that is one thread.
+//! The path of a write: frame → `dispatch` → shard: admission, `Pg` orders it → `exec` → transaction to the store and to the replicas →
+//! completions and acknowledgements back to `Pg` → reply. On a shard's own connections all of this runs on one thread.
 //!
-//! Invariants: a request is answered only when its PG's machine says so; a transaction that the store refuses after it was
-//! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
+//! Invariants: a request is answered only when its PG's machine permits it. The OSD stops if the store refuses a transaction that is
+//! already ordered, or if any write of the store fails. This crate makes no decisions about membership.
 
 pub mod error;
 

@@ -1,4 +1,4 @@
-//! What lies beyond an OSD's shards: its peers, the map authority, the objects that it copies, and the machine's clocks.
+//! The services around an OSD's shards: its peers, the map authority, the sources of copies, and the machine's clocks.
 
 use crate::clock;
 use crate::copy::Copier;
@@ -30,11 +30,11 @@ pub(crate) struct Outside {
     pub(crate) copier: Arc<Copier>,
     /// The connection to the map authority, while there is one.
     pub(crate) mon: ArcSwapOption<Conn>,
-    /// Where this OSD listens.
+    /// The address on which this OSD listens.
     pub(crate) addr: OnceLock<SocketAddr>,
-    /// Proves who this OSD is to its peers, once the map authority has given it.
+    /// Authenticates this OSD to its peers. Set once the map authority has issued it.
     pub(crate) ticket: Arc<ArcSwapOption<Ticket>>,
-    /// Whose outside it is.
+    /// The shared state of the OSD that this belongs to.
     pub(crate) shared: OnceLock<Weak<Shared>>,
 }
 
@@ -103,7 +103,7 @@ impl World for Outside {
 
     fn fetch(&self, shard: usize, arrival: Box<Arrival>) {
         let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
-        // The shard's own runtime: its thread is the one that calls this.
+        // Spawned on the shard's own runtime: the shard's thread calls this.
         tokio::spawn(async move {
             let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
             let max_bytes = shared.limits.load().max_object_size_bytes;

@@ -1,4 +1,4 @@
-//! Connections to other OSDs for messages about PGs: a lossless session for each process that [`Peers`] wants one with.
+//! Connections to other OSDs for messages about PGs: a lossless session for each process that [`Peers`] requests one for.
 
 use nacre_common::auth::Credentials;
 use nacre_common::conn::ConnRef;
@@ -18,23 +18,23 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    /// No connections yet; they authenticate by `credentials`.
+    /// Creates the set without connections. They authenticate with `credentials`.
     pub(crate) fn new(credentials: Arc<dyn Credentials>) -> PeerLinks {
         PeerLinks { messenger: Mutex::default(), credentials, peers: Mutex::default() }
     }
 
-    /// Gives the messenger to connect with, before anything else.
+    /// Sets the messenger. Must be called first.
     pub(crate) fn set_messenger(&self, messenger: Messenger) {
         *self.messenger.lock() = Some(messenger);
     }
 
-    /// Forgets messenger and connections: they hold on to what holds this.
+    /// Drops the messenger and the connections, which have references to this object.
     pub(crate) fn close(&self) {
         self.messenger.lock().take();
         self.peers.lock().clear();
     }
 
-    /// The connection to `osd`, made on `lane` where there is none. `None` while the map shows no process.
+    /// Returns the connection to `osd`, and creates it on `lane` if there is none. `None` while the map shows no process.
     pub(crate) fn get(&self, osd: OsdId, lane: usize) -> Result<Option<ConnRef>, Error> {
         let messenger = self.messenger.lock().clone();
         let Some(messenger) = messenger else { return Ok(None) };
@@ -50,12 +50,12 @@ impl PeerLinks {
         })
     }
 
-    /// As [`Peers::on_map`].
+    /// See [`Peers::on_map`].
     pub(crate) fn on_map(&self, map: &OsdMap, whoami: OsdId) -> Vec<OsdId> {
         self.peers.lock().on_map(map, whoami)
     }
 
-    /// As [`Peers::drop_conn`].
+    /// See [`Peers::drop_conn`].
     pub(crate) fn drop_conn(&self, osd: OsdId) {
         self.peers.lock().drop_conn(osd);
     }

@@ -1,4 +1,4 @@
-//! Connections to other OSDs for heartbeats: a lossy connection for each process that [`Peers`] wants one with.
+//! Connections to other OSDs for heartbeats: a lossy connection for each process that [`Peers`] requests one for.
 
 use crate::control::TicketCredentials;
 use nacre_common::auth::Credentials;
@@ -25,23 +25,23 @@ pub(crate) struct PingLinks {
 }
 
 impl PingLinks {
-    /// No connections yet; they authenticate by `credentials`.
+    /// Creates the set without connections. They authenticate with `credentials`.
     pub(crate) fn new(credentials: Arc<TicketCredentials>) -> PingLinks {
         PingLinks { messenger: Mutex::default(), credentials, peers: Mutex::default() }
     }
 
-    /// Gives the messenger to connect with, before anything else.
+    /// Sets the messenger. Must be called first.
     pub(crate) fn set_messenger(&self, messenger: Messenger) {
         *self.messenger.lock() = Some(messenger);
     }
 
-    /// Forgets messenger and connections: they hold on to what holds this.
+    /// Drops the messenger and the connections, which have references to this object.
     pub(crate) fn close(&self) {
         self.messenger.lock().take();
         self.peers.lock().clear();
     }
 
-    /// Sends to the process of `to` that the map shows, on the control thread.
+    /// Sends to the process of `to` that the map shows. Must be called on the control thread.
     pub(crate) fn ping(&self, to: OsdId, message: &HbEnvelope) {
         let conn = self.peers.lock().get(to, |process| {
             let messenger = self.messenger.lock().clone().ok_or(Error::Closed)?;
@@ -59,7 +59,7 @@ impl PingLinks {
         }
     }
 
-    /// As [`Peers::on_map`].
+    /// See [`Peers::on_map`].
     pub(crate) fn on_map(&self, map: &OsdMap, whoami: OsdId) {
         self.peers.lock().on_map(map, whoami);
     }

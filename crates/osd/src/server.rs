@@ -35,12 +35,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-/// How long a shard sleeps where nothing is due.
+/// Maximum time for which an idle shard sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// How long connections may write what they have queued when the OSD stops.
+/// How long connections may write their queued messages when the OSD stops.
 const STOP_GRACE: Duration = Duration::from_millis(500);
-/// Makes the store of the OSD that `config` speaks for (`osd.N`), in `osd_data`. Needs `fsid`. Fails where there is a
-/// store already, unless `force` says that it may be lost.
+/// Creates the store of the OSD that `config` names (`osd.N`), in `osd_data`. Needs `fsid`. Fails if there is a store already, unless
+/// `force` permits losing it.
 pub fn mkfs(config: &Config, force: bool) -> Result<(), OsdError> {
     let options = config.snapshot();
     let osd = osd_of(config)?;
@@ -65,7 +65,7 @@ fn osd_of(config: &Config) -> Result<OsdId, OsdError> {
     entity.osd_id().ok_or_else(|| OsdError::Invalid(format!("{entity} is not an OSD")))
 }
 
-/// A thread with a runtime of its own.
+/// A thread with its own runtime.
 pub(crate) struct Worker {
     pub(crate) handle: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -83,7 +83,7 @@ impl Worker {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn(move || {
-                // The sender is dropped or used: both end the thread.
+                // The thread ends whether the sender is used or dropped.
                 let _ = runtime.block_on(stopped);
             })
             .map_err(|source| OsdError::Io { what: "start a thread", source })?;
@@ -92,7 +92,7 @@ impl Worker {
 
     fn end(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // It only fails where the thread has ended already.
+            // Fails only if the thread has ended already.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take()
@@ -109,7 +109,7 @@ impl Drop for Worker {
     }
 }
 
-/// A running OSD. Dropped without [`Osd::stop`] it ends as in a crash: nothing is flushed.
+/// A running OSD. If it is dropped without [`Osd::stop`], it ends as in a crash: nothing is flushed.
 pub struct Osd {
     shared: Arc<Shared>,
     control: Arc<Control>,
@@ -121,9 +121,9 @@ pub struct Osd {
 }
 
 impl Osd {
-    /// Starts the OSD that `config` speaks for: mounts its store, loads its PGs, listens, and goes to the map authority.
-    /// Returns when it listens; it is up when the map says so. A `stop` that is requested while the store is being opened
-    /// ends a start that takes long, with an error.
+    /// Starts the OSD that `config` names: mounts its store, loads its PGs, listens, and connects to the map authority. Returns when it
+    /// listens; the OSD is up when the map says so. A `stop` that is requested while the store is being opened ends a long start with an
+    /// error.
     pub async fn start(config: &Config, stop: &Stop) -> Result<Osd, OsdError> {
         let (config, stop) = (config.clone(), stop.clone());
         let prepared = tokio::task::spawn_blocking(move || Prepared::new(&config, stop)).await;
@@ -135,12 +135,12 @@ impl Osd {
         self.shared.whoami
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Whether the map shows it up.
+    /// Whether the map shows it as up.
     pub fn is_up(&self) -> bool {
         self.control.is_up()
     }
@@ -150,7 +150,7 @@ impl Osd {
         self.shared.perf.clone()
     }
 
-    /// Returns when it can't go on by itself, with the reason.
+    /// Returns the reason when the OSD can't continue.
     pub async fn failed(&self) -> String {
         let mut state = self.shared.state.subscribe();
         let failed = state.wait_for(|state| matches!(state, RunState::Failed(_))).await;
@@ -160,7 +160,7 @@ impl Osd {
         }
     }
 
-    /// Stops in order: tells the map authority, lets connections finish, flushes and closes the store.
+    /// Stops in order: notifies the map authority, lets connections finish, flushes and closes the store.
     pub async fn stop(mut self) -> Result<(), OsdError> {
         let failed = matches!(&*self.shared.state.borrow(), RunState::Failed(_));
         if !failed {
@@ -182,7 +182,7 @@ impl Osd {
         ended.await.map_err(|error| OsdError::Invalid(format!("stopping failed: {error}")))?
     }
 
-    /// Answers a command as `ceph tell` gives it, in JSON, with every right: for whoever has the process.
+    /// Executes a command in the JSON of `ceph tell`, with every right. For callers in the same process.
     pub fn command(&self, json: &str) -> DaemonCommandReply {
         let command = DaemonCommand { tid: 0, cmd: json.to_owned(), input: Bytes::new() };
         commands::run(&self.shared, &self.control.cells, &command, true)
@@ -217,11 +217,11 @@ impl std::fmt::Debug for Osd {
     }
 }
 
-/// The task of a shard: messages, completions, timers and background work, until dropped.
+/// Runs a shard's messages, completions, timers and background work until dropped.
 async fn run_shard(cell: &ShardCell) {
     while let Some(Turn { next_ns, busy }) = cell.turn() {
         if busy {
-            // Readers have their turn between two pieces of background work, and between two turns.
+            // Connections' readers run between two pieces of background work, and between two turns.
             tokio::task::yield_now().await;
             continue;
         }
@@ -234,7 +234,7 @@ async fn run_shard(cell: &ShardCell) {
     }
 }
 
-/// Everything but threads that run and sockets that listen.
+/// An OSD without running threads and listening sockets.
 struct Prepared {
     shared: Arc<Shared>,
     cells: Arc<Vec<ShardCell>>,
@@ -325,14 +325,14 @@ impl Prepared {
         let messengers = vec![messenger, outward];
         shared.perf.add(msgr::metrics::source(&messengers));
         let admin_socket = AdminSocket::start(&config, commands::on_socket(&shared, &cells));
-        // From here on options that count at start keep their values.
+        // From here on options that only take effect at start keep their values.
         config.mark_started();
         tracing::info!(osd = %shared.whoami, %addr, store = shared.store.kind(), "OSD started");
         Ok(Osd { shared, control, messengers, shard_threads, control_thread, admin_socket, addr })
     }
 }
 
-/// What this OSD counts and measures. The sources keep nothing alive: what they look at holds them.
+/// Registers what this OSD counts and measures. The sources use weak references: the OSD owns them.
 fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     let metrics = shared.metrics.clone();
     shared.perf.add(move |out| out.extend(nacre_shard::metrics::collect(metrics.iter().map(|m| &**m))));
@@ -387,8 +387,7 @@ fn tell_mount(osd: OsdId, store: &dyn ObjectStore, report: &MountReport) {
     }
 }
 
-/// Loads the store's PGs into their shards. One that can't be read stops the start: an OSD must not act as if it had
-/// none.
+/// Loads the store's PGs into their shards. One that can't be read stops the start: an OSD must not act as if it did not have the PG.
 fn load_pgs(shared: &Arc<Shared>, cells: &[ShardCell]) -> Result<(), OsdError> {
     for pg in shared.store.list_collections()? {
         let cell = &cells[shared.shard_of(pg)];

@@ -1,4 +1,4 @@
-//! What all threads of one OSD share: what its shards do, and what the daemon around them has.
+//! State that all threads of one OSD share: that of its shards, and that of the daemon around them.
 
 use crate::control::TicketCredentials;
 use crate::copy::Copier;
@@ -18,20 +18,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
-/// What a daemon's threads share with its shards.
+/// State that a daemon's threads share with its shards.
 pub(crate) struct Shared {
-    /// What the shards themselves know of it.
+    /// The part that the shards use.
     pub(crate) core: Arc<nacre_shard::shared::Shared>,
     pub(crate) outside: Arc<Outside>,
     /// The disk's id.
     pub(crate) uuid: Uuid,
     /// Whether the store's database is being compacted by a command.
     pub(crate) compacting: AtomicBool,
-    /// Whether a command simulates a cache tier.
+    /// Whether a command is simulating a cache tier.
     pub(crate) advising: AtomicBool,
-    /// Whether a command measures the store.
+    /// Whether a command is measuring the store.
     pub(crate) benching: AtomicBool,
-    /// All counters of this OSD, its store's and its messengers' among them.
+    /// All counters of this OSD, including those of its store and its messengers.
     pub(crate) perf: Perf,
 }
 
@@ -44,7 +44,7 @@ impl Deref for Shared {
 }
 
 impl Shared {
-    /// One process of the OSD that `config` speaks for, over its mounted store. `uuid` is the disk's id.
+    /// Creates the state of one process of the OSD that `config` names, over its mounted store. `uuid` is the disk's id.
     pub(crate) fn new(config: &Config, me: Member, uuid: Uuid, store: Arc<dyn ObjectStore>) -> Arc<Shared> {
         let ticket = Arc::default();
         let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));

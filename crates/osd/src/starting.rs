@@ -1,5 +1,5 @@
-//! An OSD whose store is being opened: it listens to nobody yet and is not up, but what takes long is told to the map
-//! authority, and a stop is obeyed.
+//! An OSD whose store is being opened. It does not listen yet and is not up, but it reports long scans to the map authority and can be
+//! stopped.
 
 use crate::server::Worker;
 use crate::shared::Shared;
@@ -13,10 +13,10 @@ use nacre_types::stats::OsdStats;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The code in health while a scan lasts.
+/// The health code while a scan lasts.
 const SCAN_CODE: &str = "BLUESTORE_ALLOCATION_SCAN";
 
-/// What the store tells, from before the OSD is made of it.
+/// Receives the store's events, also before the OSD exists.
 pub(crate) struct Starting {
     config: Config,
     stop: Stop,
@@ -29,7 +29,7 @@ impl Starting {
         Starting { config: config.clone(), stop, shared: OnceLock::new(), session: Mutex::default() }
     }
 
-    /// From now on the OSD hears of a store that fails.
+    /// Sets the OSD that receives the store's failures from now on.
     pub(crate) fn hand_over(&self, shared: Weak<Shared>) {
         if self.shared.set(shared).is_err() {
             tracing::error!("the store's events were given twice");
@@ -67,10 +67,10 @@ impl StoreEvents for Starting {
     }
 }
 
-/// What health says of a scan.
+/// The text of the health report about a scan.
 fn told(progress: &ScanProgress) -> String {
     let ScanProgress { onodes, expected, elapsed } = progress;
-    // Without statistics of its files the database does not know how many there are.
+    // Without statistics of its files the database can't estimate the number.
     let share = match expected > onodes {
         true => format!(" of about {expected} ({}%)", onodes * 100 / expected),
         false => String::new(),
@@ -79,13 +79,13 @@ fn told(progress: &ScanProgress) -> String {
     format!("a start that reads all objects for what is allocated: {onodes}{share} in {seconds} s")
 }
 
-/// A connection to the map authority for reports alone.
+/// A connection to the map authority that only sends reports.
 struct Session {
     messenger: Messenger,
     key: Arc<ConfiguredKey>,
     conn: Option<Conn>,
     turn: usize,
-    // Last: its runtime drives the messenger.
+    // Must be dropped last: its runtime drives the messenger.
     _worker: Worker,
 }
 
@@ -125,7 +125,7 @@ impl Drop for Session {
     }
 }
 
-/// Reports have no answers.
+/// A dispatcher that ignores messages, because reports have no replies.
 struct Deaf;
 
 impl Dispatcher for Deaf {

@@ -1,4 +1,4 @@
-//! Which store an OSD's data is in: made by `mkfs`, recorded beside the data, opened at start.
+//! The kind of an OSD's store: chosen by `mkfs`, recorded beside the data, opened at start.
 
 use crate::error::OsdError;
 use nacre_common::options::{ObjectStoreKind, Options};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The file that names the kind of store, as in Ceph's OSD directories.
 const TYPE_FILE: &str = "type";
-/// Of the memory that is available when an OSD starts, the part that BlueStore's cache may take, and its bounds in bytes.
+/// The share of the memory available at start that BlueStore's cache may take (one part in `CACHE_SHARE`), and its bounds in bytes.
 const CACHE_SHARE: u64 = 32;
 const CACHE_LEAST: u64 = 256 << 20;
 const CACHE_MOST: u64 = 1 << 30;
@@ -28,7 +28,7 @@ pub(crate) fn directory_of(options: &Options) -> PathBuf {
     PathBuf::from(&options.osd.osd_data)
 }
 
-/// Makes an empty store of the configured kind. With `force` what is there is lost, the keyring apart.
+/// Creates an empty store of the configured kind. `force` removes all existing contents except the keyring.
 pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(), OsdError> {
     fs::create_dir_all(directory).map_err(io("create the OSD's directory"))?;
     let used = directory.join(TYPE_FILE).exists();
@@ -58,7 +58,7 @@ pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(
             FileStore::mkfs(directory, &filestore_config(options))?;
         }
     }
-    // Last, so that a cut short attempt is not taken for a store.
+    // Written last, so that an interrupted attempt is not mistaken for a store.
     fs::write(directory.join(TYPE_FILE), format!("{}\n", kind.as_str()))
         .map_err(io("write the store's type"))?;
     Ok(())
@@ -70,7 +70,7 @@ fn clear(directory: &Path) -> Result<(), OsdError> {
         if entry.file_name() == "keyring" {
             continue;
         }
-        // A database elsewhere is this store's too.
+        // A database in another place belongs to this store too.
         if entry.file_name() == "db"
             && let Ok(elsewhere) = fs::read_link(entry.path())
             && elsewhere.exists()
@@ -90,7 +90,7 @@ fn unsupported(kind: &str) -> OsdError {
     ))
 }
 
-/// Mounts the store that is there, whatever kind the options name for new ones.
+/// Mounts the existing store. The kind that the options name is only for new stores.
 pub(crate) fn mount(
     directory: &Path,
     options: &Options,
@@ -144,7 +144,7 @@ fn filestore_config(options: &Options) -> FileStoreConfig {
     }
 }
 
-/// Options that [`data_options`] looks at.
+/// Options that [`data_options`] reads.
 pub(crate) const DATA_OPTIONS: &[&str] = &[
     "bluestore_csum_type",
     "bluestore_compression_mode",
@@ -154,7 +154,7 @@ pub(crate) const DATA_OPTIONS: &[&str] = &[
     "bluestore_compression_max_blob_size",
 ];
 
-/// How a pool's data is to be kept. What the pool says (`osd pool set`) goes before the configuration; 0 says nothing.
+/// How a pool's data is stored. The pool's own options (`osd pool set`) take precedence over the configuration; 0 means unset.
 pub(crate) fn data_options(options: &Options, pool: &BTreeMap<String, String>) -> DataOptions {
     let named = |name: &str| pool.get(name).map(String::as_str);
     let blue = &options.bluestore;
@@ -192,12 +192,12 @@ pub(crate) fn data_options(options: &Options, pool: &BTreeMap<String, String>) -
     }
 }
 
-/// A BlueStore's cache where no size is named, of so many available bytes: several OSDs may share this machine's memory.
+/// Default size of a BlueStore's cache for `available` bytes. Several OSDs may share this machine's memory.
 fn cache_bytes(available: Option<u64>) -> u64 {
     (available.unwrap_or(0) / CACHE_SHARE).clamp(CACHE_LEAST, CACHE_MOST)
 }
 
-/// How the options want a BlueStore to run.
+/// The BlueStore configuration from the options.
 pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
     let blue = &options.bluestore;
     let defaults = BlueStoreConfig::default();
@@ -223,7 +223,7 @@ pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
     }
 }
 
-/// Tells the store how each pool's data is to be kept: as the pool says, else as the configuration does.
+/// Gives the store each pool's data options: those of the pool, or of the configuration where the pool has none.
 pub(crate) fn set_data_options(shared: &Shared) {
     if let Some(map) = &*shared.map.load() {
         let options = shared.config.snapshot();

@@ -1,9 +1,9 @@
-//! The watchdog: whether the shards and the store go on, as Ceph's `HeartbeatMap` asks its threads.
+//! The watchdog: checks whether the shards and the store make progress, as Ceph's `HeartbeatMap` does for its threads.
 //!
-//! A shard notes when it began its turn, and since when its oldest change waits to be durable. A thread that does nothing else
-//! looks at both. An OSD with a turn that takes longer than `osd_op_thread_timeout` answers no pings, so that its peers report
-//! it and others take over. Where a turn or a commit takes longer than `osd_op_thread_suicide_timeout`, the process is aborted:
-//! nothing else ends a thread that hangs in a system call.
+//! A shard records when its turn began, and since when its oldest change has been waiting to become durable. A dedicated thread reads both.
+//! While a turn takes longer than `osd_op_thread_timeout`, the OSD answers no pings, so that its peers report it and other OSDs take over.
+//! If a turn or a commit takes longer than `osd_op_thread_suicide_timeout`, the process is aborted: nothing else ends a thread that hangs
+//! in a system call.
 
 use nacre_common::config::Config;
 use nacre_shard::progress::Progress;
@@ -12,12 +12,12 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often it looks.
+/// Interval between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// What counts of the time between two looks: a process that was suspended is not stuck.
+/// Maximum time that counts between two looks: a process that was suspended is not stuck.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
-/// Something that a look found under way, and for how long looks have found the same.
+/// A turn or commit that a look found under way, and for how long looks have found the same one.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     since_ns: u64,
@@ -35,14 +35,14 @@ impl Seen {
     }
 }
 
-/// What earlier looks saw: turns and commits by shard.
+/// What earlier looks found: turns and commits by shard.
 #[derive(Default)]
 struct Watch {
     turns: Vec<Seen>,
     commits: Vec<Seen>,
 }
 
-/// The longest that is under way.
+/// The longest turn and commit that are under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Longest {
     turn: Duration,
@@ -50,7 +50,7 @@ struct Longest {
 }
 
 impl Watch {
-    /// Looks at all shards, `passed` after the look before.
+    /// Looks at all shards. `passed` is the time since the look before.
     fn look(&mut self, progress: &Progress, passed: Duration) -> Longest {
         let passed = passed.min(LONGEST_LOOK);
         let under_way = progress.under_way();
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// Starts the watchdog of an OSD. It ends with `progress`.
+/// Starts the watchdog of an OSD. It ends when `progress` is dropped.
 pub(crate) fn start(progress: &Arc<Progress>, config: &Config, whoami: OsdId) -> io::Result<()> {
     let (progress, config) = (Arc::downgrade(progress), config.clone());
     std::thread::Builder::new()
@@ -98,7 +98,7 @@ fn watch(progress: &Weak<Progress>, config: &Config, whoami: OsdId) {
         if !limit.is_zero() && longest.turn.max(longest.commit) > limit {
             tracing::error!(osd = %whoami, turn = ?longest.turn, commit = ?longest.commit,
                 "a shard or the store hangs for longer than osd_op_thread_suicide_timeout: the OSD is aborted");
-            // The log's own thread writes it.
+            // Gives the log's own thread time to write the message.
             std::thread::sleep(Duration::from_millis(200));
             std::process::abort();
         }

@@ -1,17 +1,17 @@
-//! A frame's body: room for it as it is read, and its checksums.
+//! A frame's body: its buffers while it is read, and its checksums.
 
 use crate::wire::{FLAG_DATA_CRC, Header};
 use bytes::{Bytes, BytesMut};
 use nacre_types::crc32c::crc32c;
 use nacre_types::payload::Payload;
 
-/// Data from this size on starts at an address that is a multiple of [`DATA_ALIGNMENT`], so that a store can write
-/// it to a device with O_DIRECT as it is.
+/// Data of at least this size starts at an address that is a multiple of [`DATA_ALIGNMENT`], so that a store can write it to a device with
+/// O_DIRECT without a copy.
 pub const ALIGN_DATA_FROM_BYTES: usize = 16 << 10;
 /// See [`ALIGN_DATA_FROM_BYTES`].
 pub const DATA_ALIGNMENT: usize = 4096;
 
-/// A frame's body as it is read: exactly as long as the header says, data in its final place.
+/// A frame's body while it is read: exactly as long as the header says, with the data in its final place.
 pub struct Body {
     meta: BytesMut,
     data: BytesMut,
@@ -21,11 +21,11 @@ pub struct Body {
 }
 
 impl Body {
-    /// Makes room for the body of `header`.
+    /// Allocates the body of `header`.
     pub fn new(header: &Header) -> Body {
         let (meta_len, data_len) = (header.meta_len as usize, header.data_len as usize);
         if data_len < ALIGN_DATA_FROM_BYTES {
-            // One buffer for both: the data field then takes what follows the description.
+            // One buffer for both: the data follows the description.
             let meta = BytesMut::with_capacity(meta_len + data_len);
             return Body { meta, data: BytesMut::new(), meta_len, data_len, pad: 0 };
         }
@@ -39,7 +39,7 @@ impl Body {
         self.data_len < ALIGN_DATA_FROM_BYTES
     }
 
-    /// The buffer to fill next and how many bytes it still takes; `None` when complete.
+    /// Returns the buffer to fill next and the number of bytes it still takes, or `None` if the body is complete.
     pub fn next_buffer(&mut self) -> Option<(&mut BytesMut, usize)> {
         let first = self.meta_len + if self.shared() { self.data_len } else { 0 };
         if self.meta.len() < first {
@@ -53,7 +53,7 @@ impl Body {
         (missing > 0).then_some((&mut self.data, missing))
     }
 
-    /// Copies as much of `bytes` as it takes; returns how much that is.
+    /// Copies as much of `bytes` as fits. Returns the number of bytes copied.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() {
@@ -65,7 +65,7 @@ impl Body {
         taken
     }
 
-    /// Checks the checksums and splits the complete body. The data has those of its blocks, out of which its own is made.
+    /// Verifies the checksums and splits the complete body. The data gets checksums of its blocks, from which its own is computed.
     pub fn finish(self, header: &Header) -> Result<(Bytes, Payload), &'static str> {
         let shared = self.shared();
         let mut meta = self.meta.freeze();

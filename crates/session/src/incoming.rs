@@ -1,4 +1,4 @@
-//! The answering side: which session a peer that connects returns to, and what becomes of sessions.
+//! The answering side: which session a connecting peer resumes, and when sessions end.
 
 use crate::queue::Queue;
 use crate::receive::Received;
@@ -6,8 +6,8 @@ use crate::{Cause, Confirm, Loss, Mutation, Nanos, Outcome, Ready, Rules};
 use nacre_types::ids::EntityName;
 use std::collections::{BTreeMap, HashMap};
 
-/// Lossless sessions of peers, by entity and cookie. `S` is the owner's handle on a session, `R` the rights with which the peer
-/// was let in.
+/// Lossless sessions of peers, by entity and cookie. `S` is the owner's handle on a session, `R` the rights with which the peer was
+/// admitted.
 #[derive(Debug)]
 pub struct Table<S, R> {
     of: HashMap<EntityName, BTreeMap<u64, Entry<S, R>>>,
@@ -17,30 +17,30 @@ pub struct Table<S, R> {
 #[derive(Debug)]
 struct Entry<S, R> {
     nonce: u64,
-    /// It took the place of one that the peer knew.
+    /// It replaced a session that the peer knew.
     is_reset: bool,
     rights: R,
     session: S,
 }
 
-/// What a peer that connects gets.
+/// The admission of a connecting peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<S> {
-    /// Its session.
+    /// The peer resumes this session.
     Resume(S),
-    /// A new one, which the owner inserts before anybody else is admitted.
+    /// A new session, which the owner must insert before it admits another peer.
     Begin,
-    /// A new one once these are over: an entity has one session, and what comes on another one must not overtake, or be overtaken
-    /// by, what its owner has yet to hear of the one before.
+    /// A new session once these have ended. An entity has one session: messages on the new one must not overtake those of the old one that
+    /// its owner has not handled yet, or be overtaken by them.
     Supersede(Vec<S>),
 }
 
-/// What the table asks of a session.
+/// The state of a session that the table needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// It goes on no more.
+    /// The session has ended.
     pub is_over: bool,
-    /// As [`Received::has_heard`].
+    /// See [`Received::has_heard`].
     pub has_heard: bool,
 }
 
@@ -58,7 +58,7 @@ impl<S, R> Table<S, R> {
 }
 
 impl<S: Clone, R: PartialEq> Table<S, R> {
-    /// What the peer gets. A session is not resumed by a process with other rights than it was let in for.
+    /// Decides the admission of a peer. A process with other rights than those the session was admitted with does not resume it.
     pub fn admit(
         &self,
         entity: &EntityName,
@@ -78,18 +78,18 @@ impl<S: Clone, R: PartialEq> Table<S, R> {
     }
 
     fn is_same(&self, entry: &Entry<S, R>, rights: &R, confirm: &Confirm, standing: Standing) -> bool {
-        // A peer from which nothing came may not have heard of the reset: what it sent before went to another session.
+        // A peer from which nothing was received may not know of the reset: it sent its earlier messages in another session.
         let knows_reset = !entry.is_reset || standing.has_heard || self.rules.breaks(Mutation::ForgetReset);
         entry.nonce == confirm.nonce && entry.rights == *rights && !standing.is_over && knows_reset
     }
 
-    /// The session that [`Admission::Begin`] asked for.
+    /// Inserts the session that [`Admission::Begin`] required.
     pub fn insert(&mut self, entity: EntityName, rights: R, confirm: &Confirm, session: S) {
         let entry = Entry { nonce: confirm.nonce, is_reset: confirm.established, rights, session };
         self.of.entry(entity).or_default().insert(confirm.cookie, entry);
     }
 
-    /// Forgets the session if it is the one meant: a successor may have the same cookie.
+    /// Removes the session if `is_meant` accepts it: a successor may have the same cookie.
     pub fn remove(&mut self, entity: &EntityName, cookie: u64, is_meant: impl Fn(&S) -> bool) {
         if let Some(of_entity) = self.of.get_mut(entity) {
             if of_entity.get(&cookie).is_some_and(|entry| is_meant(&entry.session)) {
@@ -101,41 +101,41 @@ impl<S: Clone, R: PartialEq> Table<S, R> {
         }
     }
 
-    /// Forgets all of them.
+    /// Removes all sessions.
     pub fn clear(&mut self) {
         self.of.clear();
     }
 }
 
-/// What happened.
+/// An input of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// Nothing but that time has passed.
+    /// Only time has passed.
     Wake,
-    /// The peer connected, for the first time or again; an earlier socket is given up.
+    /// The peer connected or reconnected. An earlier socket is dropped.
     Attached(Confirm),
     /// The socket is lost.
     Lost(Loss),
-    /// The session is ended on this side.
+    /// This side ends the session.
     Stopped {
-        /// For another session of the peer's.
+        /// Because the peer has another session.
         superseded: bool,
     },
 }
 
-/// What is to be done.
+/// The next action of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Answer this; then the socket carries frames.
+    /// Send this answer; then the socket carries frames.
     Run {
         /// The answer.
         ready: Ready,
-        /// It is the session's first socket: its owner hears of it.
+        /// Whether it is the session's first socket: its owner is then notified.
         first: bool,
     },
     /// Wait for the peer, until [`Incoming::next_wake`].
     Wait,
-    /// It is over; the owner is told of the cause.
+    /// The session has ended. The owner is notified of the cause.
     Over(Option<Cause>),
 }
 
@@ -148,17 +148,17 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// A session that ends when its peer is away for `timeout`.
+    /// Creates a session that ends when its peer is disconnected for `timeout`.
     pub fn new(timeout: Nanos) -> Incoming {
         Incoming { timeout, accepted: false, lapses_at: None }
     }
 
-    /// When it wants [`Input::Wake`], while it waits.
+    /// When the session needs [`Input::Wake`], while it waits.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.lapses_at
     }
 
-    /// Takes a turn. `queue` and `received` are the session's.
+    /// Handles an input. `queue` and `received` are the session's.
     pub fn turn(&mut self, now: Nanos, input: Input, queue: &mut Queue, received: &Received) -> Step {
         let step = match input {
             Input::Wake if self.lapses_at.is_none_or(|at| at > now) => Step::Wait,
@@ -174,7 +174,7 @@ impl Incoming {
             Input::Stopped { superseded } => Step::Over(superseded.then_some(Cause::PeerRestarted)),
         };
         match step {
-            // Nobody has heard of it.
+            // The owner was never notified of the session.
             Step::Over(_) if !self.accepted => Step::Over(None),
             step => step,
         }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), Admission::Begin);
         table.insert(entity(), "rw", &FRESH, 1);
         assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(false)), Admission::Resume(1));
-        // Its answer was lost.
+        // The answer to the peer was lost.
         assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), Admission::Resume(1));
         let over = |_: &u32| Standing { is_over: true, has_heard: true };
         assert_eq!(table.admit(&entity(), &"rw", &KNOWN, over), Admission::Supersede(vec![1]));

@@ -1,32 +1,32 @@
-//! Signs of life of a socket.
+//! Keepalives of a socket.
 
 use crate::Nanos;
 
-/// What happened on the socket since the last turn.
+/// Activity on the socket since the last turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Activity {
-    /// Something came.
+    /// Something was received.
     pub heard: bool,
-    /// A message went either way.
+    /// A message was sent or received.
     pub used: bool,
-    /// The reader waits for its throttle, so silence says nothing of the peer.
+    /// The reader waits for its throttle, so silence does not indicate that the peer is dead.
     pub throttled: bool,
-    /// Messages came of which the other side was not told.
+    /// Messages were received that are not acknowledged yet.
     pub ack_due: bool,
 }
 
-/// What is to be done.
+/// The next action of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat {
     /// The peer has been silent for too long.
     Silent,
     /// The connection was unused for too long.
     Idle,
-    /// Goes on.
+    /// The socket stays in use.
     Ask {
-        /// Acknowledge.
+        /// Send an acknowledgement.
         ack: bool,
-        /// Ask for a sign of life.
+        /// Send a keepalive.
         keepalive: bool,
     },
 }
@@ -42,7 +42,7 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// For a socket that is new at `now`: looks every `interval`, and gives it up after a silence of `timeout`.
+    /// Creates the state of a socket opened at `now`. It is checked every `interval` and dropped after `timeout` without a message.
     pub fn new(now: Nanos, interval: Nanos, timeout: Nanos) -> Keepalive {
         Keepalive { interval, timeout, silent: 0, idle: 0, next: now.saturating_add(interval) }
     }
@@ -52,7 +52,7 @@ impl Keepalive {
         self.next
     }
 
-    /// An interval has passed. Connections that may be idle, for so long, are lossy ones.
+    /// Runs after each interval. Only lossy connections have an `idle_timeout`.
     pub fn turn(&mut self, now: Nanos, activity: Activity, idle_timeout: Option<Nanos>) -> Beat {
         self.next = now.saturating_add(self.interval);
         if activity.heard {

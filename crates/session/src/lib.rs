@@ -1,14 +1,14 @@
-//! The sessions of the messenger, without I/O: what two processes owe each other over the sockets that they have one after the
-//! other (docs/format/messenger.md).
+//! The sessions of the messenger, without I/O: the delivery of messages between two processes over successive sockets
+//! (docs/format/messenger.md).
 //!
 //! - [`wire`], [`body`]: frames as bytes.
 //! - [`queue`]: messages that wait to be written or acknowledged, and the batches in which they are written.
 //! - [`receive`]: what to do with a received header, and when to acknowledge.
-//! - [`keepalive`]: when a silent socket is asked for a sign of life, and when it is given up.
-//! - [`outgoing`]: the session of the connecting side; [`incoming`]: sessions of the answering side, and who has which.
+//! - [`keepalive`]: when a keepalive is sent on a silent socket, and when the socket is dropped.
+//! - [`outgoing`]: the session of the connecting side; [`incoming`]: the sessions of the answering side and their table.
 //!
-//! The machines take an input and the time, and return what their owner is to do next; `next_wake` says when they want a turn
-//! without an input. The owner has the sockets, timers and threads: `nacre-runtime` tokio's, `nacre-sim` simulated ones.
+//! The machines take an input and the time, and return the next action of their owner; `next_wake` returns when they need a turn without an
+//! input. The owner has the sockets, timers and threads: tokio's in `nacre-runtime`, simulated ones in `nacre-sim`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -22,39 +22,39 @@ pub mod wire;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of a clock that never goes back.
+/// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
 
-/// What a fault means for messages in flight.
+/// The effect of a fault on messages in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
-    /// The connection ends; whoever made it starts over.
+    /// The connection ends; the side that made it must start over.
     Lossy,
-    /// The session goes on over the next socket.
+    /// The session continues over the next socket.
     Lossless,
 }
 
-/// What the connecting side wants.
+/// The connecting side's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirm {
-    /// This run of its process.
+    /// Identifies its process.
     pub nonce: u64,
     /// What happens on faults.
     pub policy: Policy,
-    /// Names its lossless session.
+    /// Identifies its lossless session.
     pub cookie: u64,
-    /// It has been told before that the session exists.
+    /// Whether it was told earlier that the session exists.
     pub established: bool,
-    /// The last message that it has.
+    /// The last message that it has received.
     pub in_seq: u64,
 }
 
-/// What became of the session.
+/// The answer about the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Whether it goes on.
+    /// Whether the session continues.
     pub outcome: Outcome,
-    /// The last message that the answering side has.
+    /// The last message that the answering side has received.
     pub in_seq: u64,
 }
 
@@ -63,9 +63,9 @@ pub struct Ready {
 pub enum Outcome {
     /// There was none, as the connecting side expected.
     New,
-    /// It goes on.
+    /// The session continues.
     Resumed,
-    /// It is unknown here: both start afresh.
+    /// It is unknown here: both sides start over.
     Reset,
 }
 
@@ -74,41 +74,41 @@ pub enum Outcome {
 pub enum Loss {
     /// The other side closed the session.
     PeerClosed,
-    /// Closed on this side; everything queued was written, or there was no time.
+    /// Closed on this side, after everything queued was written or its time was over.
     LocalClosed,
-    /// Nothing was sent or received for long on a lossy connection.
+    /// Nothing was sent or received for a long time on a lossy connection.
     Idle,
-    /// It broke, or what came by it made no sense.
+    /// The socket broke, or an invalid frame was received.
     Fault,
 }
 
-/// Why a session is over, as its owner is told.
+/// Why a session ended, as reported to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The other side closed it.
     PeerClosed,
-    /// The other side has another process now, or has forgotten the session.
+    /// The other side's process has changed, or it has dropped the session.
     PeerRestarted,
     /// A lossy connection failed.
     Failed,
-    /// Nothing was sent or received for long on a lossy connection.
+    /// Nothing was sent or received for a long time on a lossy connection.
     Idle,
     /// The other side did not return in time.
     Lapsed,
 }
 
-/// A rule broken on purpose, to prove that the simulator notices. Only the feature `mutations`, which the simulator turns on,
-/// lets a rule be broken.
+/// A rule broken on purpose, to prove that the simulator notices. Only with the feature `mutations`, which the simulator enables, can a
+/// rule be broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mutation {
     /// All rules hold.
     #[default]
     None,
-    /// A message counts as received as soon as its header is there.
+    /// A message counts as received when only its header has been read.
     CountUnread,
-    /// What was not acknowledged is not sent again after a reconnect.
+    /// Unacknowledged messages are not sent again after a reconnect.
     ForgetUnacked,
-    /// A reset that the connecting side may not have heard of is not said again.
+    /// A reset that the connecting side may not know of is not repeated.
     ForgetReset,
 }
 
@@ -117,22 +117,22 @@ thread_local! {
     static BREACHES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How often this thread came to where a rule is broken since it was asked last.
+/// Returns how often this thread reached a broken rule since the last call.
 #[cfg(feature = "mutations")]
 pub fn take_breaches() -> u64 {
     BREACHES.take()
 }
 
-/// The rules, all of which hold but for the simulator.
+/// The rules. All of them hold except in the simulator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// The one that is broken.
+    /// The broken rule.
     #[cfg(feature = "mutations")]
     pub mutation: Mutation,
 }
 
 impl Rules {
-    /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
+    /// Whether the simulator breaks this rule. Without the feature `mutations` no rule can be broken.
     #[cfg(feature = "mutations")]
     pub fn breaks(self, rule: Mutation) -> bool {
         let breaks = self.mutation == rule;
@@ -142,7 +142,7 @@ impl Rules {
         breaks
     }
 
-    /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
+    /// Whether the simulator breaks this rule. Without the feature `mutations` no rule can be broken.
     #[cfg(not(feature = "mutations"))]
     pub const fn breaks(self, _rule: Mutation) -> bool {
         false

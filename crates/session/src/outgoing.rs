@@ -1,26 +1,26 @@
-//! The connecting side: one session, or one lossy connection, over the sockets that it makes one after the other.
+//! The connecting side: one session, or one lossy connection, over successive sockets.
 
 use crate::queue::Queue;
 use crate::receive::Received;
 use crate::{Cause, Confirm, Loss, Nanos, Outcome, Policy, Ready};
 
-/// A socket that lasted so long is replaced at once when it is lost; others after a growing wait. Two processes that claim one
-/// name, or a peer that fails on what it is sent, must not make both sides spin.
+/// A socket that lasted this long is replaced at once when it is lost, others after a growing delay. Two processes that use the same name,
+/// or a peer that fails on a message, must not make both sides loop.
 const STEADY_NS: Nanos = 1_000_000_000;
 
-/// Waits between attempts: doubled with each failure.
+/// Delays between attempts: doubled with each failure.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
-    /// The first.
+    /// The first delay.
     pub initial: Nanos,
-    /// The longest.
+    /// The longest delay.
     pub max: Nanos,
 }
 
-/// What happened.
+/// An input of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// Nothing but that time has passed.
+    /// Only time has passed.
     Wake,
     /// The peer has answered on a new socket.
     Ready(Ready),
@@ -28,19 +28,19 @@ pub enum Input {
     Lost(Loss),
 }
 
-/// What is to be done.
+/// The next action of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Connect, and say this.
+    /// Connect and send this.
     Connect(Confirm),
-    /// The socket carries frames. Where the session starts afresh, its owner is told first.
+    /// The socket carries frames. If the session restarts, its owner is notified first.
     Run {
-        /// Everything that was in flight may or may not have been handled.
+        /// Messages that were in flight may or may not have been handled.
         restarted: bool,
     },
-    /// Nothing until [`Outgoing::next_wake`].
+    /// Wait until [`Outgoing::next_wake`].
     Wait,
-    /// It is over; the owner is told of the cause.
+    /// The session has ended. The owner is notified of the cause.
     Over(Option<Cause>),
 }
 
@@ -54,28 +54,28 @@ pub struct Outgoing {
     failures: u32,
     up_since: Option<Nanos>,
     retry_at: Option<Nanos>,
-    /// The waits from now on.
+    /// The delays from now on.
     pub backoff: Backoff,
 }
 
 impl Outgoing {
-    /// A session of the process `nonce`; `cookie` names it and is random.
+    /// Creates a session of the process `nonce`, identified by the random `cookie`.
     pub fn new(nonce: u64, policy: Policy, cookie: u64, backoff: Backoff) -> Outgoing {
         let (established, failures, up_since, retry_at) = (false, 0, None, None);
         Outgoing { nonce, policy, cookie, established, failures, up_since, retry_at, backoff }
     }
 
-    /// When it wants [`Input::Wake`], while it waits.
+    /// When the session needs [`Input::Wake`], while it waits.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.retry_at
     }
 
-    /// Attempts that failed since a socket lasted.
+    /// Number of failed attempts since a socket lasted.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Takes a turn. `queue` and `received` are the session's.
+    /// Handles an input. `queue` and `received` are the session's.
     pub fn turn(&mut self, now: Nanos, input: Input, queue: &mut Queue, received: &Received) -> Step {
         match input {
             Input::Wake if self.retry_at.is_some_and(|at| at > now) => Step::Wait,
@@ -103,14 +103,14 @@ impl Outgoing {
         })
     }
 
-    /// Brings the session in line with what the other side knows of it. Returns whether it goes on.
+    /// Adopts the other side's state of the session. Returns whether the session continues.
     fn adopt(&mut self, ready: &Ready, queue: &mut Queue, received: &Received) -> bool {
         let resumed = ready.outcome != Outcome::Reset && queue.resume(ready.in_seq).is_ok();
         self.established = true;
         if !resumed {
             queue.reset();
             received.reset();
-            // The other side learns by it that the reset was heard of.
+            // The acknowledgement tells the other side that the reset is known.
             queue.ask_ack();
         }
         resumed

@@ -1,5 +1,5 @@
-//! A connection's outgoing messages: waiting to be written and, on lossless connections, written but not yet
-//! acknowledged. Bounded in bytes over both.
+//! A connection's outgoing messages: those waiting to be written and, on lossless connections, those written but not acknowledged. Their
+//! bytes are bounded in total.
 
 use crate::wire::{ACK, CLOSE, FLAG_DATA_CRC, Header, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Rules};
@@ -11,14 +11,14 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Data shorter than this is copied beside the header instead of being a vector of its own.
+/// Data shorter than this is copied next to the header instead of using a vector of its own.
 const INLINE_DATA_BYTES: usize = 512;
 /// Bounds of one write.
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
-/// What each connection may have waiting even when all of them together have too much.
+/// Bytes that each connection may queue even when all connections together exceed their bound.
 const FAIR_SHARE_BYTES: usize = 1 << 20;
-/// Vectors handed to one system call; Linux takes up to 1024.
+/// Vectors per system call; Linux accepts up to 1024.
 const MAX_SLICES: usize = 64;
 
 /// A message ready to be written.
@@ -46,19 +46,19 @@ pub struct Queue {
     /// Written and not acknowledged; lossless only.
     unacked: VecDeque<OutFrame>,
     bytes: usize,
-    /// What all queues of the messenger hold.
+    /// The bytes of all queues of the messenger.
     total: Arc<AtomicUsize>,
     last_seq: u64,
-    /// Everything up to here was acknowledged.
+    /// Everything up to this number was acknowledged.
     acked: u64,
-    /// More than half of the bound is taken.
+    /// More than half of the limit is used.
     is_half_full: bool,
-    /// The other side was asked to say what it has, for the sake of room.
+    /// The other side was asked for an acknowledgement, to make room.
     ack_asked: bool,
     ack_due: bool,
     keepalive_due: bool,
     keepalive_ack_due: bool,
-    /// No more is taken; what waits is written, then Close.
+    /// No more messages are accepted. Waiting messages are written, then Close.
     pub closing: bool,
     close_written: bool,
     /// The writer sleeps and must be woken.
@@ -91,8 +91,8 @@ impl Queue {
         self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes a message, or gives it back where that would exceed `limit` bytes; an empty queue takes any. A queue with
-    /// its fair share also gives back where all queues together would exceed `total_limit`.
+    /// Adds a message, or returns it if the queue would exceed `limit` bytes; an empty queue accepts any message. A queue that has reached
+    /// its fair share also returns it if all queues together would exceed `total_limit`.
     pub fn push(&mut self, mut frame: OutFrame, limit: usize, total_limit: usize) -> Option<OutFrame> {
         let bytes = frame.bytes();
         if self.bytes > 0 && self.bytes + bytes > limit {
@@ -109,7 +109,7 @@ impl Queue {
         None
     }
 
-    /// The number of the last message that was taken.
+    /// The number of the last message that was accepted.
     pub fn last_seq(&self) -> u64 {
         self.last_seq
     }
@@ -119,17 +119,17 @@ impl Queue {
         self.bytes
     }
 
-    /// Whether everything has been written, the Close included.
+    /// Whether everything has been written, including the Close.
     pub fn close_written(&self) -> bool {
         self.close_written
     }
 
-    /// An acknowledgement is to be written.
+    /// Requests that an acknowledgement be written.
     pub fn ask_ack(&mut self) {
         self.ack_due = true;
     }
 
-    /// A request for a sign of life, or an answer to one, is to be written.
+    /// Requests that a keepalive, or the answer to one, be written.
     pub fn ask_keepalive(&mut self, answer: bool) {
         if answer {
             self.keepalive_ack_due = true;
@@ -138,8 +138,7 @@ impl Queue {
         }
     }
 
-    /// The other side has everything up to `seq`. Returns whether that made room. An acknowledgement of what was
-    /// never sent is refused.
+    /// Handles an acknowledgement of everything up to `seq`. Returns whether that made room. Fails if `seq` was never sent.
     pub fn acknowledge(&mut self, seq: u64) -> Result<bool, &'static str> {
         if seq > self.last_seq {
             return Err("acknowledges what was never sent");
@@ -157,7 +156,7 @@ impl Queue {
         Ok(made_room)
     }
 
-    /// A new socket: everything that the other side, which has all up to `peer_has`, lacks is to be written again.
+    /// Prepares for a new socket: everything after `peer_has`, the last message that the other side has, is written again.
     pub fn resume(&mut self, peer_has: u64) -> Result<(), &'static str> {
         while let Some(frame) = self.unacked.pop_back() {
             if self.rules.breaks(Mutation::ForgetUnacked) {
@@ -183,7 +182,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A new session: everything is dropped and numbering starts anew.
+    /// Starts a new session: drops everything and restarts the numbering.
     pub fn reset(&mut self) {
         let (closing, writer_idle) = (self.closing, self.writer_idle);
         let (total, rules) = (Arc::clone(&self.total), self.rules);
@@ -192,8 +191,7 @@ impl Queue {
         (self.closing, self.writer_idle) = (closing, writer_idle);
     }
 
-    /// Moves what is to be written next into `batch`, acknowledging everything up to `ack`. Returns whether there is
-    /// anything.
+    /// Moves what is to be written next into `batch`, with an acknowledgement up to `ack`. Returns whether there is anything.
     pub fn take(&mut self, batch: &mut Batch, lossless: bool, ack: u64) -> bool {
         batch.clear();
         while batch.frames < BATCH_FRAMES && batch.bytes < BATCH_BYTES {
@@ -210,7 +208,7 @@ impl Queue {
         if batch.frames > 0 {
             self.ack_due = false;
         }
-        // Acknowledgements come late; the answer to a keepalive carries one.
+        // Acknowledgements are delayed; the answer to a keepalive carries one.
         if lossless && self.is_half_full && !self.ack_asked {
             (self.ack_asked, self.keepalive_due) = (true, true);
         }
@@ -245,16 +243,16 @@ enum Part {
     Data(Bytes),
 }
 
-/// What one or more vectored writes put on the socket.
+/// The content of one or more vectored writes.
 #[derive(Default)]
 pub struct Batch {
     scratch: Vec<u8>,
     parts: Vec<Part>,
-    /// Messages in it, control frames left out.
+    /// Number of messages, without control frames.
     pub frames: usize,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: usize,
-    /// The first part that is not yet written, and how much of it is.
+    /// The first part that is not completely written, and the number of its bytes that are.
     part: usize,
     offset: usize,
 }
@@ -301,7 +299,7 @@ impl Batch {
         }
     }
 
-    /// Puts what is not yet written into `slices`; returns how many it filled, 0 when all is written.
+    /// Puts the unwritten content into `slices`. Returns the number of slices filled, 0 if everything is written.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut filled = 0;
         for (at, part) in self.parts[self.part..].iter().enumerate().take(MAX_SLICES) {
@@ -315,12 +313,12 @@ impl Batch {
         filled
     }
 
-    /// An array for [`Batch::slices`].
+    /// Returns an array for [`Batch::slices`].
     pub fn no_slices<'a>() -> [IoSlice<'a>; MAX_SLICES] {
         [IoSlice::new(&[]); MAX_SLICES]
     }
 
-    /// `written` bytes have gone out.
+    /// Marks `written` more bytes as written.
     pub fn advance(&mut self, mut written: usize) {
         while written > 0 {
             let (start, end) = self.part_bytes(&self.parts[self.part]);
@@ -335,7 +333,7 @@ impl Batch {
         }
     }
 
-    /// All bytes in order, in chunks of at most `limit`.
+    /// Returns all bytes in order, in chunks of at most `limit`.
     pub fn chunks(&self, limit: usize) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().flat_map(move |part| {
             let bytes = match part {
@@ -347,7 +345,7 @@ impl Batch {
     }
 }
 
-/// A message's header, ready but for its sequence number.
+/// Returns a message's header, complete except for its sequence number.
 pub fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> Header {
     let data_len: usize = data.iter().map(|part| part.len()).sum();
     let data_crc = if crc_data { data.iter().fold(0, |crc, part| part.append_to(crc)) } else { 0 };

@@ -1,22 +1,21 @@
-//! The receiving side of a connection: which frames follow from those before, and when they are acknowledged.
+//! The receiving side of a connection: validates the order of frames and decides when to acknowledge them.
 
 use crate::wire::{ACK, CLOSE, CONTROL, Header, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Policy, Rules};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// An acknowledgement is sent on its own after so many messages or bytes without one going out beside a message.
+/// A separate acknowledgement is sent after this many messages or bytes if no outgoing message carried one.
 const ACK_AFTER_MESSAGES: u64 = 32;
 const ACK_AFTER_BYTES: u64 = 256 << 10;
-/// Bytes that a byte of a description may become when it is decoded: an empty key is one byte long there and a handle in
-/// memory. Throttles count that, or a flood of such messages would take many times what they allow.
+/// Bytes that one byte of a description may occupy when it is decoded: an empty key is one byte there and a handle in memory. Throttles
+/// count them, or a flood of such messages would take many times the allowed memory.
 const DECODED_PER_META_BYTE: u64 = 32;
 
-/// What a frame breaks; the socket is lost with it.
+/// The rule that a frame violates. The socket is then dropped.
 pub type Violation = Cow<'static, str>;
 
-/// What this side has received, over all sockets of a session. Only the session's task changes it; the parts of that task
-/// share it.
+/// What this side has received, over all sockets of a session. Only the session's task changes it; the parts of that task share it.
 #[derive(Debug, Default)]
 pub struct Received {
     last: AtomicU64,
@@ -30,29 +29,29 @@ impl Received {
         self.last.load(Ordering::Relaxed)
     }
 
-    /// The other side is told that everything up to `seq` is here.
+    /// Records that everything up to `seq` was acknowledged to the other side.
     pub fn tell(&self, seq: u64) {
         self.told.store(seq, Ordering::Relaxed);
     }
 
-    /// Whether something is here of which the other side was not told.
+    /// Whether messages were received that are not acknowledged.
     pub fn is_ack_due(&self) -> bool {
         self.last() > self.told.load(Ordering::Relaxed)
     }
 
-    /// Whether any frame came: the other side knows of the session.
+    /// Whether any frame was received: then the other side knows of the session.
     pub fn has_heard(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// The session starts afresh.
+    /// Restarts the numbering for a new session.
     pub fn reset(&self) {
         self.last.store(0, Ordering::Relaxed);
         self.told.store(0, Ordering::Relaxed);
     }
 }
 
-/// The largest frames that are sent or taken.
+/// Maximum sizes of frames that are sent or accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameLimits {
     /// Of the description.
@@ -71,7 +70,7 @@ pub struct TooLong {
 }
 
 impl FrameLimits {
-    /// Whether a frame with a description and data of these lengths keeps to the limits.
+    /// Checks the lengths of a description and data against the limits.
     pub fn check(&self, meta_bytes: u64, data_bytes: u64) -> Result<(), TooLong> {
         let parts = [(meta_bytes, self.meta_bytes), (data_bytes, self.data_bytes)];
         match parts.into_iter().find(|(bytes, limit)| bytes > limit) {
@@ -81,22 +80,22 @@ impl FrameLimits {
     }
 }
 
-/// What a header announces.
+/// Meaning of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// Nothing to be done.
+    /// No action.
     Nothing,
-    /// The other side asks for a sign of life.
+    /// The other side requests an answer to its keepalive.
     Keepalive,
-    /// The session is over.
+    /// The other side has ended the session.
     Close,
     /// The next message: its body follows.
     Next,
-    /// A message that was handled before: its body follows, and is dropped.
+    /// A message that was handled before: its body follows and is dropped.
     Duplicate,
 }
 
-/// One socket's frames.
+/// The frames of one socket.
 #[derive(Debug)]
 pub struct Reader {
     lossless: bool,
@@ -108,13 +107,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// For the frames of a new socket.
+    /// Creates a reader for a new socket.
     pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> Reader {
         let lossless = policy == Policy::Lossless;
         Reader { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
     }
 
-    /// The acknowledgement that the header carries, if it is news for [`crate::queue::Queue::acknowledge`].
+    /// The header's acknowledgement, if it is new for [`crate::queue::Queue::acknowledge`].
     pub fn new_ack(&mut self, header: &Header) -> Option<u64> {
         if !self.lossless || header.ack <= self.seen_ack {
             return None;
@@ -123,7 +122,7 @@ impl Reader {
         Some(header.ack)
     }
 
-    /// What follows from the header.
+    /// Validates a header and returns its meaning.
     pub fn judge(&mut self, header: &Header, received: &Received) -> Result<Arrival, Violation> {
         if !self.heard {
             self.heard = true;
@@ -153,16 +152,17 @@ impl Reader {
         if header.seq > last || !self.lossless {
             return Err(format!("message {} follows message {last}", header.seq).into());
         }
-        // The peer was told what is here after the last socket was given up. Nothing comes twice unless it does not care.
+        // The peer was told the last received number after the previous socket was dropped, so a repeated message is valid only as a
+        // resend.
         Ok(Arrival::Duplicate)
     }
 
-    /// The next message is complete, and is handled now.
+    /// Records that the next message is complete and is being handled.
     pub fn handled(&mut self, header: &Header, received: &Received) {
         received.last.store(header.seq, Ordering::Relaxed);
     }
 
-    /// The message was handled. Returns whether an acknowledgement is due without a message to carry it.
+    /// Accounts for a handled message. Returns whether an acknowledgement is due that no message carries.
     pub fn is_ack_due(&mut self, header: &Header, received: &Received) -> bool {
         if !self.lossless {
             return false;
@@ -177,7 +177,7 @@ impl Reader {
     }
 }
 
-/// What a message may take in memory once it is decoded.
+/// Bytes of memory that a message may take once it is decoded.
 pub fn memory_bytes(header: &Header) -> u64 {
     header.wire_bytes() + u64::from(header.meta_len) * DECODED_PER_META_BYTE
 }

@@ -1,24 +1,24 @@
-//! The frame header, and the frames that belong to the messenger itself (docs/format/messenger.md).
+//! The frame header, and the messenger's control frames (docs/format/messenger.md).
 
 use nacre_types::crc32c::crc32c;
 
-/// Bytes of a frame's header.
+/// Size of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 44;
 const MAGIC: u32 = u32::from_le_bytes(*b"NcFr");
 const VERSION: u8 = 1;
 
-/// The data's checksum is there and must be right.
+/// The data's checksum is present and must be correct.
 pub const FLAG_DATA_CRC: u8 = 1;
 
-/// Kinds from here on are the messenger's own; they have no body and no sequence number.
+/// Kinds from this one on are the messenger's own; they have no body and no sequence number.
 pub const CONTROL: u16 = 0xff00;
-/// Carries an acknowledgement only.
+/// Carries only an acknowledgement.
 pub const ACK: u16 = 0xff01;
-/// Asks for a sign of life.
+/// Requests a [`KEEPALIVE_ACK`].
 pub const KEEPALIVE: u16 = 0xff02;
-/// Gives one.
+/// Answers a [`KEEPALIVE`].
 pub const KEEPALIVE_ACK: u16 = 0xff03;
-/// The session is over.
+/// Ends the session.
 pub const CLOSE: u16 = 0xff04;
 
 /// A frame's header.
@@ -26,11 +26,11 @@ pub const CLOSE: u16 = 0xff04;
 pub struct Header {
     /// [`FLAG_DATA_CRC`] or nothing.
     pub flags: u8,
-    /// The message's number, or a control frame's.
+    /// The kind of the message or control frame.
     pub kind: u16,
     /// From 1, without gaps; 0 in control frames.
     pub seq: u64,
-    /// The sender has everything up to here.
+    /// The sender has received everything up to this number.
     pub ack: u64,
     /// Bytes of the description.
     pub meta_len: u32,
@@ -43,22 +43,22 @@ pub struct Header {
 }
 
 impl Header {
-    /// A control frame's.
+    /// Returns the header of a control frame.
     pub fn control(kind: u16, ack: u64) -> Header {
         Header { flags: 0, kind, seq: 0, ack, meta_len: 0, data_len: 0, meta_crc: 0, data_crc: 0 }
     }
 
-    /// Body bytes that follow.
+    /// Size of the body in bytes.
     pub fn body_len(&self) -> u64 {
         u64::from(self.meta_len) + u64::from(self.data_len)
     }
 
-    /// Bytes of the whole frame on the wire: header and body.
+    /// Size of the whole frame on the wire in bytes: header and body.
     pub fn wire_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + self.body_len()
     }
 
-    /// The header's bytes on the wire.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -76,7 +76,7 @@ impl Header {
         out
     }
 
-    /// Reads and checks a header.
+    /// Decodes and validates a header.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;

@@ -1,4 +1,4 @@
-//! The environment: what production and the simulator implement, and the handle that code uses.
+//! The environment: the trait that production and the simulator implement, and the handle that code uses.
 
 use crate::error::{Error, Result};
 use crate::instant::Instant;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A future without an outcome, as environments run and return them.
+/// A future without a result, as environments run and return them.
 pub type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What production and the simulator implement; code uses it by [`Env`].
+/// The interface that production and the simulator implement. Code uses it through [`Env`].
 pub trait Environment: Send + Sync + 'static {
     /// The monotonic clock.
     fn now(&self) -> Instant;
@@ -22,13 +22,13 @@ pub trait Environment: Send + Sync + 'static {
     /// The time of day, which may jump in both directions.
     fn wall(&self) -> SystemTime;
 
-    /// Completes at `at` or, as timers do, somewhat later; at once where that has passed.
+    /// Completes at `at` or slightly later, or at once if that has passed.
     fn sleep_until(&self, at: Instant) -> BoxedTask;
 
     /// Runs a task. An environment that has ended drops it.
     fn spawn(&self, task: BoxedTask);
 
-    /// Fills `out` with random bytes, in production from a source that is fit for keys.
+    /// Fills `out` with random bytes. In production they are suitable for keys.
     fn fill_random(&self, out: &mut [u8]) -> Result<()>;
 }
 
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Env {
 }
 
 impl Env {
-    /// A handle on an environment.
+    /// Creates a handle on an environment.
     pub fn new(environment: impl Environment) -> Env {
         Env(Arc::new(environment))
     }
@@ -69,7 +69,7 @@ impl Env {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Completes after `wait`, which runs from this call.
+    /// Completes after `wait`, counted from this call.
     pub fn sleep(&self, wait: Duration) -> BoxedTask {
         self.0.sleep_until(self.now() + wait)
     }
@@ -79,7 +79,7 @@ impl Env {
         self.0.sleep_until(at)
     }
 
-    /// The outcome of `future`, or [`Error::Elapsed`] after `limit`, which runs from this call; the future is dropped then.
+    /// Returns the result of `future`, or [`Error::Elapsed`] after `limit`, counted from this call. The future is then dropped.
     pub fn timeout<F: Future>(
         &self,
         limit: Duration,
@@ -98,7 +98,7 @@ impl Env {
         }
     }
 
-    /// Runs a future as a task of its own. See [`JoinHandle`].
+    /// Runs a future as a separate task. See [`JoinHandle`].
     pub fn spawn<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -107,7 +107,7 @@ impl Env {
         let (future, abort) = abortable(future);
         self.0.spawn(Box::pin(async move {
             if let Ok(value) = future.await {
-                // The value comes back where the handle was dropped.
+                // Fails if the handle was dropped.
                 let _ = sender.send(value);
             }
         }));
@@ -128,19 +128,20 @@ impl Env {
         .await;
     }
 
-    /// Fills `out` with random bytes; in production they are fit for keys.
+    /// Fills `out` with random bytes. In production they are suitable for keys.
     pub fn fill_random(&self, out: &mut [u8]) -> Result<()> {
         self.0.fill_random(out)
     }
 
-    /// Sixty-four random bits.
+    /// Returns 64 random bits.
     pub fn random_u64(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         self.fill_random(&mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// A random time below `longest`, to spread what several tasks do; half of it where there are no random numbers.
+    /// Returns a random time below `longest`, to spread the actions of several tasks; half of it if there are no random
+    /// numbers.
     pub fn jitter(&self, longest: Duration) -> Duration {
         let longest_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
         match self.random_u64() {

@@ -1,15 +1,15 @@
-//! Why time, a task or a random number was not to be had.
+//! Errors of timeouts, tasks and random numbers.
 
 /// An error of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The time allowed passed before the future completed. What it had started may go on or have taken effect.
+    /// The allowed time passed before the future completed. Operations that it started may continue or have taken effect.
     #[error("the time allowed has passed")]
     Elapsed,
-    /// The task was aborted, panicked, or its environment ended: it has no outcome.
+    /// The task was aborted, panicked, or its environment ended: it has no result.
     #[error("the task ended without an outcome")]
     TaskLost,
-    /// The system gave no random numbers; it says why.
+    /// The system provided no random numbers, for this reason.
     #[error("no random numbers: {0}")]
     NoRandomNumbers(String),
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Instant(Duration);
 
 impl Instant {
-    /// The point so long after the clock's origin, which each environment chooses.
+    /// Creates the point at this time after the clock's origin, which each environment chooses.
     pub const fn from_origin(since: Duration) -> Instant {
         Instant(since)
     }
@@ -18,7 +18,7 @@ impl Instant {
         self.0
     }
 
-    /// The time from `earlier` to this point; zero where `earlier` is the later one.
+    /// The time from `earlier` to this point; zero if `earlier` is later.
     pub const fn duration_since(self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -27,7 +27,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates, so that a far deadline never passes instead of overflowing.
+    /// Saturates, so that a far deadline does not overflow and never passes.
     fn add(self, wait: Duration) -> Instant {
         Instant(self.0.saturating_add(wait))
     }
@@ -36,7 +36,7 @@ impl Add<Duration> for Instant {
 impl Sub for Instant {
     type Output = Duration;
 
-    /// As [`Instant::duration_since`].
+    /// See [`Instant::duration_since`].
     fn sub(self, earlier: Instant) -> Duration {
         self.duration_since(earlier)
     }

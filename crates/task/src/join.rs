@@ -5,9 +5,9 @@ use futures::channel::oneshot;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A handle of a spawned task: a future of its outcome. Dropping it detaches the task, which goes on.
+/// A handle of a spawned task: a future of its result. Dropping it detaches the task, which continues.
 ///
-/// The outcome is [`Error::TaskLost`] where the task was aborted, panicked, or its environment ended.
+/// The result is [`Error::TaskLost`] if the task was aborted, panicked, or its environment ended.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     outcome: oneshot::Receiver<T>,
@@ -19,17 +19,17 @@ impl<T> JoinHandle<T> {
         JoinHandle { outcome, abort: AbortHandle(abort) }
     }
 
-    /// Ends the task at its next point of suspension; what it owns is dropped. Without effect on a task that has ended.
+    /// Aborts the task at its next suspension point and drops what it owns. Has no effect on a task that has ended.
     pub fn abort(&self) {
         self.abort.abort();
     }
 
-    /// A handle that can abort the task and does not wait for it.
+    /// Returns a handle that can abort the task without waiting for it.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }
 
-    /// The same handle, which aborts the task when it is dropped.
+    /// Converts the handle to one that aborts the task when it is dropped.
     pub fn abort_on_drop(self) -> AbortOnDrop<T> {
         AbortOnDrop(self)
     }
@@ -44,12 +44,12 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Can abort a task. Cheap to clone.
+/// Aborts a task. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AbortHandle(futures::future::AbortHandle);
 
 impl AbortHandle {
-    /// As [`JoinHandle::abort`].
+    /// See [`JoinHandle::abort`].
     pub fn abort(&self) {
         self.0.abort();
     }

@@ -5,11 +5,11 @@
 //! source of randomness.
 //!
 //! Rules for code that is to be simulated:
-//! - Time, tasks, timers and random numbers come from the [`Env`] alone: no `std::time`, no `tokio::time`, no
-//!   `tokio::spawn`, no thread, no random number generator of its own.
-//! - Channels, locks and semaphores of `tokio::sync` or `futures` may be used: they need no runtime.
-//! - `select!` is written `biased`, and no result depends on the order of a `HashMap` with a random state: both draw from a
-//!   generator that the seed does not cover.
+//! - Time, tasks, timers and random numbers come only from the [`Env`]: no `std::time`, no `tokio::time`, no `tokio::spawn`, no
+//!   threads, no other random number generator.
+//! - Channels, locks and semaphores of `tokio::sync` or `futures` are allowed: they need no runtime.
+//! - `select!` is `biased`, and no result depends on the order of a `HashMap` with a random state: both use a generator that
+//!   the seed does not control.
 //! - Nothing blocks its thread on another operation.
 
 mod env;

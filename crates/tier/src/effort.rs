@@ -1,50 +1,50 @@
-//! How hard a PG's agent works: its flush mode, its evict mode and its evict effort.
+//! The effort of a PG's agent: its flush mode, its evict mode and its evict effort.
 //!
-//! [`choose`] follows `PrimaryLogPG::agent_choose_mode` of Ceph's Reef release. A PG's share of the pool's targets is the
-//! target divided by [`pg_divisor`]. The PG is as *full* as the greater one of its bytes and its objects is of that share,
-//! and as *dirty* as its dirty objects are, whose bytes are taken for the average.
+//! [`choose`] follows `PrimaryLogPG::agent_choose_mode` of Ceph's Reef release. A PG's share of the pool's targets is the target divided by
+//! [`pg_divisor`]. The level *full* is the greater ratio of the PG's bytes and objects to that share. The level *dirty* is the same for its
+//! dirty objects, whose size is assumed to be the average.
 //!
 //! | compared | above | mode |
 //! |---|---|---|
 //! | dirty | `cache_target_dirty_ratio` | flush low |
 //! | dirty | `cache_target_dirty_high_ratio` | flush high |
 //! | full | `cache_target_full_ratio` | evict some, with an effort between 0 and 1 |
-//! | full | 1 | evict everything clean (full); what needs room waits |
+//! | full | 1 | evict everything clean (full); requests that need room wait |
 //!
-//! A mode begins above the ratio plus `osd_agent_slop` times the ratio and ends at the ratio minus as much, so that the
-//! agent does not start and stop with each object. The high ratio moves by the low ratio's slop, as in Ceph.
+//! A mode begins above the ratio plus `osd_agent_slop` times the ratio and ends at the ratio minus as much, so that the agent does not
+//! start and stop with each object. The high ratio moves by the low ratio's slop, as in Ceph.
 //!
-//! The effort rises from 0 at the full ratio to 1 at the target, is `osd_agent_min_evict_effort` at least, and is a
-//! multiple of `osd_agent_quantize_effort`. It is the share of objects, the coldest first, that may be evicted
+//! The effort rises from 0 at the full ratio to 1 at the target, is at least `osd_agent_min_evict_effort`, and is a multiple of
+//! `osd_agent_quantize_effort`. It is the share of objects, coldest first, that may be evicted
 //! ([`TemperatureHistogram::is_cold`](crate::temperature::TemperatureHistogram::is_cold)).
 //!
 //! # The effective target
 //!
-//! A target that the cache's OSDs can't hold protects nothing: the agent would never run, and writes would fail for want
-//! of space. [`effective_target`] lowers `target_max_bytes` to what the fullest OSD can take, and gives pools without a
+//! A target larger than the OSDs' space has no effect: the agent would never run, and writes would fail for lack of space.
+//! [`effective_target`] lowers `target_max_bytes` to what the fullest OSD can store, and gives pools without a target one.
 //! target one.
 
 use crate::MICRO;
 use nacre_types::hash::pg_mask;
 use nacre_types::pool::Tiering;
 
-/// Objects that a step of the agent looks at for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
+/// Objects that a step of the agent checks for eviction (`osd_pool_default_cache_max_evict_check_size` is 10 in Ceph).
 pub const STEP_CHECKS: usize = 32;
-/// Objects of one PG that a step evicts.
+/// Objects of one PG that a step evicts at most.
 pub const STEP_EVICTIONS: usize = 16;
-/// Between two steps while there is work, in nanoseconds.
+/// Time between two steps while there is work, in nanoseconds.
 pub const BUSY_STEP_NS: u64 = 50_000_000;
-/// Between two looks at a PG while there is none.
+/// Time between two checks of a PG while there is no work, in nanoseconds.
 pub const IDLE_STEP_NS: u64 = 1_000_000_000;
-/// Rounds over all objects after which the histogram of temperatures counts half.
+/// Rounds over all objects after which the counts of the temperature histogram are halved.
 pub const HALFLIFE_ROUNDS: u32 = 4;
-/// How far below the full ratio a PG has room, in slops: evictions end one slop below it.
+/// How far below the full ratio a PG has room, as a multiple of the slop. Evictions end one slop below the ratio.
 const ROOM_SLOPS: u64 = 3;
 
 /// How fast the agent flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlushMode {
-    /// Not at all.
+    /// No flushes.
     #[default]
     Idle,
     /// Up to `osd_agent_max_low_ops` at once.
@@ -56,7 +56,7 @@ pub enum FlushMode {
 /// What the agent evicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictMode {
-    /// Nothing.
+    /// No evictions.
     #[default]
     Idle,
     /// Objects that are old and cold enough.
@@ -87,39 +87,38 @@ impl EvictMode {
     }
 }
 
-/// What the agent of a PG is to do.
+/// The mode of a PG's agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentMode {
     /// How fast it flushes.
     pub flush: FlushMode,
     /// What it evicts.
     pub evict: EvictMode,
-    /// The share of objects that it evicts, in millionths: 0 where [`EvictMode::Idle`], a million where
-    /// [`EvictMode::Full`].
+    /// The share of objects that it evicts, in millionths: 0 for [`EvictMode::Idle`], a million for [`EvictMode::Full`].
     pub evict_effort_micro: u32,
 }
 
 impl AgentMode {
-    /// Whether there is nothing to do.
+    /// Whether the agent has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.flush == FlushMode::Idle && self.evict == EvictMode::Idle
     }
 }
 
-/// What a PG of the cache pool holds.
+/// The contents of a PG of the cache pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSums {
-    /// Objects, whiteouts and archived hit sets among them.
+    /// Number of objects, including whiteouts and archived hit sets.
     pub objects: u64,
     /// Bytes of their data.
     pub bytes: u64,
-    /// Objects that are dirty, whiteouts among them.
+    /// Number of dirty objects, including whiteouts.
     pub dirty: u64,
-    /// Archived hit sets, which can't be flushed.
+    /// Number of archived hit sets, which can't be flushed.
     pub archives: u64,
     /// Bytes of archived hit sets.
     pub archive_bytes: u64,
-    /// What an object takes beside its data, in bytes, as the store estimates it.
+    /// The store's estimate of an object's space in addition to its data, in bytes.
     pub object_overhead_bytes: u64,
 }
 
@@ -134,14 +133,14 @@ impl CacheSums {
     }
 }
 
-/// The targets of the pool. A target of 0 is none.
+/// The pool's targets. A target of 0 means none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheTargets {
-    /// `target_max_bytes`, or what [`effective_target`] made of it.
+    /// `target_max_bytes`, or the result of [`effective_target`].
     pub max_bytes: u64,
     /// `target_max_objects`.
     pub max_objects: u64,
-    /// The PG's share is one in so many ([`pg_divisor`]).
+    /// The divisor of the targets for the PG's share ([`pg_divisor`]).
     pub divisor: u32,
     /// `cache_target_dirty_ratio` in millionths.
     pub dirty_ratio_micro: u32,
@@ -164,17 +163,17 @@ impl CacheTargets {
         }
     }
 
-    /// The PG's share of the bytes; 0 where there is no target.
+    /// The PG's share of the bytes; 0 without a target.
     pub fn pg_bytes(&self) -> u64 {
         self.share(self.max_bytes)
     }
 
-    /// The PG's share of the objects; 0 where there is no target.
+    /// The PG's share of the objects; 0 without a target.
     pub fn pg_objects(&self) -> u64 {
         self.share(self.max_objects)
     }
 
-    /// The PG's share, 1 at least; 0 of 0.
+    /// The PG's share, at least 1; 0 for a target of 0.
     fn share(&self, target: u64) -> u64 {
         if target == 0 { 0 } else { (target / u64::from(self.divisor.max(1))).max(1) }
     }
@@ -201,14 +200,14 @@ impl Default for AgentOptions {
 /// How dirty and how full a PG is, in millionths of its share of the targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheLevel {
-    /// Dirty objects and the bytes that they take on average.
+    /// Dirty objects, or their bytes by average size.
     pub dirty_micro: u64,
-    /// All objects and their bytes.
+    /// All objects, or their bytes.
     pub full_micro: u64,
 }
 
 impl CacheLevel {
-    /// The level of a PG with these sums. Without a target it is 0.
+    /// Computes the level of a PG with these sums. Without a target it is 0.
     pub fn new(sums: &CacheSums, targets: &CacheTargets) -> CacheLevel {
         let (objects, dirty) = (sums.user_objects(), u128::from(sums.dirty));
         let ratio = |amount: u128, share: u64| match share {
@@ -225,8 +224,8 @@ impl CacheLevel {
     }
 }
 
-/// What the agent does from now on, given what it did so far. `restarts` tells that it paused because a round over all
-/// objects found nothing to do: modes begin as if it had been idle.
+/// Chooses the agent's next mode from its previous one. `restarts` is set if the agent paused because a round over all objects found
+/// nothing to do: modes then begin as if it had been idle.
 pub fn choose(
     before: &AgentMode,
     sums: &CacheSums,
@@ -240,8 +239,8 @@ pub fn choose(
     AgentMode { flush, evict, evict_effort_micro }
 }
 
-/// How many objects of average size the PG may hold. Where there is no target, or nothing is known of sizes, it is what the
-/// PG holds.
+/// The number of objects of average size that the PG may hold. Without a target, or if sizes are unknown, it is the number that the PG
+/// holds.
 pub fn capacity_objects(sums: &CacheSums, targets: &CacheTargets) -> u64 {
     let by_bytes = match sums.user_bytes().checked_div(sums.user_objects()) {
         None | Some(0) => 0,
@@ -251,7 +250,7 @@ pub fn capacity_objects(sums: &CacheSums, targets: &CacheTargets) -> u64 {
     shares.into_iter().filter(|share| *share > 0).min().unwrap_or(sums.objects)
 }
 
-/// How many objects may be promoted that displace nothing: until the PG reaches the lowest level to which the agent evicts.
+/// The number of objects that can be promoted without displacing others: until the PG reaches the lowest level to which the agent evicts.
 pub fn room_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> u64 {
     if targets.max_bytes == 0 && targets.max_objects == 0 {
         return u64::MAX;
@@ -260,13 +259,13 @@ pub fn room_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOpt
     let level = CacheLevel::new(sums, targets).full_micro;
     let left = u128::from(u64::from(targets.full_ratio_micro).saturating_sub(below).saturating_sub(level));
     match level {
-        // Nothing is known of sizes.
+        // Sizes are unknown.
         0 => STEP_CHECKS as u64,
         level => u64::try_from(sums.user_objects() * left / u128::from(level)).unwrap_or(u64::MAX),
     }
 }
 
-/// How many objects of average size the PG has above the level at which evictions end.
+/// The number of objects of average size above the level at which evictions end.
 pub fn surplus_objects(sums: &CacheSums, targets: &CacheTargets, options: &AgentOptions) -> u64 {
     let level = CacheLevel::new(sums, targets).full_micro;
     let slop = slop(targets.full_ratio_micro, options);
@@ -276,7 +275,7 @@ pub fn surplus_objects(sums: &CacheSums, targets: &CacheTargets, options: &Agent
     u64::try_from(surplus).unwrap_or(u64::MAX)
 }
 
-/// A threshold with its slop: above it for who begins, below it for who goes on.
+/// A threshold with its slop: added for a mode that begins, subtracted for one that continues.
 fn with_slop(threshold: u64, slop: u64, begins: bool) -> u64 {
     if begins { threshold + slop } else { threshold.saturating_sub(slop) }
 }
@@ -322,19 +321,19 @@ fn evict_mode(
     if level.full_micro <= threshold {
         return (EvictMode::Idle, 0);
     }
-    // The threshold is below the level, which is a million at most.
+    // The threshold is below the level, which is at most a million.
     let effort = (level.full_micro - threshold) * MICRO / (MICRO - threshold);
     let step = u64::from(options.quantize_effort_micro).clamp(1, MICRO);
     let effort = effort.max(options.min_evict_effort_micro.into()).min(MICRO);
     (EvictMode::Some, ((effort - effort % step).max(step)) as u32)
 }
 
-/// The number by which a pool's targets are divided for the PG `seed` (`pg_pool_t::get_pg_num_divisor`). Where `pg_num`
-/// is no power of two, PGs that were not split yet hold twice as much as the others.
+/// The divisor of a pool's targets for the PG `seed` (`pg_pool_t::get_pg_num_divisor`). If `pg_num` is not a power of two, PGs that are not
+/// split yet hold twice as much as the others.
 pub fn pg_divisor(pg_num: u32, seed: u32) -> u32 {
     let mask = pg_mask(pg_num);
     let half = mask >> 1;
-    // Sizes after and before the split that is under way. A pool of more than 2^31 PGs does not exist.
+    // Numbers of PGs after and before the split under way. A pool of more than 2^31 PGs does not exist.
     let (after, before) = (mask.saturating_add(1), half + 1);
     if pg_num == after || seed & half < pg_num & half { after } else { before.max(1) }
 }
@@ -342,30 +341,30 @@ pub fn pg_divisor(pg_num: u32, seed: u32) -> u32 {
 /// An OSD that holds PGs of the cache pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOsd {
-    /// Bytes that its store can still take.
+    /// Bytes that its store can still store.
     pub free_bytes: u64,
-    /// Bytes that its store can take in all.
+    /// Bytes that its store can store in total.
     pub total_bytes: u64,
-    /// PGs of the cache pool that it holds a copy of.
+    /// Number of PGs of the cache pool of which it has a copy.
     pub pgs: u32,
 }
 
-/// The bytes that a cache pool may hold: the least of `target_max_bytes` (0 is none) and of what each OSD can take.
+/// The bytes that a cache pool may hold: the minimum of `target_max_bytes` (0 means none) and of what each OSD can store.
 ///
-/// The pool holds `stored_bytes` in `pg_count` PGs. An OSD that holds `pgs` of them gets `pgs / pg_count` of each byte
-/// that is added. It is full for the cache when `reserve_ratio_micro` of its total is left free; before that it takes
+/// The pool holds `stored_bytes` in `pg_count` PGs. An OSD that holds `pgs` of them gets `pgs / pg_count` of each byte that is added. It is
+/// full for the cache when only `reserve_ratio_micro` of its total is free; before that it can store
 ///
 /// ```text
-/// room    = free - reserve_ratio · total            negative where the reserve is in use already
+/// room    = free - reserve_ratio · total            negative if the reserve is already in use
 /// growth  = room · pg_count / pgs                   of the whole pool, until this OSD is full
-/// target  = stored + growth                         0 at least
+/// target  = stored + growth                         at least 1
 /// ```
 ///
-/// While the pool grows, `stored` rises as `free` falls, so that the target stays where it is; where an object takes more
-/// space than its bytes, or other pools take space, it falls in time. OSDs without PGs of the pool do not count.
+/// While the pool grows, `stored` rises as `free` falls, so that the target is constant. If an object takes more space than its bytes, or
+/// other pools take space, the target falls over time. OSDs without PGs of the pool do not count.
 ///
-/// Returns 1 at least where an OSD limits the pool, since 0 means no target: everything clean is evicted then. Returns 0
-/// only where there is neither a target nor an OSD.
+/// Returns at least 1 if an OSD limits the pool, because 0 means no target: everything clean is then evicted. Returns 0 only if there is
+/// neither a target nor an OSD.
 pub fn effective_target(
     target_max_bytes: u64,
     stored_bytes: u64,

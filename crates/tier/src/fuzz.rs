@@ -1,4 +1,4 @@
-//! Damaged inputs for what is read from the store or from others: see `nacre_fuzz`.
+//! Fuzz targets with damaged inputs for data from the store or from peers: see `nacre_fuzz`.
 
 use crate::hit_set::history::{Archive, HitSetIndex};
 use crate::hit_set::{HitSet, SealedHitSet};

@@ -1,16 +1,16 @@
-//! Hit sets: which objects of a PG were accessed during a period.
+//! Hit sets: the objects of a PG that were accessed during a period.
 //!
-//! A [`HitSet`] takes objects until it is sealed; a [`SealedHitSet`] does not change, can be encoded, and answers whether
-//! it contains an object. [`history::HitSetHistory`] holds a PG's sets and says when to seal, archive and trim them.
+//! A [`HitSet`] records objects until it is sealed. A [`SealedHitSet`] is immutable, can be encoded, and reports whether it contains an
+//! object. [`history::HitSetHistory`] holds a PG's sets and determines when to seal, archive and trim them.
 //!
 //! There are Ceph's three kinds (`hit_set_type`):
-//! - `explicit_hash` holds placement hashes. Objects that share a hash are not told apart.
+//! - `explicit_hash` holds placement hashes. Objects with the same hash are not distinguished.
 //! - `explicit_object` holds names.
-//! - `bloom` holds a Bloom filter of placement hashes, made for an expected number of objects and a false positive
-//!   probability; sealing folds it to the size that its contents need.
+//! - `bloom` holds a Bloom filter of placement hashes, sized for an expected number of objects and a false positive probability; sealing
+//!   folds it to the size that its contents need.
 //!
-//! A set is full when it has taken as many *different* objects as it was made for. Two differences from Ceph: there,
-//! explicit sets grow without limit, and a Bloom filter counts every access, so that one busy object fills it.
+//! A set is full when it has recorded as many *different* objects as it was sized for. Two differences from Ceph: there, explicit sets grow
+//! without limit, and a Bloom filter counts every access, so that one busy object fills it.
 //!
 //! # Encoding
 //!
@@ -37,10 +37,10 @@ use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Bytes of names that an explicit_object set holds for each object that it may hold: longer names fill it earlier.
+/// Bytes of names per object of an explicit_object set's limit: longer names fill it earlier.
 const NAME_BYTES_PER_OBJECT: u64 = 128;
 
-/// A set that takes objects.
+/// A set that records objects.
 #[derive(Clone, Debug)]
 pub struct HitSet {
     limit: u32,
@@ -56,24 +56,23 @@ enum Contents {
 }
 
 impl HitSet {
-    /// A set of up to `limit` placement hashes.
+    /// Creates a set of up to `limit` placement hashes.
     pub fn explicit_hash(limit: u32) -> HitSet {
         HitSet { limit, unique: 0, contents: Contents::ExplicitHash(BTreeSet::new()) }
     }
 
-    /// A set of up to `limit` names.
+    /// Creates a set of up to `limit` names.
     pub fn explicit_object(limit: u32) -> HitSet {
         let contents = Contents::ExplicitObject { objects: BTreeSet::new(), name_bytes: 0 };
         HitSet { limit, unique: 0, contents }
     }
 
-    /// A Bloom filter made for `target` objects, which then tells that it contains others with probability `fpp`.
+    /// Creates a Bloom filter sized for `target` objects, with a false positive probability of `fpp` at that number.
     pub fn bloom(target: u32, fpp: f64, seed: u64) -> HitSet {
         HitSet { limit: target, unique: 0, contents: Contents::Bloom(Bloom::new(target, fpp, seed)) }
     }
 
-    /// Records an access. A full explicit set takes no more objects; a full Bloom filter takes them and its false
-    /// positive probability rises.
+    /// Records an access. A full explicit set records no more objects; a full Bloom filter does, and its false positive probability rises.
     pub fn insert(&mut self, object: &ObjectId) {
         let full = self.is_full();
         let new = match &mut self.contents {
@@ -88,7 +87,7 @@ impl HitSet {
         self.unique += u64::from(new);
     }
 
-    /// Whether the object was recorded; a Bloom filter errs to yes with its probability.
+    /// Whether the object was recorded. A Bloom filter has false positives.
     pub fn contains(&self, object: &ObjectId) -> bool {
         match &self.contents {
             Contents::ExplicitHash(hashes) => hashes.contains(&object.hash()),
@@ -97,7 +96,7 @@ impl HitSet {
         }
     }
 
-    /// Whether it holds as many different objects as it was made for.
+    /// Whether the set has as many different objects as it was sized for.
     pub fn is_full(&self) -> bool {
         let full = self.unique >= u64::from(self.limit);
         match self.contents {
@@ -108,7 +107,7 @@ impl HitSet {
         }
     }
 
-    /// The different objects that were recorded; a Bloom filter counts those that changed it, which are a few less.
+    /// Number of different objects that were recorded. A Bloom filter counts those that changed it, which are slightly fewer.
     pub fn unique(&self) -> u64 {
         self.unique
     }
@@ -133,7 +132,7 @@ fn name_len(object: &ObjectId) -> u64 {
     (object.namespace().len() + object.locator().len() + object.name().len()) as u64
 }
 
-/// A set that does not change any more.
+/// An immutable set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedHitSet {
     unique: u64,
@@ -149,7 +148,7 @@ enum SealedContents {
 }
 
 impl SealedHitSet {
-    /// Whether the object was recorded; a Bloom filter errs to yes with its probability.
+    /// Whether the object was recorded. A Bloom filter has false positives.
     pub fn contains(&self, object: &ObjectId) -> bool {
         match &self.contents {
             SealedContents::ExplicitHash(hashes) => hashes.binary_search(&object.hash()).is_ok(),
@@ -158,7 +157,7 @@ impl SealedHitSet {
         }
     }
 
-    /// The different objects that were recorded.
+    /// Number of different objects that were recorded.
     pub fn unique(&self) -> u64 {
         self.unique
     }
@@ -172,15 +171,15 @@ impl SealedHitSet {
         }
     }
 
-    /// The set as its archive object holds it.
+    /// Encodes the set for its archive object.
     pub fn encode(&self) -> Vec<u8> {
         encoding::encode(&Stored::from(self))
     }
 
-    /// Reads an archive object.
+    /// Decodes an archive object.
     ///
     /// # Errors
-    /// Where the bytes are no hit set, or one of a newer release.
+    /// If the bytes are not a hit set, or one of a newer release.
     pub fn decode(bytes: &[u8]) -> Result<SealedHitSet, DecodeError> {
         encoding::decode::<Stored>(bytes)?
             .try_into()
@@ -188,7 +187,7 @@ impl SealedHitSet {
     }
 }
 
-/// A [`SealedHitSet`] as it is encoded: the module's table.
+/// The encoded form of a [`SealedHitSet`]: see the module's table.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     unique: u64,
@@ -256,7 +255,7 @@ impl TryFrom<Stored> for SealedHitSet {
     }
 }
 
-/// The numbers with these differences, the first from 0. Only the first difference may be 0.
+/// Returns the numbers with these differences, the first from 0. Only the first difference may be 0.
 fn ascending(differences: &[u32]) -> Option<Vec<u32>> {
     let mut numbers: Vec<u32> = Vec::with_capacity(differences.len());
     for &difference in differences {

@@ -3,11 +3,11 @@
 use nacre_types::ObjectId;
 use nacre_types::hash::ceph_str_hash_rjenkins;
 
-/// A key that is uniformly distributed over all 64 bits and does not depend on the pool, so that a cache pool and its
-/// base agree on it.
+/// Returns a key that is uniformly distributed over all 64 bits and independent of the pool, so that it is the same in a cache pool and its
+/// base.
 ///
-/// It is computed from the placement hash, which exists already; the name enters only where a locator key places several
-/// objects at one hash.
+/// It is computed from the placement hash, which is known already. The name is included only if a locator key places several objects at one
+/// hash.
 pub fn object_key(object: &ObjectId) -> u64 {
     let name = match object.locator() {
         "" => 0,
@@ -16,8 +16,7 @@ pub fn object_key(object: &ObjectId) -> u64 {
     mix(u64::from(object.hash()) | u64::from(name) << 32)
 }
 
-/// The finaliser of SplitMix64: a bijection in which each bit of the input changes each bit of the output with
-/// probability one half.
+/// The finaliser of SplitMix64: a bijection in which each bit of the input changes each bit of the output with probability one half.
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,7 +40,7 @@ mod tests {
 
     #[test]
     fn keys_of_one_pg_spread_over_the_whole_range() {
-        // Hashes of one PG of 256 differ in their upper 24 bits only.
+        // Hashes in one PG of 256 differ only in their upper 24 bits.
         let keys: Vec<u64> = (0..4096_u64).map(|n| mix(n << 8 | 0x1f)).collect();
         for shift in [0, 20, 40, 56] {
             let cells: BTreeSet<u64> = keys.iter().map(|key| key >> shift & 0xff).collect();

@@ -1,36 +1,35 @@
-//! What happens to a request on an object that the cache pool does not hold.
+//! Decides what happens to a request on an object that is not in the cache pool.
 //!
 //! [`decide`] follows `PrimaryLogPG::maybe_handle_cache_detail` and `maybe_promote` of Ceph's Reef release. By cache mode:
 //!
 //! | mode | reads | writes |
 //! |---|---|---|
 //! | none | executed in the pool | executed in the pool |
-//! | writeback | proxied, and promoted beside by recency | proxied, and promoted afterwards by recency |
+//! | writeback | proxied, and promoted at the same time by recency | proxied, and promoted afterwards by recency |
 //! | readproxy, readforward | proxied | promoted, then executed in the cache |
 //! | proxy, forward | proxied | proxied |
 //! | readonly | promoted | redirected to the base pool |
 //!
-//! A request that can't be proxied ([`Request::must_promote`]) is promoted in every mode. While the cache is full, reads
-//! are proxied and what needs room waits.
+//! A request that can't be proxied ([`Request::must_promote`]) is promoted instead. While the cache is full, reads are proxied, and
+//! requests that need room wait.
 //!
 //! # Recency
 //!
-//! In writeback mode `min_read_recency_for_promote` and `min_write_recency_for_promote` ask in how many hit sets in a row
-//! the object must be, counted backwards from the current one as it was *before* this access:
+//! In writeback mode `min_read_recency_for_promote` and `min_write_recency_for_promote` are the number of consecutive hit sets that must
+//! contain the object, counted backwards from the current one as it was *before* this access:
 //!
 //! - 0: every access promotes.
 //! - 1: the current set must contain the object.
-//! - n: so must the n-1 sealed sets before it. The first one that does not ends the count. Where fewer than n-1 sealed
-//!   sets exist, nothing is promoted.
+//! - n: so must the n-1 sealed sets before it. If fewer than n-1 sealed sets exist, nothing is promoted.
 //!
-//! Without hit sets every access promotes at once, past the throttle, unless the request asks not to
+//! Without hit sets every access promotes at once, bypassing the throttle, unless the request asks not to promote
 //! ([`Request::skip_promote`]).
 //!
 //! # Differences from Ceph
 //!
-//! - A promotion of a write happens after the base has acknowledged the write, never beside it.
+//! - The promotion for a write happens after the base has acknowledged the write, never at the same time.
 //! - In readonly mode reads are proxied while the cache is full. Ceph promotes them.
-//! - [`Admission::Frequency`] can take the place of recency (see [`sketch`]). Writes are then executed in the cache while it has room.
+//! - [`Admission::Frequency`] can replace recency (see [`sketch`]). Writes are then executed in the cache while it has room.
 
 pub mod sketch;
 pub mod throttle;
@@ -41,7 +40,7 @@ use nacre_types::op::{Op, OsdOp, op_flag};
 use nacre_types::pool::CacheMode;
 use sketch::FrequencyFilter;
 
-/// What matters of a request.
+/// The traits of a request that determine the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// An operation changes the object.
@@ -52,24 +51,24 @@ pub struct Request {
     pub write_ordered: bool,
     /// An operation can't be proxied: it needs the object in the cache.
     pub must_promote: bool,
-    /// It asks not to promote the object on its account.
+    /// It asks not to promote the object.
     pub skip_promote: bool,
-    /// It is executed in the cache whether or not the object is there.
+    /// It is executed in the cache even if the object is absent.
     pub skip_cache: bool,
 }
 
 impl Request {
-    /// The traits that follow from the operations themselves. `write_ordered` is the request's flag. For calls of object
-    /// classes the caller adds `writes` and `must_promote`, since it knows the methods.
+    /// Returns the traits that follow from the ops themselves. `write_ordered` is the request's flag. For calls of object classes the
+    /// caller adds `writes` and `must_promote`, since it knows the methods.
     ///
-    /// As in Ceph, `FADVISE_DONTNEED` and `FADVISE_NOCACHE` count on a request that consists of one whole-object write,
-    /// read or checksum; a lone removal is not worth a promotion; a removal that may fail (`FAILOK`) needs no object.
+    /// As in Ceph, `FADVISE_DONTNEED` and `FADVISE_NOCACHE` count on a request that consists of one whole-object write, read or checksum; a
+    /// single removal does not promote; a removal that may fail (`FAILOK`) does not need the object.
     pub fn of(ops: &[OsdOp], write_ordered: bool) -> Request {
         let mut request = Request { write_ordered, ..Request::default() };
         for (at, OsdOp { op, flags }) in ops.iter().enumerate() {
             request.writes |= op.is_write();
             match op {
-                // Watches are invisible writes of the object's own metadata and stay where the watchers are connected.
+                // Watches are invisible writes of the object's own metadata, and stay where the watchers are connected.
                 Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. } | Op::Notify { .. } => {
                     request.must_promote = true;
                 }
@@ -94,7 +93,7 @@ impl Request {
     }
 }
 
-/// What lets an object into the cache in writeback mode.
+/// The rule that admits objects to the cache in writeback mode.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission<'a> {
     /// Everything: the pool has no hit sets.
@@ -111,10 +110,10 @@ pub enum Admission<'a> {
         /// `min_write_recency_for_promote`.
         min_write: u32,
     },
-    /// Frequency: more accesses than the objects had that are being evicted. While the cache has room, what changes an object is
-    /// executed in the cache, so that it takes bursts of writes.
+    /// Frequency: the object has more accesses than the objects that are being evicted. While the cache has room, changes are executed in
+    /// the cache, so that it absorbs bursts of writes.
     Frequency {
-        /// The filter, which recorded this access already.
+        /// The filter, which has already recorded this access.
         filter: &'a FrequencyFilter,
         /// Whether the cache has room, so that a promotion evicts nothing: the agent's evict mode is idle.
         has_room: bool,
@@ -133,7 +132,7 @@ impl Admission<'_> {
     }
 }
 
-/// Whether the object is in so many hit sets in a row, from the current one backwards.
+/// Whether the last `wanted` hit sets, from the current one backwards, all contain the object.
 fn is_recent(history: &HitSetHistory, was_in_current: bool, object: &ObjectId, wanted: u32) -> bool {
     if wanted == 0 || !was_in_current {
         return wanted == 0;
@@ -143,7 +142,7 @@ fn is_recent(history: &HitSetHistory, was_in_current: bool, object: &ObjectId, w
     newest.len() == wanted_of_sealed && newest.all(|set| set.contains(object))
 }
 
-/// What to do with a request on an object that the cache lacks.
+/// What to do with a request on an object that is not in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Execute it in the cache pool, where the object is absent.
@@ -152,24 +151,23 @@ pub enum Decision {
     Promote,
     /// Read from the base pool on the client's behalf.
     ProxyRead {
-        /// And copy the object meanwhile.
+        /// Whether to promote the object at the same time.
         promote: bool,
     },
     /// Write to the base pool on the client's behalf.
     ProxyWrite {
-        /// And copy the object when the base has acknowledged the write.
+        /// Whether to promote the object once the base has acknowledged the write.
         promote: bool,
     },
-    /// Have the base pool execute it, as if the client had sent it there.
+    /// Have the base pool execute it as if the client had sent it there.
     Redirect,
     /// Park it until the agent has made room, then decide again.
     WaitForRoom,
 }
 
-/// Decides on a request on `object`, which the cache pool does not hold in any form: neither data nor whiteout, and no
-/// promotion of it is under way. `is_full` tells that the agent's evict mode is full. `throttle` is asked once, and only
-/// when a promotion is optional and everything else speaks for it; it answers whether the promotion may start
-/// ([`throttle::PromoteThrottle::try_start`]).
+/// Decides on a request on `object`, of which the cache pool has neither data nor a whiteout nor a promotion under way. `is_full` is set if
+/// the agent's evict mode is full. `throttle` is called at most once, only if a promotion is optional and all other conditions hold; it
+/// returns whether the promotion may start ([`throttle::PromoteThrottle::try_start`]).
 pub fn decide(
     mode: CacheMode,
     object: &ObjectId,
@@ -232,8 +230,8 @@ pub fn decide(
     }
 }
 
-/// Whether an object may be promoted at all: a PG whose share of the target is `pg_target_bytes` could not hold a larger
-/// one without evicting everything else. 0 is no target.
+/// Whether an object is small enough to be promoted: a PG whose share of the target is `pg_target_bytes` could not hold a larger one
+/// without evicting everything else. 0 means no target.
 pub fn fits(object_bytes: u64, pg_target_bytes: u64, full_ratio_micro: u32) -> bool {
     let share = u128::from(pg_target_bytes) * u128::from(full_ratio_micro) / u128::from(crate::MICRO);
     pg_target_bytes == 0 || u128::from(object_bytes) <= share

@@ -1,45 +1,44 @@
-//! Which single objects the agent may flush or evict.
+//! Determines which single objects the agent may flush or evict.
 //!
-//! An object's temperature is estimated from the hit sets, as in Ceph: a million where the current set contains it, and
-//! for the sealed sets that contain it, the newest first and `hit_set_search_last_n` of them at most, a grade that falls
-//! with age by `hit_set_grade_decay_rate` percent from set to set.
+//! An object's temperature is estimated from the hit sets, as in Ceph. The current set adds a million if it contains the object. Each
+//! sealed set that contains it, newest first and at most `hit_set_search_last_n` of them, adds a grade that decreases by
+//! `hit_set_grade_decay_rate` percent from set to set.
 //!
-//! The agent adds the temperatures that it meets to a [`TemperatureHistogram`], whose bins are powers of two, and evicts
-//! an object if the share of objects in colder bins is below the evict effort: the coldest share is evicted, in whole
-//! bins.
+//! The agent adds the temperatures of the objects it checks to a [`TemperatureHistogram`], whose bins are powers of two. It evicts an
+//! object if the share of objects in colder bins is below the evict effort: the coldest share is evicted, in whole bins.
 //!
-//! Here Reef does something else. It compares `1000000 - upper` with the effort, where `upper` is the share of objects
-//! that are *at most* as warm. That is 0 for the hottest bin, so that at a low effort it evicts what is hottest.
+//! This differs from Reef, which compares `1000000 - upper` with the effort, where `upper` is the share of objects that are *at most* as
+//! warm. That is 0 for the hottest bin, so that at a low effort it evicts the hottest objects.
 
 use crate::MICRO;
 use crate::hit_set::history::HitSetHistory;
 use nacre_types::ObjectId;
 
-/// The temperature that the current hit set gives.
+/// The grade of the current hit set.
 const CURRENT_GRADE: u32 = MICRO as u32;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// The grades of sealed hit sets (`pg_pool_t::calc_grade_table`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grades {
-    /// What remains of a grade from one set to the one before it.
+    /// The factor from one set's grade to that of the set before it.
     kept: f64,
     search_last_n: usize,
 }
 
 impl Grades {
-    /// The grades under the pool's `hit_set_grade_decay_rate` (0 to 100) and `hit_set_search_last_n`.
+    /// Creates the grades for the pool's `hit_set_grade_decay_rate` (0 to 100) and `hit_set_search_last_n`.
     pub fn new(decay_rate: u32, search_last_n: u32) -> Grades {
         Grades { kept: 1.0 - f64::from(decay_rate.min(100)) / 100.0, search_last_n: search_last_n as usize }
     }
 
-    /// The grades of the sealed sets, the newest first. Each is cut to a whole number before the next is computed.
+    /// The grades of the sealed sets, newest first. Each is truncated to a whole number before the next is computed.
     fn of_sealed(&self) -> impl Iterator<Item = u32> {
         let next = |grade: &u32| Some((f64::from(*grade) * self.kept) as u32);
         std::iter::successors(Some(CURRENT_GRADE), next).skip(1)
     }
 
-    /// The object's temperature.
+    /// Returns the object's temperature.
     pub fn temperature(&self, history: &HitSetHistory, object: &ObjectId) -> u32 {
         let current = if history.is_in_current(object) { CURRENT_GRADE } else { 0 };
         let graded = history.sealed().zip(self.of_sealed());
@@ -48,8 +47,7 @@ impl Grades {
     }
 }
 
-/// How many objects had which temperature (`pow2_hist_t`). Bin `n` holds the temperatures of `n` bits: 0, 1, 2 to 3,
-/// 4 to 7 and so on.
+/// The number of objects by temperature (`pow2_hist_t`). Bin `n` has the temperatures of `n` bits: 0, 1, 2 to 3, 4 to 7 and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemperatureHistogram {
     bins: [u64; u32::BITS as usize + 1],
@@ -71,13 +69,13 @@ impl TemperatureHistogram {
         self.bins[bin(temperature)] += 1;
     }
 
-    /// Halves all counts. The agent does so after `osd_agent_hist_halflife` rounds.
+    /// Halves all counts. The agent calls it every [`HALFLIFE_ROUNDS`](crate::effort::HALFLIFE_ROUNDS) rounds.
     pub fn decay(&mut self) {
         self.bins.iter_mut().for_each(|count| *count /= 2);
     }
 
-    /// The shares of objects in colder bins and in those that are not warmer, in millionths: the quantised position of a
-    /// temperature. Both are 0 where nothing was added.
+    /// Returns the shares of objects in colder bins and in bins that are not warmer, in millionths: the quantised position of a
+    /// temperature. Both are 0 for an empty histogram.
     pub fn position_micro(&self, temperature: u32) -> (u64, u64) {
         let sum = |bins: &[u64]| bins.iter().map(|count| u128::from(*count)).sum::<u128>();
         let total = sum(&self.bins).max(1);
@@ -92,7 +90,7 @@ impl TemperatureHistogram {
     }
 }
 
-/// What the agent must know of an object in the cache.
+/// The state of an object in the cache that the agent needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
     /// When this OSD last changed it (`local_mtime`), in nanoseconds since 1970.
@@ -101,15 +99,15 @@ pub struct Candidate {
     pub is_dirty: bool,
     /// It is pinned (`rados cache pin`).
     pub is_pinned: bool,
-    /// Clients watch it.
+    /// Whether clients watch it.
     pub has_watchers: bool,
-    /// A flush, a promotion or parked requests hold it.
+    /// Whether a flush, a promotion or parked requests block it.
     pub is_blocked: bool,
-    /// It is one of the PG's own: an archived hit set.
+    /// Whether it is internal to the PG: an archived hit set.
     pub is_internal: bool,
 }
 
-/// Why the agent leaves an object alone.
+/// Why the agent skips an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
     /// It is an archived hit set.
@@ -122,16 +120,16 @@ pub enum Skip {
     Pinned,
     /// Clients watch it.
     Watched,
-    /// Something else is at work on it.
+    /// Another operation blocks it.
     Blocked,
     /// It is younger than `cache_min_flush_age` or `cache_min_evict_age`.
     TooYoung,
-    /// Too many others are colder.
+    /// Too many other objects are colder.
     TooHot,
 }
 
 impl Candidate {
-    /// Whether the agent may flush it. A full cache does not wait for `min_age_s` (`cache_min_flush_age`).
+    /// Whether the agent may flush it. In a full cache `min_age_s` (`cache_min_flush_age`) does not apply.
     pub fn may_flush(&self, now_ns: u64, min_age_s: u32, is_full: bool) -> Result<(), Skip> {
         let obstacles = [
             (self.is_internal, Skip::Internal),
@@ -143,8 +141,8 @@ impl Candidate {
         first(obstacles)
     }
 
-    /// Whether the agent may evict it as far as its state goes. A full cache does not wait for `min_age_s`
-    /// (`cache_min_evict_age`); otherwise [`TemperatureHistogram::is_cold`] judges what passes here.
+    /// Whether the object's state permits its eviction. In a full cache `min_age_s` (`cache_min_evict_age`) does not apply; otherwise
+    /// [`TemperatureHistogram::is_cold`] must hold too.
     pub fn may_evict(&self, now_ns: u64, min_age_s: u32, is_full: bool) -> Result<(), Skip> {
         let obstacles = [
             (self.is_internal, Skip::Internal),
@@ -180,7 +178,7 @@ mod tests {
         ObjectId::new(PoolId(1), "", "", &format!("object-{n}"))
     }
 
-    /// A history of 4 sets in which object n is in the sets whose bits n has, the current one's bit being the lowest.
+    /// A history of 4 sets. Object n is in the sets whose bits are set in n; the current set has the lowest bit.
     fn history() -> HitSetHistory {
         let config = HitSetConfig {
             kind: HitSetKind::ExplicitObject,
@@ -211,18 +209,18 @@ mod tests {
             [0b0000, 0b0001, 0b0010, 0b0100, 0b1000, 0b1111].map(|n| temperature(&grades, n)),
             [0, 1_000_000, 800_000, 640_000, 512_000, 2_952_000]
         );
-        // Only sets that contain the object count against the number of sets searched.
+        // Only sets that contain the object count for the number of sets searched.
         let one = Grades::new(20, 1);
         assert_eq!([0b0001, 0b1111, 0b1100].map(|n| temperature(&one, n)), [1_000_000, 1_800_000, 640_000]);
         assert_eq!(temperature(&Grades::new(20, 0), 0b1111), 1_000_000);
-        // No decay counts sets, a total one forgets the sealed ones.
+        // Without decay each set counts equally; with full decay the sealed sets do not count.
         assert_eq!(temperature(&Grades::new(0, 4), 0b1111), 4_000_000);
         assert_eq!(temperature(&Grades::new(100, 4), 0b1111), 1_000_000);
     }
 
     #[test]
     fn grades_are_cut_to_whole_numbers_at_each_step() {
-        // 1 - 33 / 100.0 is a little less than 0.67.
+        // 1 - 33 / 100.0 is slightly below 0.67.
         let grades: Vec<u32> = Grades::new(33, 6).of_sealed().take(5).collect();
         assert_eq!(grades, [669_999, 448_899, 300_762, 201_510, 135_011]);
     }
@@ -315,7 +313,7 @@ mod tests {
             added.iter().for_each(|temperature| histogram.add(*temperature));
             let (colder, warmer) = (one.min(other), one.max(other));
             prop_assert!(histogram.is_cold(colder, effort) || !histogram.is_cold(warmer, effort));
-            // Some object can always be evicted, all of them with the full effort.
+            // Some object can always be evicted, and all of them with the full effort.
             let coldest = *added.iter().min().unwrap();
             prop_assert!(effort == 0 || histogram.is_cold(coldest, effort));
             prop_assert!(added.iter().all(|temperature| histogram.is_cold(*temperature, 1_000_000)));

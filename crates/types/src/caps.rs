@@ -1,12 +1,11 @@
 //! Capabilities: what an entity may do, in Ceph's grammar.
 //!
-//! An entity has one text per service. [`osd`] and [`mon`] read theirs and decide by them; those for services that do
-//! not exist here (`mgr`, `mds`) are only checked ([`check`]), so that what Ceph's tools write is taken or refused as
-//! Ceph does. Recordings of a real cluster's answers say what is right: `tests/recordings/caps-*.json`.
+//! An entity has one text per service. [`osd`] and [`mon`] parse theirs and make decisions with them. Texts for services that
+//! do not exist in Nacre (`mgr`, `mds`) are only checked ([`check`]), so that the texts of Ceph's tools are accepted or refused
+//! as by Ceph. The reference is recordings of a real cluster's answers: `tests/recordings/caps-*.json`.
 //!
-//! The grammars are Ceph's, alternatives in its order and without going back over a longer one that matched: an error
-//! tells where the reading stopped, and that place is part of what users see. A text that does not parse grants
-//! nothing.
+//! The grammars are Ceph's. Alternatives are tried in Ceph's order, without backtracking over a longer match: an error reports
+//! where parsing stopped, and users see that position. A text that does not parse grants nothing.
 
 mod foreign;
 pub mod mon;
@@ -16,29 +15,29 @@ mod scan;
 
 use scan::Scan;
 
-/// A longer text is refused: parsed caps are kept for every session.
+/// Maximum length of a text: parsed caps are kept for every session.
 pub const MAX_CAPS_BYTES: usize = 16 << 10;
 
 /// Why a capability text was refused, in Ceph's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapsError {
-    /// It is not in the service's grammar.
+    /// The text does not match the service's grammar.
     #[error("{service} capability parse failed, stopped at {} of '{whole}'", quoted(.rest))]
     Syntax {
         /// The service.
         service: &'static str,
-        /// From where on it makes no sense; `None` for its end, as the monitor's grammar tells it.
+        /// The text from which on it does not match; `None` for its end, as the monitor's grammar reports it.
         rest: Option<String>,
         /// The text.
         whole: String,
     },
-    /// A profile that the manager does not have, or with what it does not take.
+    /// A profile that the manager does not have, or invalid arguments of one.
     #[error("mgr capability parse failed during profile evaluation: {0}")]
     Profile(String),
-    /// No such service.
+    /// The service does not exist.
     #[error("unknown cap type '{0}'")]
     UnknownService(String),
-    /// More than [`MAX_CAPS_BYTES`].
+    /// The text is longer than [`MAX_CAPS_BYTES`].
     #[error("{0} capability is longer than {MAX_CAPS_BYTES} bytes")]
     TooLong(String),
 }
@@ -58,7 +57,7 @@ pub fn check(service: &str, text: &str) -> Result<(), CapsError> {
     }
 }
 
-/// Reads a whole text: grants separated as `separator` says, blanks around all of them as `blanks` says.
+/// Parses a whole text. `separator` matches between grants and `blanks` around all of them.
 fn parse_grants<T>(
     service: &'static str,
     text: &str,
@@ -87,7 +86,7 @@ fn parse_grants<T>(
     Err(CapsError::Syntax { service, rest, whole: text.to_owned() })
 }
 
-/// `network NET` at a grant's end.
+/// Parses `network NET` at the end of a grant.
 fn network(scan: &mut Scan<'_>) -> Option<network::Network> {
     scan.attempt(|scan| {
         scan.spaces()?;

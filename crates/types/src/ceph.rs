@@ -1,7 +1,7 @@
-//! Ceph's own encodings (`encode`/`decode` of its `bufferlist`), for what unmodified programs send to object classes.
+//! Ceph's own encodings (`encode`/`decode` of its `bufferlist`), for data that unmodified programs send to object classes.
 //!
-//! Integers are little-endian; strings and byte strings carry a u32 length; containers a u32 count; structures an
-//! envelope of version u8, oldest reader's version u8 and u32 length (`ENCODE_START`).
+//! Integers are little-endian; strings and byte strings have a u32 length; containers a u32 count; structures an envelope of
+//! version u8, oldest reader's version u8 and u32 length (`ENCODE_START`).
 
 use crate::encoding::DecodeError;
 use bytes::Bytes;
@@ -15,21 +15,21 @@ pub struct Encoder(Vec<u8>);
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder<'a>(&'a [u8]);
 
-/// A type with an encoding of Ceph's.
+/// A type with a Ceph encoding.
 pub trait CephEncoding: Sized {
-    /// Appends it.
+    /// Appends the value to `out`.
     fn encode_to(&self, out: &mut Encoder);
-    /// Reads it.
+    /// Reads a value.
     fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError>;
 
-    /// Its bytes.
+    /// Returns the encoded value.
     fn to_bytes(&self) -> Bytes {
         let mut out = Encoder::default();
         self.encode_to(&mut out);
         out.finish()
     }
 
-    /// Reads it from the front of `bytes`; what follows is ignored, as Ceph does.
+    /// Reads a value from the start of `bytes`. The rest is ignored, as in Ceph.
     fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         Self::decode_from(&mut Decoder::new(bytes))
     }
@@ -40,12 +40,12 @@ fn corrupt(detail: &str) -> DecodeError {
 }
 
 impl Encoder {
-    /// What was written.
+    /// Returns the encoding.
     pub fn finish(self) -> Bytes {
         self.0.into()
     }
 
-    /// A structure: `body` in an envelope of this version, readable from `compat` on.
+    /// Writes a structure: `body` in an envelope of this version, readable from version `compat` on.
     pub fn structure(&mut self, version: u8, compat: u8, body: impl FnOnce(&mut Encoder)) {
         self.0.extend_from_slice(&[version, compat, 0, 0, 0, 0]);
         let start = self.0.len();
@@ -54,55 +54,55 @@ impl Encoder {
         self.0[start - 4..start].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// One byte.
+    /// Writes one byte.
     pub fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    /// Two bytes.
+    /// Writes two bytes.
     pub fn u16(&mut self, value: u16) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Four bytes.
+    /// Writes four bytes.
     pub fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Writes eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A number of elements.
+    /// Writes a number of elements.
     pub fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// A byte string.
+    /// Writes a byte string.
     pub fn bytes(&mut self, value: &[u8]) {
         self.count(value.len());
         self.0.extend_from_slice(value);
     }
 
-    /// Bytes as they are.
+    /// Writes bytes without a length.
     pub fn raw(&mut self, value: &[u8]) {
         self.0.extend_from_slice(value);
     }
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads from `bytes`.
+    /// Creates a decoder of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Decoder<'a> {
         Decoder(bytes)
     }
 
-    /// Bytes that are left.
+    /// The number of remaining bytes.
     pub fn remaining(&self) -> usize {
         self.0.len()
     }
 
-    /// The next `len` bytes.
+    /// Reads `len` bytes.
     pub fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let (part, rest) = self.0.split_at_checked(len).ok_or_else(|| corrupt("cut short"))?;
         self.0 = rest;
@@ -115,7 +115,8 @@ impl<'a> Decoder<'a> {
         Ok(*part)
     }
 
-    /// A structure that this release reads up to `version`: hands its version to `body`, and skips what `body` leaves.
+    /// Reads a structure of which this release knows versions up to `version`. Passes its version to `body` and skips what
+    /// `body` does not read.
     pub fn structure<T>(
         &mut self,
         version: u8,
@@ -130,44 +131,44 @@ impl<'a> Decoder<'a> {
         body(written, &mut inside)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// One byte, 0 or not.
+    /// Reads one byte as a boolean: any value but 0 is true.
     pub fn bool(&mut self) -> Result<bool, DecodeError> {
         Ok(self.u8()? != 0)
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> Result<u16, DecodeError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A number of elements, which can't be more than there are bytes left.
+    /// Reads a number of elements, which can't exceed the number of remaining bytes.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count = self.u32()? as usize;
         if count > self.0.len() { Err(corrupt("a count beyond the end")) } else { Ok(count) }
     }
 
-    /// A byte string.
+    /// Reads a byte string.
     pub fn bytes(&mut self) -> Result<Bytes, DecodeError> {
         let len = self.count()?;
         Ok(Bytes::copy_from_slice(self.raw(len)?))
     }
 
-    /// A list.
+    /// Reads a list.
     pub fn list<T>(
         &mut self,
         mut element: impl FnMut(&mut Decoder<'a>) -> Result<T, DecodeError>,
@@ -186,18 +187,18 @@ pub struct UTime {
 }
 
 impl UTime {
-    /// Whether it is 0, which stands for none.
+    /// Whether it is 0, which means none.
     pub fn is_zero(self) -> bool {
         self == UTime::default()
     }
 
-    /// From nanoseconds; later than Ceph can tell saturates.
+    /// Converts from nanoseconds. Times beyond Ceph's range saturate.
     pub fn from_ns(ns: u64) -> UTime {
         let seconds = u32::try_from(ns / 1_000_000_000).unwrap_or(u32::MAX);
         UTime { seconds, nanoseconds: (ns % 1_000_000_000) as u32 }
     }
 
-    /// As nanoseconds.
+    /// Converts to nanoseconds.
     pub fn as_ns(self) -> u64 {
         u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds)
     }
@@ -227,12 +228,12 @@ pub struct SessionName {
 pub const KIND_CLIENT: u8 = 8;
 
 impl SessionName {
-    /// A client's.
+    /// Returns the name of a client's session.
     pub fn client(client: crate::ids::ClientId) -> SessionName {
         SessionName { kind: KIND_CLIENT, number: client.0 as i64 }
     }
 
-    /// Reads `client.4123`.
+    /// Parses `client.4123`.
     pub fn parse(text: &str) -> Option<SessionName> {
         let (kind, number) = text.split_once('.')?;
         let kind = KINDS.iter().find(|(_, name)| *name == kind)?.0;
@@ -260,13 +261,13 @@ impl CephEncoding for SessionName {
     }
 }
 
-/// A session's address (`entity_addr_t`). A client's has port 0 and the session's number as nonce: it names the session
-/// whatever sockets it uses, for listings and for the blocklist.
+/// A session's address (`entity_addr_t`). A client's has port 0 and the session's number as nonce: it identifies the session
+/// independently of its sockets, for listings and for the blocklist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionAddr {
     /// Address and port; `None` for none.
     pub addr: Option<SocketAddr>,
-    /// Tells sessions at one address apart.
+    /// Distinguishes sessions at one address.
     pub nonce: u32,
 }
 
@@ -278,7 +279,7 @@ const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
 impl SessionAddr {
-    /// A client's.
+    /// Returns the address of a client's session.
     pub fn client(ip: IpAddr, client: crate::ids::ClientId) -> SessionAddr {
         SessionAddr { addr: Some(SocketAddr::new(ip, 0)), nonce: client.0 as u32 }
     }
@@ -294,7 +295,7 @@ impl std::fmt::Display for SessionAddr {
 }
 
 impl CephEncoding for SessionAddr {
-    /// The form of clients since msgr2 (`CEPH_FEATURE_MSG_ADDR2`).
+    /// Writes the form of clients since msgr2 (`CEPH_FEATURE_MSG_ADDR2`).
     fn encode_to(&self, out: &mut Encoder) {
         out.u8(1);
         out.structure(1, 1, |out| {
@@ -323,7 +324,8 @@ impl CephEncoding for SessionAddr {
 
     fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         match from.u8()? {
-            // The form before msgr2: three more zero bytes, nonce, a whole sockaddr_storage with its family big-endian.
+            // The form before msgr2: three more zero bytes, nonce, and a complete sockaddr_storage with its family in
+            // big-endian.
             0 => {
                 from.raw(3)?;
                 let nonce = from.u32()?;
@@ -346,7 +348,7 @@ impl CephEncoding for SessionAddr {
     }
 }
 
-/// What follows the family in a `sockaddr_in` or `sockaddr_in6`.
+/// Parses the bytes after the family in a `sockaddr_in` or `sockaddr_in6`.
 fn socket_addr(family: u16, rest: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(*rest.first_chunk()?);
     match family {
@@ -356,7 +358,7 @@ fn socket_addr(family: u16, rest: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// What daemons say of their version: `ceph_version` of their metadata, `version`.
+/// The version that daemons report: `ceph_version` of their metadata, `version`.
 pub fn version_text() -> String {
     format!("nacre version {} (compatible with ceph 16.2 pacific)", env!("CARGO_PKG_VERSION"))
 }

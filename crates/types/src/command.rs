@@ -1,9 +1,9 @@
-//! Ceph's command language: the tables of signatures that the CLI parses words with and the daemons check JSON with.
+//! Ceph's command language: the tables of signatures with which the CLI parses words and the daemons check JSON.
 //!
-//! One table per kind of daemon ([`mon_commands`], [`osd_commands`], [`mon_daemon_commands`]) is all that either side knows: the CLI turns words
-//! into JSON by it ([`Table::parse_words`]), a daemon turns JSON into a checked [`Call`] by it ([`Table::resolve`]),
-//! and `get_command_descriptions` prints it. A command that a daemon does not carry out has no line here: Ceph's commands
-//! that the map authority refuses by name are in [`ceph_mon_commands`]. Each signature says how far it is supported.
+//! There is one table per kind of daemon ([`mon_commands`], [`osd_commands`], [`mon_daemon_commands`]). The CLI uses it to
+//! convert words to JSON ([`Table::parse_words`]), a daemon uses it to convert JSON to a checked [`Call`] ([`Table::resolve`]),
+//! and `get_command_descriptions` prints it. A command that a daemon does not implement has no line here: Ceph's commands that
+//! the map authority refuses by name are in [`ceph_mon_commands`]. Each signature states how far it is supported.
 
 mod call;
 mod daemon;
@@ -25,7 +25,7 @@ pub fn mon_commands() -> &'static Table {
     &TABLE
 }
 
-/// Whether the map authority has a command of this prefix. Needs no table, so that nothing stays in a client's memory.
+/// Whether the map authority has a command with this prefix. Does not create the table, which would stay in a client's memory.
 pub fn is_mon_command(prefix: &str) -> bool {
     let words = |text: &'static str| text.split(' ').take_while(|word| !word.contains('='));
     mon::LINES.iter().any(|line| words(line.0).eq(prefix.split(' ')))
@@ -39,7 +39,7 @@ pub fn osd_commands() -> &'static Table {
     &TABLE
 }
 
-/// What the map authority answers about itself as a daemon (`tell mon.a`, `daemon mon.a`).
+/// The map authority's commands about itself as a daemon (`tell mon.a`, `daemon mon.a`).
 pub fn mon_daemon_commands() -> &'static Table {
     static TABLE: LazyLock<Table> = LazyLock::new(|| {
         Table::new(
@@ -57,24 +57,24 @@ pub fn mon_daemon_commands() -> &'static Table {
 /// `osdname`, `entityaddr`, `uuid`, `name`.
 pub(crate) type Line = (&'static str, &'static str, &'static str, &'static str);
 
-/// How far the command with this prefix is supported, where that is not [`Support::Full`].
+/// The support level of the command with this prefix, if it is not [`Support::Full`].
 pub(crate) type Exception = (&'static str, Support);
 
-/// What values a parameter takes.
+/// The values that a parameter accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamKind {
     /// A whole number within bounds, both included.
     Int {
-        /// Least value.
+        /// Minimum value.
         min: i64,
-        /// Greatest value.
+        /// Maximum value.
         max: i64,
     },
     /// A number within bounds, both included.
     Float {
-        /// Least value.
+        /// Minimum value.
         min: f64,
-        /// Greatest value.
+        /// Maximum value.
         max: f64,
     },
     /// Any text.
@@ -83,7 +83,7 @@ pub enum ParamKind {
     Bool,
     /// One of some words.
     Choice(Vec<&'static str>),
-    /// One of some words; the command itself says what is wrong with others, as Ceph's does.
+    /// One of some words. The command itself reports errors for others, as in Ceph.
     Words(Vec<&'static str>),
     /// A pool's name.
     PoolName,
@@ -91,7 +91,7 @@ pub enum ParamKind {
     ObjectName,
     /// A placement group, `2.1f`.
     PgId,
-    /// An OSD, `osd.3` or `3`; travels as its number.
+    /// An OSD, `osd.3` or `3`; sent as its number.
     OsdName,
     /// An address with an optional port.
     EntityAddr,
@@ -110,14 +110,14 @@ pub struct Param {
     pub kind: ParamKind,
     /// Whether it must be given.
     pub required: bool,
-    /// Whether it takes several values.
+    /// Whether it accepts several values.
     pub repeats: bool,
 }
 
 /// One command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signature {
-    /// The words that name it, joined by blanks: the `prefix` of the JSON form.
+    /// The words of its name, joined by blanks: the `prefix` of the JSON form.
     pub prefix: String,
     /// Its parameters in order.
     pub params: Vec<Param>,
@@ -125,13 +125,13 @@ pub struct Signature {
     pub help: &'static str,
     /// Ceph's module (`mon`, `osd`, `pg`, `config-key`, …).
     pub module: &'static str,
-    /// Needed capability: some of `r`, `w`, `x`.
+    /// Required capability: some of `r`, `w`, `x`.
     pub perm: &'static str,
     /// How far it does what Ceph's command does.
     pub support: Support,
 }
 
-/// Who answers the commands of a table; the error for an unknown one differs.
+/// The daemon that answers the commands of a table; errors for unknown commands depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// The map authority as the cluster's monitor and manager.
@@ -213,7 +213,7 @@ impl Signature {
 }
 
 impl fmt::Display for Signature {
-    /// As Ceph's help shows it: `osd pool create <pool> [<pg_num:int>] …`.
+    /// Formats as in Ceph's help: `osd pool create <pool> [<pg_num:int>] …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.prefix)?;
         self.params.iter().try_for_each(|param| write!(f, " {param}"))
@@ -263,7 +263,7 @@ impl Param {
         Value::Object(entry)
     }
 
-    /// The command line's form of a switch: `--yes-i-really-mean-it`.
+    /// The form of a switch on the command line: `--yes-i-really-mean-it`.
     pub(crate) fn switch(&self) -> String {
         format!("--{}", self.name.replace('_', "-"))
     }
@@ -336,8 +336,7 @@ fn bound<T: std::str::FromStr>(text: &str, missing: T) -> Option<T> {
     if text.is_empty() { Some(missing) } else { text.parse().ok() }
 }
 
-/// JSON as Ceph prints it: compact and without a newline where `json` was asked for, else with four blanks of indentation and
-/// a newline.
+/// Formats JSON as Ceph does: compact and without a newline for `json`, else with an indentation of four blanks and a newline.
 pub fn render_json(value: &Value, format: Option<&str>) -> Vec<u8> {
     use serde::Serialize;
     if format == Some("json") {

@@ -1,8 +1,8 @@
-//! Descriptions of compound operations on one object, in a vocabulary that every librados of Ceph 16.2 and 18.2 can express.
+//! Descriptions of compound operations on one object, in terms that every librados of Ceph 16.2 and 18.2 supports.
 //!
-//! A [`Write`] is guards, then steps, applied whole or not at all; it reads nothing and returns nothing but its result and
-//! the object's version. Attributes are compared as bytes, omap values for equality or presence: `omap_cmp` of Ceph knows no
-//! more. [`Write::ops`] and [`Read::ops`] translate into the object operations of [`crate::op`], one to one.
+//! A [`Write`] consists of guards, then steps, applied completely or not at all. It reads nothing and returns only its result
+//! and the object's version. Attributes are compared as bytes, omap values for equality or presence: Ceph's `omap_cmp` supports
+//! no more. [`Write::ops`] and [`Read::ops`] translate one to one into the object operations of [`crate::op`].
 
 use crate::encoding::{self, DecodeError};
 use crate::errno::Errno;
@@ -14,19 +14,19 @@ use std::collections::BTreeMap;
 /// A condition of a write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Guard {
-    /// The object exists, else ENOENT. Stands before every guard that compares.
+    /// The object exists, else ENOENT. Must precede every guard that compares.
     Exists,
     /// The object does not exist, else EEXIST; it is created.
     Create,
     /// The object has this RADOS version, else ERANGE or EOVERFLOW.
     Version(u64),
-    /// The attribute has this value, else ECANCELED; one that is absent counts as empty.
+    /// The attribute has this value, else ECANCELED; an absent one counts as empty.
     AttrEquals(&'static str, Bytes),
     /// The attribute's value is less than this one as bytes, else ECANCELED.
     AttrBelow(&'static str, Bytes),
     /// The omap entry has this value, else ECANCELED.
     OmapEquals(Bytes, Bytes),
-    /// The omap entry is there and not empty, else ECANCELED.
+    /// The omap entry exists and is not empty, else ECANCELED.
     OmapPresent(Bytes),
     /// The omap entry is absent, else ECANCELED.
     OmapAbsent(Bytes),
@@ -39,26 +39,26 @@ pub enum Step {
     WriteFull(Bytes),
     /// Writes at an offset in bytes.
     Write {
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// What.
+        /// The data.
         data: Bytes,
     },
     /// Sets the size in bytes.
     Truncate(u64),
     /// Sets an attribute.
     SetAttr(&'static str, Bytes),
-    /// Removes an attribute that is there.
+    /// Removes an existing attribute.
     RemoveAttr(&'static str),
     /// Sets omap entries.
     OmapSet(Vec<(Bytes, Bytes)>),
-    /// Removes omap entries; absent ones do no harm.
+    /// Removes omap entries; absent ones are ignored.
     OmapRemove(Vec<Bytes>),
-    /// Removes the omap entries from `first` up to, without, `end`.
+    /// Removes the omap entries from `first` up to `end`, exclusive.
     OmapRemoveRange {
-        /// The first one that is removed.
+        /// The first removed key.
         first: Bytes,
-        /// The first one that stays.
+        /// The first remaining key.
         end: Bytes,
     },
     /// Removes all omap entries.
@@ -79,9 +79,9 @@ pub enum Step {
 /// A compound write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Write {
-    /// What must hold.
+    /// The conditions.
     pub guards: Vec<Guard>,
-    /// What is done then, in this order.
+    /// The changes, in order.
     pub steps: Vec<Step>,
 }
 
@@ -90,25 +90,25 @@ pub struct Write {
 pub enum Fetch {
     /// All attributes.
     Attrs,
-    /// Omap entries by key; absent ones are left out.
+    /// Omap entries by key; absent ones are omitted.
     Keys(Vec<Bytes>),
-    /// At most `max` omap entries behind `after` whose keys begin with `prefix`.
+    /// At most `max` omap entries after `after` whose keys start with `prefix`.
     Page {
-        /// What their keys begin with.
+        /// The prefix of their keys.
         prefix: Bytes,
-        /// The last key that is known; empty to begin.
+        /// The last known key; empty at the start.
         after: Bytes,
-        /// The most entries.
+        /// The maximum number of entries.
         max: u64,
     },
     /// All data.
     Data,
 }
 
-/// A compound read: all parts see the object at one moment.
+/// A compound read: all parts see the object at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Read {
-    /// What is read.
+    /// The parts.
     pub fetches: Vec<Fetch>,
 }
 
@@ -121,7 +121,7 @@ pub struct Page {
     pub more: bool,
 }
 
-/// What a part of a read brought.
+/// The result of a part of a read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Fetched {
     /// Attributes or entries by key.
@@ -132,7 +132,7 @@ pub enum Fetched {
     Data(Bytes),
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ReadReply {
     /// The object's version.
@@ -141,13 +141,13 @@ pub struct ReadReply {
     pub parts: Vec<Fetched>,
 }
 
-/// Whether a write failed because somebody else changed the object since it was looked at.
+/// Whether a write failed because the object was changed since it was read.
 pub fn is_overtaken(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::EEXIST | Errno::ECANCELED | Errno::ERANGE | Errno::EOVERFLOW)
 }
 
 impl Write {
-    /// The object operations, in order.
+    /// Returns the object operations, in order.
     pub fn ops(self) -> Vec<OsdOp> {
         let mut ops: Vec<OsdOp> = Vec::with_capacity(self.guards.len() + self.steps.len());
         let mut assertions: Vec<(Bytes, CmpOp, Bytes)> = Vec::new();
@@ -160,13 +160,13 @@ impl Write {
                 }
                 Guard::Version(version) => Op::AssertVersion { version },
                 Guard::AttrEquals(name, value) => compare(name, CmpOp::Eq, value),
-                // The given value stands on the left.
+                // The given value is the left operand.
                 Guard::AttrBelow(name, value) => compare(name, CmpOp::Gt, value),
                 Guard::OmapEquals(key, value) => {
                     assertions.push((key, CmpOp::Eq, value));
                     continue;
                 }
-                // The stored value stands on the left.
+                // The stored value is the left operand.
                 Guard::OmapPresent(key) => {
                     assertions.push((key, CmpOp::Gt, Bytes::new()));
                     continue;
@@ -178,7 +178,7 @@ impl Write {
             };
             ops.push(OsdOp::from(op));
         }
-        // One operation: Ceph keeps them as a map, so that a key occurs once.
+        // One operation: Ceph stores the assertions as a map, so a key may occur only once.
         if !assertions.is_empty() {
             ops.push(OsdOp::from(Op::OmapCmp { assertions }));
         }
@@ -186,7 +186,7 @@ impl Write {
         ops
     }
 
-    /// Whether nothing would be changed.
+    /// Whether the write changes nothing.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -217,12 +217,12 @@ impl Step {
 }
 
 impl Read {
-    /// A read of these parts.
+    /// Creates a read of these parts.
     pub fn of(fetches: Vec<Fetch>) -> Read {
         Read { fetches }
     }
 
-    /// The object operations, in order.
+    /// Returns the object operations, in order.
     pub fn ops(&self) -> Vec<OsdOp> {
         let op = |fetch: &Fetch| match fetch {
             Fetch::Attrs => Op::GetXattrs,
@@ -235,7 +235,7 @@ impl Read {
         self.fetches.iter().map(|fetch| OsdOp::from(op(fetch))).collect()
     }
 
-    /// Interprets the outputs of [`Read::ops`], and the version that came with them.
+    /// Decodes the outputs of [`Read::ops`] and the version of their reply.
     pub fn reply(&self, version: u64, outputs: &[OpResult]) -> Result<ReadReply, DecodeError> {
         let mut parts = Vec::with_capacity(self.fetches.len());
         for (at, fetch) in self.fetches.iter().enumerate() {
@@ -257,7 +257,7 @@ impl Read {
 }
 
 impl ReadReply {
-    /// Part `at` as attributes or entries by key.
+    /// Returns part `at` as attributes or entries by key.
     pub fn pairs(&self, at: usize) -> Result<&BTreeMap<Bytes, Bytes>, DecodeError> {
         match self.parts.get(at) {
             Some(Fetched::Pairs(pairs)) => Ok(pairs),
@@ -265,7 +265,7 @@ impl ReadReply {
         }
     }
 
-    /// Part `at` as a page.
+    /// Returns part `at` as a page.
     pub fn page(&self, at: usize) -> Result<&Page, DecodeError> {
         match self.parts.get(at) {
             Some(Fetched::Page(page)) => Ok(page),

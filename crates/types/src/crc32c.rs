@@ -3,13 +3,13 @@
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 use std::sync::LazyLock;
 
-/// Bytes of a block, the unit that [`blocks`] and [`append_block`] count in.
+/// Size of a block in bytes, the unit of [`blocks`] and [`append_block`].
 pub const BLOCK_BYTES: usize = 4096;
-/// Blocks that are gone through by turns.
+/// Number of blocks that are processed in an interleaved way.
 const LANES: usize = 4;
 const GROUP_BYTES: usize = LANES * BLOCK_BYTES;
 
-/// The checksum of `bytes`.
+/// Returns the checksum of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     if bytes.len() >= GROUP_BYTES {
         append(0, bytes)
@@ -18,7 +18,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     }
 }
 
-/// The checksum of what `crc` covers with `bytes` behind it; `crc` is 0 for nothing.
+/// Extends the checksum `crc` by `bytes`. An empty range has the checksum 0.
 pub fn append(mut crc: u32, bytes: &[u8]) -> u32 {
     let rest = by_turns(bytes, |block| crc = append_block(crc, block));
     if rest.is_empty() {
@@ -29,7 +29,7 @@ pub fn append(mut crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The checksum of each block of `bytes`; the last block may be short.
+/// Returns the checksum of each block of `bytes`; the last block may be short.
 pub fn blocks(bytes: &[u8]) -> Vec<u32> {
     let mut sums = Vec::with_capacity(bytes.len().div_ceil(BLOCK_BYTES));
     let rest = by_turns(bytes, |block| sums.push(block));
@@ -37,15 +37,15 @@ pub fn blocks(bytes: &[u8]) -> Vec<u32> {
     sums
 }
 
-/// The checksum of what `crc` covers with a block behind it whose own checksum is `block`.
+/// Extends the checksum `crc` by a block with the checksum `block`.
 pub fn append_block(crc: u32, block: u32) -> u32 {
     static SHIFT: LazyLock<[[u32; 256]; 4]> = LazyLock::new(shift_by_a_block);
     let [a, b, c, d] = crc.to_le_bytes();
     SHIFT[0][a as usize] ^ SHIFT[1][b as usize] ^ SHIFT[2][c as usize] ^ SHIFT[3][d as usize] ^ block
 }
 
-/// What a block of zeros behind it makes of a checksum, by each of its bytes: that is linear, but for what the zeros
-/// alone have.
+/// Computes the effect of appending a block of zeros on a checksum, for each of its bytes. It is linear, except for the
+/// checksum of the zeros themselves.
 fn shift_by_a_block() -> [[u32; 256]; 4] {
     let zeros = [0; BLOCK_BYTES];
     let alone = crc32c(&zeros);
@@ -57,8 +57,8 @@ fn shift_by_a_block() -> [[u32; 256]; 4] {
     })
 }
 
-/// Gives `each` the checksums of as many blocks as there are in whole groups, and returns the rest of `bytes`. Processors
-/// with wide carry-less multiplication have no need of it: they leave all.
+/// Calls `each` with the checksums of all blocks in complete groups, and returns the rest of `bytes`. On processors with wide
+/// carry-less multiplication this is not faster: all bytes are returned.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 fn by_turns(bytes: &[u8], each: impl FnMut(u32)) -> &[u8] {
@@ -66,7 +66,7 @@ fn by_turns(bytes: &[u8], each: impl FnMut(u32)) -> &[u8] {
     if wide || !is_x86_feature_detected!("sse4.2") || bytes.len() < GROUP_BYTES {
         return bytes;
     }
-    // SAFETY: the processor has SSE 4.2, all that the function asks for.
+    // SAFETY: the processor has SSE 4.2, the function's only requirement.
     unsafe { by_instruction(bytes, each) }
 }
 
@@ -75,7 +75,7 @@ fn by_turns(bytes: &[u8], _each: impl FnMut(u32)) -> &[u8] {
     bytes
 }
 
-/// Each step of the crc32 instruction waits for the one before; so the blocks of a group are gone through by turns.
+/// Each step of the crc32 instruction depends on the one before, so the blocks of a group are interleaved.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 fn by_instruction(bytes: &[u8], mut each: impl FnMut(u32)) -> &[u8] {

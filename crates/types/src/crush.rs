@@ -1,12 +1,12 @@
-//! CRUSH: where the replicas of a placement seed go, and everything that describes it.
+//! CRUSH: the placement of replicas for a seed, and the data that describes it.
 //!
-//! Owns the map's model ([`CrushMap`]), the placement function ([`CrushMap::do_rule`], in [`mapper`]), Ceph's binary
-//! format ([`codec`], byte tables in `docs/format/crushmap.md`), which is also what serde sees, and the edits that the
-//! map authority and `crushtool` make ([`edit`], [`classes`], [`rules`]).
+//! Owns the map's model ([`CrushMap`]), the placement function ([`CrushMap::do_rule`], in [`mapper`]), Ceph's binary format
+//! ([`codec`], byte tables in `docs/format/crushmap.md`), which serde uses too, and the edits of the map authority and
+//! `crushtool` ([`edit`], [`classes`], [`rules`]).
 //!
-//! Invariants: placement is bit-exact with Ceph 16.2; `buckets[i]` holds the bucket of id `-1 - i` or nothing; a map
-//! that was decoded or built here has no cycles and no item that names a missing bucket; choose_args fit their
-//! buckets. Knows nothing of OSDs' states, pools or PGs.
+//! Invariants: placement is bit-exact with Ceph 16.2; `buckets[i]` holds the bucket of id `-1 - i` or nothing; a map that was
+//! decoded or built here has no cycles and no item that names a missing bucket; choose_args fit their buckets. Independent of
+//! OSDs' states, pools and PGs.
 
 pub mod classes;
 pub mod codec;

@@ -1,9 +1,9 @@
-//! Versioned envelopes for everything persisted or sent whole.
+//! Versioned envelopes for everything that is persisted or sent as a whole.
 //!
-//! An envelope is `version u8 | compat u8 | length u32 le | body`, the body being postcard
-//! (docs/format/encoding.md). `version` says what wrote it, `compat` the oldest reader that may read it. A reader
-//! refuses an envelope whose `compat` is above its own version, and skips what a newer, still compatible writer
-//! appended. This mirrors Ceph's ENCODE_START / DECODE_START.
+//! An envelope is `version u8 | compat u8 | length u32 le | body`, where the body is postcard (docs/format/encoding.md).
+//! `version` is the writer's version, `compat` that of the oldest reader that can read it. A reader refuses an envelope whose
+//! `compat` is above its own version, and skips data appended by a newer, compatible writer. This corresponds to Ceph's
+//! ENCODE_START / DECODE_START.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 /// Why bytes could not be decoded. Never retried: the bytes are corrupt or too new.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Written by a newer release in a way this one can't read.
+    /// Written by a newer release in a format that this one can't read.
     #[error(
         "{what}: written in format {compat}, this release reads up to {supported}: upgrade before reading it"
     )]
@@ -23,7 +23,7 @@ pub enum DecodeError {
         /// The version that this build understands.
         supported: u8,
     },
-    /// Older than anything that this release still reads.
+    /// Older than any format that this release reads.
     #[error("{what}: format {version} is older than any that this release reads")]
     TooOld {
         /// The structure's name.
@@ -31,12 +31,12 @@ pub enum DecodeError {
         /// The version found.
         version: u8,
     },
-    /// Cut short, trailing rubbish or values out of range.
+    /// Truncated, with trailing bytes, or with values out of range.
     #[error("{what}: corrupt encoding ({detail})")]
     Corrupt {
         /// The structure's name.
         what: &'static str,
-        /// What was found wrong.
+        /// The defect.
         detail: String,
     },
 }
@@ -50,9 +50,9 @@ pub trait Versioned: Serialize + DeserializeOwned {
     /// The oldest reader version that can read what this build writes.
     const COMPAT: u8 = 1;
 
-    /// Version and oldest reader of this value: older ones than [`Versioned::VERSION`] and [`Versioned::COMPAT`] where it has
-    /// nothing that readers of these do not know, so that they can go on beside this release. Such a value must be encoded as
-    /// [`Versioned::decode_old`] expects it.
+    /// The version and oldest reader of this value. They may be lower than [`Versioned::VERSION`] and [`Versioned::COMPAT`] if
+    /// the value contains nothing that older readers do not know, so that those can run together with this release. Such a
+    /// value must be encoded as [`Versioned::decode_old`] expects it.
     fn envelope(&self) -> (u8, u8) {
         (Self::VERSION, Self::COMPAT)
     }
@@ -63,7 +63,7 @@ pub trait Versioned: Serialize + DeserializeOwned {
     }
 }
 
-/// Bytes that precede the body.
+/// Number of bytes before the body.
 pub const ENVELOPE_HEADER_BYTES: usize = 6;
 
 /// Encodes `value` in its envelope.
@@ -85,7 +85,7 @@ pub fn encode_into<T: Versioned>(value: &T, out: &mut Vec<u8>) {
     *out = taken;
 }
 
-/// Decodes one envelope that fills `buf` exactly.
+/// Decodes one envelope that must fill `buf` exactly.
 pub fn decode<T: Versioned>(buf: &[u8]) -> Result<T, DecodeError> {
     let (value, rest) = decode_prefix(buf)?;
     if rest.is_empty() {
@@ -95,7 +95,7 @@ pub fn decode<T: Versioned>(buf: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// Decodes one envelope from the front of `buf` and returns what follows it.
+/// Decodes one envelope from the start of `buf`. Returns the value and the rest.
 pub fn decode_prefix<T: Versioned>(buf: &[u8]) -> Result<(T, &[u8]), DecodeError> {
     let short = || DecodeError::Corrupt { what: T::NAME, detail: "cut short".into() };
     let (header, rest) = buf.split_at_checked(ENVELOPE_HEADER_BYTES).ok_or_else(short)?;
@@ -116,7 +116,7 @@ pub fn decode_prefix<T: Versioned>(buf: &[u8]) -> Result<(T, &[u8]), DecodeError
     Ok((value, after))
 }
 
-/// Decodes a body without its envelope: an older version's, for [`Versioned::decode_old`]. `what` is the record's name.
+/// Decodes a body without an envelope: that of an older version, for [`Versioned::decode_old`]. `what` is the record's name.
 pub fn decode_body<T: DeserializeOwned>(what: &'static str, body: &[u8]) -> Result<T, DecodeError> {
     postcard::from_bytes(body).map_err(|e| DecodeError::Corrupt { what, detail: e.to_string() })
 }

@@ -1,8 +1,8 @@
-//! Error numbers as Ceph's clients see them: negative Linux errno values in replies.
+//! Errno values for Ceph's clients: replies contain negative Linux errnos.
 
 use serde::{Deserialize, Serialize};
 
-/// A positive Linux error number; replies carry its negation.
+/// A positive Linux errno; replies contain its negation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Errno(pub i32);
 
@@ -72,15 +72,15 @@ impl Errno {
     /// `-EOPNOTSUPP` of the C headers; the same number as `ENOTSUP` on Linux.
     pub const EOPNOTSUPP: Errno = Errno::ENOTSUP;
 
-    /// What Ceph answers a client on the blocklist (`include/rados.h`); the same number as `ESHUTDOWN`.
+    /// The errno for a client on the blocklist in Ceph (`include/rados.h`); the same number as `ESHUTDOWN`.
     pub const EBLOCKLISTED: Errno = Errno::ESHUTDOWN;
 
-    /// The value that goes into replies: the negated number.
+    /// Returns the value for replies: the negated number.
     pub fn negated(self) -> i32 {
         -self.0
     }
 
-    /// Reads a reply's result code: negative values are errors.
+    /// Interprets a reply's result code: negative values are errors.
     pub fn from_result(code: i32) -> Result<i32, Errno> {
         if code < 0 { Err(Errno(code.checked_neg().unwrap_or(Self::EIO.0))) } else { Ok(code) }
     }
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Errno {
 }
 
 impl std::fmt::Display for Errno {
-    /// As Ceph prints errors: `(2) No such file or directory`.
+    /// Formats as Ceph does: `(2) No such file or directory`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "({}) {}", self.0, self.text())
     }

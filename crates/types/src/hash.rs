@@ -1,13 +1,13 @@
-//! From an object's name to its PG and to CRUSH's input: `rjenkins` string hash, `stable_mod`, PG masks, placement seed.
+//! Maps an object's name to its PG and to CRUSH's input: `rjenkins` string hash, `stable_mod`, PG masks, placement seed.
 //!
-//! Pure functions whose values are part of the cluster's format: objects live where they say.
+//! These are pure functions whose values are a part of the cluster's format: they determine where objects are stored.
 
 use crate::crush::{hash32_2, rjenkins};
 
-/// Separates a namespace from the object's name (or locator key) in what is hashed.
+/// Separates the namespace from the object's name (or locator key) in the input of the hash.
 const NAMESPACE_SEPARATOR: u8 = 0o37;
 
-/// `ceph_str_hash_rjenkins`: Jenkins' `lookup2` over bytes, as objects' names are hashed.
+/// `ceph_str_hash_rjenkins`: Jenkins' `lookup2` over bytes, the hash of objects' names.
 pub fn ceph_str_hash_rjenkins(bytes: &[u8]) -> u32 {
     let mut a = 0x9e37_79b9_u32;
     let mut b = a;
@@ -19,7 +19,7 @@ pub fn ceph_str_hash_rjenkins(bytes: &[u8]) -> u32 {
         c = c.wrapping_add(u32::from_le_bytes([word[8], word[9], word[10], word[11]]));
         rjenkins::mix(&mut a, &mut b, &mut c);
     }
-    // The lowest byte of the last word carries the length, so the tail's third part is shifted by one byte.
+    // The lowest byte of the last word contains the length, so the tail's third part is shifted by one byte.
     let mut tail = [0_u8; 12];
     let rest = words.remainder();
     for (at, &byte) in rest.iter().enumerate() {
@@ -32,7 +32,7 @@ pub fn ceph_str_hash_rjenkins(bytes: &[u8]) -> u32 {
     c
 }
 
-/// The placement hash of an object: of its locator key if it has one, else of its name, within its namespace
+/// Returns the placement hash of an object: of its locator key if it has one, else of its name, within its namespace
 /// (`pg_pool_t::hash_key`).
 pub fn object_hash(namespace: &[u8], name_or_locator: &[u8]) -> u32 {
     if namespace.is_empty() {
@@ -61,14 +61,14 @@ pub fn pg_mask(pg_num: u32) -> u32 {
     }
 }
 
-/// The PG number that a placement hash falls into (`raw_pg_to_pg`).
+/// Returns the PG number for a placement hash (`raw_pg_to_pg`).
 #[inline]
 pub fn pg_of_hash(hash: u32, pg_num: u32) -> u32 {
     stable_mod(hash, pg_num, pg_mask(pg_num))
 }
 
-/// CRUSH's input for a PG (`raw_pg_to_pps`). With `hashpspool` the pool's id is hashed in; without, PGs of successive
-/// pools overlap (`pg + pool`).
+/// Returns CRUSH's input for a PG (`raw_pg_to_pps`). With `hashpspool` the pool's id is included in a hash; without it, PGs of
+/// successive pools overlap (`pg + pool`).
 #[inline]
 pub fn placement_seed(pg: u32, pgp_num: u32, pool: i64, hashpspool: bool) -> u32 {
     let base = stable_mod(pg, pgp_num, pg_mask(pgp_num));

@@ -1,6 +1,6 @@
-//! A cheap hasher for keys that are numbers the cluster made itself: ids of PGs and OSDs, placement hashes.
+//! A cheap hasher for keys that are numbers created by the cluster: ids of PGs and OSDs, placement hashes.
 //!
-//! Not for what clients choose freely.
+//! Not for values that clients choose freely.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A map by ids.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Mixes whole words by a multiplication.
+/// Mixes whole words with a multiplication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdHasher(u64);
 

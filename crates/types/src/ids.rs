@@ -1,4 +1,4 @@
-//! Newtypes for everything that is counted or named.
+//! Newtypes for ids, versions and names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,7 +21,7 @@ macro_rules! number {
 }
 
 number! {
-    /// Version of the OSDMap: one more with each published change; 0 means none yet.
+    /// Version of the OSDMap; each published change raises it by one. 0 means none yet.
     Epoch(u32)
 }
 number! {
@@ -29,12 +29,12 @@ number! {
     PoolId(i64)
 }
 number! {
-    /// Version of a PG's membership: one more with each compare-and-swap of (primary, in-sync set). 0: not yet created.
-    /// Each MapStore generation has intervals of its own, above those of all earlier ones (rule R7).
+    /// Version of a PG's membership; each compare-and-swap of (primary, in-sync set) raises it by one. 0 means not created yet.
+    /// Each MapStore generation has its own intervals, above those of all earlier ones (rule R7).
     Interval(u64)
 }
 number! {
-    /// A client session's id, unique in the life of the cluster; given out by the map authority at authentication.
+    /// A client session's id, unique in the life of the cluster. The map authority assigns it at authentication.
     ClientId(u64)
 }
 
@@ -49,13 +49,13 @@ impl Interval {
     /// Bits that count the changes within one generation.
     const COUNTER_BITS: u32 = 32;
 
-    /// Of these, the bits that count the changes since the PG last came into being.
+    /// Of these, the bits that count the changes since the PG was last created.
     const LIFE_BITS: u32 = 20;
 
     /// The next interval of the same generation.
     pub fn next(self) -> Interval {
         let next = Interval(self.0 + 1);
-        // So many changes do not bring the PG into being again.
+        // Even this many changes must not result in a creation.
         if next.is_creation() && self.counter() != 0 { Interval(next.0 + 1) } else { next }
     }
 
@@ -63,35 +63,35 @@ impl Interval {
         self.0 & ((1 << Interval::COUNTER_BITS) - 1)
     }
 
-    /// The interval in which a PG whose copies are lost comes into being again, empty; nothing is ordered in it (rule R2). `None`
-    /// where it has done so too often in this generation.
+    /// The interval in which a PG whose copies are lost is created again, empty; no update is ordered in it (rule R2). `None`
+    /// after too many creations in this generation.
     pub fn recreation(self) -> Option<Interval> {
         let life = (self.counter() >> Interval::LIFE_BITS) + 1;
         let counter = (life << Interval::LIFE_BITS) + 1;
         (counter >> Interval::COUNTER_BITS == 0).then(|| Interval(self.0 - self.counter() + counter))
     }
 
-    /// Below every interval of a MapStore generation, and not below any of an earlier one.
+    /// A value below every interval of a MapStore generation, and not below any of an earlier one.
     fn base(generation: u64) -> u64 {
         generation.saturating_sub(1).min(u64::from(u32::MAX)) << Interval::COUNTER_BITS
     }
 
-    /// The interval in which a PG comes into being in this generation; nothing is ordered in it (rule R2).
+    /// The interval in which a PG is created in this generation; no update is ordered in it (rule R2).
     pub fn creation(generation: u64) -> Interval {
         Interval(Interval::base(generation) + 1)
     }
 
-    /// The first interval in this generation of a PG that is older (rule R7).
+    /// The first interval in this generation of an older PG (rule R7).
     pub fn restored(generation: u64) -> Interval {
         Interval(Interval::base(generation) + 2)
     }
 
-    /// Whether it is one in which a PG comes into being.
+    /// Whether a PG is created in this interval.
     pub fn is_creation(self) -> bool {
         self.counter() & ((1 << Interval::LIFE_BITS) - 1) == 1
     }
 
-    /// Whether it is of this generation, or of a later one.
+    /// Whether it belongs to this generation or a later one.
     pub fn is_since(self, generation: u64) -> bool {
         self.0 > Interval::base(generation)
     }
@@ -110,13 +110,13 @@ impl fmt::Display for OsdId {
 impl FromStr for OsdId {
     type Err = std::num::ParseIntError;
 
-    /// Takes `osd.3` and `3`.
+    /// Parses `osd.3` and `3`.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         s.strip_prefix("osd.").unwrap_or(s).parse().map(OsdId)
     }
 }
 
-/// Identity of a store's contents. Losing the contents (a new disk, a crashed MemStore) mints a new one (rule R2).
+/// Identity of a store's contents. A store that loses them (a new disk, a crashed MemStore) gets a new one (rule R2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub Uuid);
 
@@ -131,7 +131,7 @@ impl fmt::Display for Incarnation {
 pub struct PgId {
     /// The pool.
     pub pool: PoolId,
-    /// Which of the pool's PGs, below `pg_num`.
+    /// The number of the PG, below `pg_num`.
     pub seed: u32,
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for PgId {
     }
 }
 
-/// Why a text is not an id.
+/// The error for a text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not {expected}")]
 pub struct ParseIdError {
@@ -174,8 +174,8 @@ impl FromStr for PgId {
     }
 }
 
-/// Position of an update in a PG's history: the interval it was ordered in, then a counter that never restarts
-/// within the PG. Printed as Ceph's `epoch'version`. The default, `0'0`, precedes every update.
+/// Position of an update in a PG's history: the interval in which it was ordered, then a counter that never restarts within the
+/// PG. Printed as Ceph's `epoch'version`. The default, `0'0`, precedes every update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Eversion {
     /// The interval in which the primary ordered the update.
@@ -185,7 +185,7 @@ pub struct Eversion {
 }
 
 impl Eversion {
-    /// Update `version` ordered in `interval`.
+    /// Creates the version of update `version`, ordered in `interval`.
     pub fn new(interval: Interval, version: u64) -> Eversion {
         Eversion { interval, version }
     }
@@ -197,12 +197,12 @@ impl fmt::Display for Eversion {
     }
 }
 
-/// Names a client's request across resends (rule R6).
+/// Identifies a client's request across resends (rule R6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReqId {
     /// The session.
     pub client: ClientId,
-    /// The request's number within the session; rising.
+    /// The request's number within the session, which increases.
     pub tid: u64,
 }
 
@@ -215,24 +215,24 @@ impl fmt::Display for ReqId {
 /// A user or daemon that authenticates, `type.id`: `client.admin`, `osd.0`, `mon.`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EntityName {
-    /// What kind of entity.
+    /// The kind of entity.
     pub kind: EntityKind,
     /// The part after the dot.
     pub id: String,
 }
 
-/// The kinds of entity that Ceph's `type.id` names know.
+/// The kinds of entity in Ceph's `type.id` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EntityKind {
     /// The map authority.
     Mon,
     /// An object storage daemon.
     Osd,
-    /// A manager; Nacre runs none, the name is kept for keyrings.
+    /// A manager. Nacre runs none; the name is kept for keyrings.
     Mgr,
-    /// A metadata server; Nacre runs none, the name is kept for keyrings.
+    /// A metadata server. Nacre runs none; the name is kept for keyrings.
     Mds,
-    /// Everybody else.
+    /// A client: any other entity.
     Client,
 }
 
@@ -285,7 +285,7 @@ impl EntityName {
         Self::new(EntityKind::Mon, "")
     }
 
-    /// The OSD's number where this names an OSD.
+    /// The OSD's id if this names an OSD.
     pub fn osd_id(&self) -> Option<OsdId> {
         (self.kind == EntityKind::Osd).then(|| self.id.parse().ok().map(OsdId)).flatten()
     }
@@ -339,7 +339,7 @@ mod tests {
             }
             assert_eq!(now.recreation(), None);
         }
-        // A million changes of its members are no creation.
+        // A million changes of the membership do not result in a creation.
         let last = Interval(1 << 20);
         assert!(!last.is_creation() && !last.next().is_creation() && last.next() > last);
         assert_eq!(Interval(0).next(), Interval::creation(1));

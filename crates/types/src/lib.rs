@@ -1,7 +1,7 @@
-//! Ids, OSDMap, CRUSH, op and transaction encodings: the vocabulary that every other crate shares.
+//! Ids, OSDMap, CRUSH, op and transaction encodings: the types that all other crates share.
 //!
-//! Pure data and pure functions: no I/O, no clock, no randomness. Everything that crosses the wire or is persisted
-//! is defined here or in `pg`, and carries a version (see [`encoding`]).
+//! Pure data and pure functions: no I/O, no clock, no randomness. Everything that is sent or persisted is defined here or in
+//! `pg`, and has a version (see [`encoding`]).
 
 pub mod caps;
 pub mod ceph;

@@ -1,7 +1,7 @@
 //! Messages between clients, OSDs and the map authority. (Those between OSDs about one PG are in `pg`.)
 //!
-//! A message is sent as its kind and a [`crate::payload`] split; framing, checksums and authentication are the
-//! messenger's business. Kinds are never reused.
+//! A message is sent as its kind and a [`crate::payload`] split. The messenger does the framing, checksums and authentication.
+//! Kinds are never reused.
 
 use crate::encoding::DecodeError;
 use crate::ids::{Epoch, Incarnation, Interval, OsdId, PgId, ReqId};
@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
-/// A type that travels as a message of its own.
+/// A type that is sent as a separate message.
 pub trait Message: Serialize + DeserializeOwned + Send + 'static {
     /// Its number on the wire.
     const KIND: u16;
@@ -26,7 +26,7 @@ pub trait Message: Serialize + DeserializeOwned + Send + 'static {
     const NAME: &'static str;
 }
 
-/// A message as it is sent: encoded once, possibly for several connections.
+/// An encoded message. It can be sent on several connections.
 #[derive(Debug, Clone)]
 pub struct Encoded {
     /// Its number on the wire.
@@ -41,7 +41,7 @@ impl Encoded {
         Encoded { kind: M::KIND, split: payload::encode(message) }
     }
 
-    /// Decodes it again, as the receiver of the frame does; payloads are joined, which copies them where there are several.
+    /// Decodes the message as its receiver does. Payloads are joined, which copies them if there are several.
     pub fn decode<M: Message>(self) -> Result<M, DecodeError> {
         if self.kind != M::KIND {
             let detail = format!("expected kind {}, got {}", M::KIND, self.kind);
@@ -74,9 +74,9 @@ messages! {
 /// A client's request on one object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdRequest {
-    /// Names the request across resends.
+    /// Identifies the request across resends.
     pub reqid: ReqId,
-    /// The oldest of the client's requests for which it still waits: dup records below may go (rule R6).
+    /// The oldest request for which the client still waits: dup records below it may be dropped (rule R6).
     pub oldest_tid: u64,
     /// How often it was sent before.
     pub attempt: u32,
@@ -84,9 +84,9 @@ pub struct OsdRequest {
     pub epoch: Epoch,
     /// The PG.
     pub pg: PgId,
-    /// The PG's interval in the client's map; the request is dropped where a later one has begun.
+    /// The PG's interval in the client's map. The request is dropped if a later one has begun.
     pub interval: Interval,
-    /// The object; for listings only its hash counts.
+    /// The object. For listings only its hash counts.
     pub object: ObjectId,
     /// The client's clock, nanoseconds since 1970: becomes the object's mtime.
     pub mtime_ns: u64,
@@ -99,16 +99,16 @@ pub struct OsdRequest {
     /// The operations, applied atomically in order; at most [`MAX_OPS`].
     #[serde(deserialize_with = "limited_ops")]
     pub ops: Vec<OsdOp>,
-    /// The sender, where that is the primary of a PG in the other pool of a cache tier.
+    /// The sender, if it is the primary of a PG in the other pool of a cache tier.
     pub tier: Option<Box<crate::tier::TierSender>>,
 }
 
-/// Operations in one request, as many as Ceph's message can count. An op takes far more memory than its shortest
-/// encoding, so more of them do not decode.
+/// Maximum number of ops in one request: the maximum count in Ceph's message. An op takes far more memory than its shortest
+/// encoding, so requests with more ops do not decode.
 pub const MAX_OPS: usize = 65_535;
 
-/// What a store may need for an attribute or omap entry besides its key and value (a MemStore: two buffers and a place in
-/// a tree).
+/// Bytes that a store may need for an attribute or omap entry in addition to its key and value (in a MemStore: two buffers and
+/// a tree node).
 pub const ENTRY_BYTES: usize = 256;
 
 fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Error> {
@@ -121,7 +121,7 @@ fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Erro
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<OsdOp>, A::Error> {
-            // Few requests have more than a handful.
+            // Most requests have only a few ops.
             let mut ops = Vec::with_capacity(from.size_hint().unwrap_or(0).min(8));
             while let Some(op) = from.next_element()? {
                 if ops.len() == MAX_OPS {
@@ -136,30 +136,30 @@ fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Erro
 }
 
 impl OsdRequest {
-    /// Whether any of its ops changes the object, as far as the client knows: class calls declare it in their registry, which the
-    /// OSD has; the client tells by [`crate::op::request_flag::WRITE`] what it takes them for.
+    /// Whether any of its ops changes the object, as far as the client knows. Only the OSD has the registry in which classes
+    /// declare this; the client declares its assumption with [`crate::op::request_flag::WRITE`].
     pub fn may_write(&self) -> bool {
         self.flags & crate::op::request_flag::WRITE != 0 || self.ops.iter().any(|op| op.op.is_write())
     }
 
-    /// The least epoch whose map must be there before it is executed.
+    /// The minimum epoch of the map with which it may be executed.
     pub fn least_epoch(&self) -> Epoch {
         self.tier.as_ref().map_or(self.epoch, |sender| sender.epoch.max(self.epoch))
     }
 
-    /// Whether it is the sender's own, between the pools of a cache tier.
+    /// Whether it is a request of the sender itself between the pools of a cache tier.
     pub fn is_of_tier(&self) -> bool {
         self.tier.as_ref().is_some_and(|sender| sender.client.is_none())
     }
 
-    /// The name under which it is executed: that of the client whose request it is.
+    /// The request id under which it is executed: that of the client that issued it.
     pub fn executed_as(&self) -> ReqId {
         let client = self.tier.as_ref().and_then(|sender| sender.client.as_ref());
         client.map_or(self.reqid, |client| client.reqid)
     }
 
-    /// Bytes that it writes at most, as throttles and checks of space count them: data, attributes, omap and inputs of
-    /// class methods. An attribute or omap entry counts [`ENTRY_BYTES`] more.
+    /// Maximum number of bytes that it writes, for throttles and checks of space: data, attributes, omap and inputs of class
+    /// methods. An attribute or omap entry counts [`ENTRY_BYTES`] more.
     pub fn payload_bytes(&self) -> usize {
         use crate::op::Op::{Append, Call, OmapSet, OmapSetHeader, SetXattr, Write, WriteFull, WriteSame};
         let entry = |key: usize, value: usize| ENTRY_BYTES + key + value;
@@ -178,35 +178,35 @@ impl OsdRequest {
     }
 }
 
-/// The answer to an [`OsdRequest`]. A write's reply means: durable on all in-sync replicas.
+/// The answer to an [`OsdRequest`]. A successful write is durable on all in-sync replicas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdReply {
-    /// Whose request.
+    /// The request.
     pub reqid: ReqId,
-    /// The attempt that is answered.
+    /// The answered attempt.
     pub attempt: u32,
     /// The OSD's map epoch.
     pub epoch: Epoch,
     /// 0 or more on success, else a negated errno.
     pub result: i32,
-    /// The object's version for the user after the request.
+    /// The object's user version after the request.
     pub user_version: u64,
-    /// Per op: code and output. Ops after a failing one are missing.
+    /// Code and output of each op. Ops after a failed one are missing.
     pub ops: Vec<OpResult>,
 }
 
-/// Tells a client that its map is too old or the request misdirected: fetch `epoch` or later and send again.
+/// Tells a client that its map is too old or the request misdirected: it must fetch `epoch` or later and resend.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdBackoff {
-    /// Whose request.
+    /// The request.
     pub reqid: ReqId,
-    /// The attempt that was refused.
+    /// The refused attempt.
     pub attempt: u32,
-    /// The least epoch to have before sending again.
+    /// The minimum epoch for the resend.
     pub epoch: Epoch,
 }
 
-/// Tells a watcher of a notify. It answers with [`crate::op::Op::NotifyAck`].
+/// Notifies a watcher. It answers with [`crate::op::Op::NotifyAck`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchNotify {
     /// The watch.
@@ -215,12 +215,12 @@ pub struct WatchNotify {
     pub notify_id: u64,
     /// The notifier's session.
     pub notifier: crate::ids::ClientId,
-    /// What it says.
+    /// The notifier's payload.
     #[serde(with = "crate::payload")]
     pub payload: Bytes,
 }
 
-/// Tells a watcher that its watch has lapsed.
+/// Tells a watcher that its watch has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchLost {
     /// The watch.
@@ -253,7 +253,7 @@ pub struct MonCommandReply {
     pub output: Bytes,
 }
 
-/// As [`MonCommand`], to an OSD (`ceph tell osd.N`, `ceph daemon`).
+/// Like [`MonCommand`], for an OSD (`ceph tell osd.N`, `ceph daemon`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DaemonCommand {
     /// Pairs the reply with the command on its connection.
@@ -279,10 +279,10 @@ pub struct DaemonCommandReply {
     pub output: Bytes,
 }
 
-/// Asks the map authority for maps from `next_epoch` on, now and as they come.
+/// Requests maps from `next_epoch` on from the map authority, now and when they are published.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MonSubscribe {
-    /// The first epoch wanted; 0 asks for a full map.
+    /// The first wanted epoch; 0 requests a full map.
     pub next_epoch: Epoch,
     /// Whether to send configuration too.
     pub config: bool,
@@ -322,14 +322,14 @@ pub struct LogAppend {
     pub text: String,
 }
 
-/// Asks the map authority for lines of the cluster log as they are written.
+/// Requests lines of the cluster log from the map authority as they are written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogSubscribe {
-    /// The least level: `error`, `warn`, `sec`, `info` or `debug`.
+    /// The minimum level: `error`, `warn`, `sec`, `info` or `debug`.
     pub level: String,
     /// `cluster`, `audit` or `*` for all.
     pub channel: String,
-    /// The last line seen: kept ones after it are sent at once. `None` begins with the next one.
+    /// The last line received: available later ones are sent at once. `None` starts with the next line.
     pub after: Option<u64>,
 }
 
@@ -343,11 +343,11 @@ pub struct LogPublish {
 /// A line of the cluster log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When, nanoseconds since 1970.
+    /// The time, nanoseconds since 1970.
     pub stamp_ns: u64,
-    /// Who: `mon.a`, `osd.3`, `client.admin`.
+    /// The writer: `mon.a`, `osd.3`, `client.admin`.
     pub name: String,
-    /// Counts the log's lines.
+    /// The line's number in the log.
     pub seq: u64,
     /// `error`, `warn`, `sec`, `info` or `debug`.
     pub level: String,
@@ -369,26 +369,26 @@ pub struct ConfigReport {
 pub struct ReportedOption {
     /// Its name.
     pub name: String,
-    /// Its values by source (`mon`, `file`, `env`, `cmdline`, `override`), the one that counts last.
+    /// Its values by source (`mon`, `file`, `env`, `cmdline`, `override`), the effective one last.
     pub values: Vec<(String, String)>,
 }
 
-/// An OSD came up.
+/// Reports that an OSD has started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdBoot {
-    /// Which.
+    /// The OSD.
     pub osd: OsdId,
     /// Its disk's uuid.
     pub uuid: Uuid,
     /// Its store's incarnation.
     pub incarnation: Incarnation,
-    /// Identifies this run of the process.
+    /// Identifies its process.
     pub boot_nonce: u64,
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
-    /// The newest map that it has.
+    /// The epoch of its newest map.
     pub epoch: Epoch,
-    /// The MapStore generation that it last saw; 0 for none (rule R7).
+    /// The last MapStore generation that it received; 0 for none (rule R7).
     pub generation: u64,
     /// Its store's size in bytes: the initial CRUSH weight in TiB.
     pub total_bytes: u64,
@@ -400,55 +400,55 @@ pub struct OsdBoot {
     pub device_class: String,
 }
 
-/// An OSD reports that it hears nothing of another one, or takes that back.
+/// Reports that an OSD does not hear from another one, or withdraws such a report.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdFailure {
-    /// The silent one.
+    /// The silent OSD.
     pub target: OsdId,
-    /// The boot whose silence is reported.
+    /// The boot nonce of the silent process.
     pub boot_nonce: u64,
-    /// For how long, in milliseconds; 0 takes the report back.
+    /// Duration of the silence in milliseconds; 0 withdraws the report.
     pub silent_ms: u64,
-    /// Whether the connection was refused, which means the process is gone: no need to wait.
+    /// Whether the connection was refused, so that the process has ended and there is no need to wait.
     pub refused: bool,
-    /// The reporter's map.
+    /// The reporter's epoch.
     pub epoch: Epoch,
 }
 
-/// An OSD's sign of life to the map authority (beacon).
+/// An OSD's periodic beacon to the map authority.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdAlive {
-    /// Which run of the process.
+    /// Identifies the OSD's process.
     pub boot_nonce: u64,
-    /// Its map.
+    /// The epoch of its map.
     pub epoch: Epoch,
     /// Whether its store is too full for writes.
     pub full: bool,
 }
 
-/// An OSD stops in order: mark it down at once.
+/// Requests that a stopping OSD be marked down at once.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdMarkMeDown {
-    /// Which run of the process.
+    /// Identifies the OSD's process.
     pub boot_nonce: u64,
 }
 
-/// Proposes a PG's next membership: takes effect where the PG is still at `expected`.
+/// Proposes a PG's next membership. It takes effect if the PG is still at `expected`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PgCas {
     /// Pairs the reply with the proposal on its connection.
     pub tid: u64,
     /// The PG.
     pub pg: PgId,
-    /// The proposer's store: it must be the OSD's current one.
+    /// The proposer's store, which must be the OSD's current one.
     pub proposer: Member,
-    /// The membership that it replaces; `None` creates the PG.
+    /// The membership to replace; `None` creates the PG.
     pub expected: Option<PgMembership>,
-    /// The next one; its interval must be the next.
+    /// The next membership; its interval must be the next one.
     pub proposed: PgMembership,
 }
 
-/// The outcome of a [`PgCas`]. No answer means unknown, not failed (rule R1).
+/// The outcome of a [`PgCas`]. A missing answer means unknown, not failed (rule R1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PgCasReply {
     /// The proposal's number.
@@ -457,19 +457,19 @@ pub struct PgCasReply {
     pub pg: PgId,
     /// Whether it took effect.
     pub accepted: bool,
-    /// The membership now.
+    /// The current membership.
     pub current: Option<PgMembership>,
-    /// The epoch that shows it.
+    /// The epoch of the map that contains it.
     pub epoch: Epoch,
 }
 
 /// Periodic statistics of an OSD.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatsReport {
-    /// Its store and process.
+    /// Statistics of its store and process.
     pub osd: OsdStats,
-    /// The PGs that it is primary of; only those that changed since the last report, all of them from time to time.
+    /// The PGs of which it is primary: those that changed since the last report, and periodically all of them.
     pub pgs: Vec<PgStats>,
-    /// The OSD is opening its store and not up: only `osd.health` counts.
+    /// The OSD is opening its store and is not up: only `osd.health` counts.
     pub starting: bool,
 }

@@ -13,19 +13,18 @@ pub const SNAP_HEAD: u64 = u64::MAX - 1;
 /// The snapshot id of the snapshot directory object (`CEPH_SNAPDIR`).
 pub const SNAP_DIR: u64 = u64::MAX;
 
-/// Separates the parts inside [`ObjectId`]'s text, as `ceph_str_hash` input has it in Ceph (`pg_pool_t::hash_key`).
+/// Separates the parts in the input of the hash, as in Ceph (`pg_pool_t::hash_key`).
 const NAMESPACE_SEPARATOR: u8 = 0x1f;
 
-/// The longest object name accepted by default, in bytes (`osd_max_object_name_len`).
+/// The default maximum length of an object name in bytes (`osd_max_object_name_len`).
 pub const MAX_OBJECT_NAME_BYTES: usize = 2048;
-/// The longest namespace accepted by default, in bytes (`osd_max_object_namespace_len`).
+/// The default maximum length of a namespace in bytes (`osd_max_object_namespace_len`).
 pub const MAX_NAMESPACE_BYTES: usize = 256;
 
 /// A RADOS object: pool, namespace, locator key, name and snapshot, with the hash that places it.
 ///
-/// Cloning costs one reference count. Ordered as a PG lists its objects: by pool, bit-reversed hash, namespace,
-/// locator key (the name where there is none), name, snapshot; so that splitting a PG keeps each child's objects
-/// together.
+/// Cloning costs one reference count. Ordered as a PG lists its objects: by pool, bit-reversed hash, namespace, locator key (or
+/// name if there is none), name, snapshot. So a split of a PG keeps each child's objects together.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ObjectId {
     pool: PoolId,
@@ -36,7 +35,7 @@ pub struct ObjectId {
     text: Arc<str>,
 }
 
-/// By the placement hash, which is there already, instead of the name.
+/// Uses the placement hash, which is known already, instead of the name.
 impl Hash for ObjectId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from(self.hash) ^ (self.pool.0 as u64).rotate_left(40) ^ !self.snap);
@@ -44,15 +43,15 @@ impl Hash for ObjectId {
 }
 
 impl ObjectId {
-    /// The head object `name` of `namespace` in `pool`, placed by `locator` where that is not empty, else by its name.
+    /// Creates the head object `name` of `namespace` in `pool`, placed by `locator` if that is not empty, else by its name.
     ///
     /// # Panics
-    /// When namespace or locator exceed 65 535 bytes; callers that take input check Ceph's lower limits first.
+    /// If the namespace or locator exceeds 65 535 bytes. Callers that accept input must check Ceph's lower limits first.
     pub fn new(pool: PoolId, namespace: &str, locator: &str, name: &str) -> ObjectId {
         Self::with_hash(pool, namespace, locator, name, SNAP_HEAD, placement_hash(namespace, locator, name))
     }
 
-    /// As [`ObjectId::new`] with everything given, the hash included (listing cursors have hashes of no name).
+    /// Like [`ObjectId::new`] with all parts given, including the hash (the hashes of listing cursors are not of a name).
     pub fn with_hash(
         pool: PoolId,
         namespace: &str,
@@ -72,17 +71,17 @@ impl ObjectId {
         ObjectId { pool, hash, snap, namespace_len, key_len, text }
     }
 
-    /// The same object at another snapshot.
+    /// Returns the same object at another snapshot.
     pub fn with_snap(&self, snap: u64) -> ObjectId {
         ObjectId { snap, ..self.clone() }
     }
 
-    /// The same name, hash and snapshot in another pool (cache tiers share names and hashes).
+    /// Returns the same name, hash and snapshot in another pool (cache tiers share names and hashes).
     pub fn with_pool(&self, pool: PoolId) -> ObjectId {
         ObjectId { pool, ..self.clone() }
     }
 
-    /// The least possible position at `hash` in `pool`: an open lower bound for listings.
+    /// Returns the lowest position at `hash` in `pool`: an open lower bound for listings.
     pub fn min_at_hash(pool: PoolId, hash: u32) -> ObjectId {
         Self::with_hash(pool, "", "", "", 0, hash)
     }
@@ -112,7 +111,7 @@ impl ObjectId {
         &self.text[..usize::from(self.namespace_len)]
     }
 
-    /// The locator key, empty where the name places the object.
+    /// The locator key, empty if the name places the object.
     pub fn locator(&self) -> &str {
         &self.text
             [usize::from(self.namespace_len)..usize::from(self.namespace_len) + usize::from(self.key_len)]
@@ -123,14 +122,14 @@ impl ObjectId {
         &self.text[usize::from(self.namespace_len) + usize::from(self.key_len)..]
     }
 
-    /// The text that places the object: the locator, or else the name.
+    /// The text that places the object: the locator if there is one, else the name.
     pub fn effective_key(&self) -> &str {
         if self.key_len == 0 { self.name() } else { self.locator() }
     }
 }
 
-/// The hash that places an object (`pg_pool_t::hash_key` with rjenkins): of the locator or name, preceded by the
-/// namespace and a separator where there is a namespace.
+/// Returns the hash that places an object (`pg_pool_t::hash_key` with rjenkins): of the locator or name, preceded by the
+/// namespace and a separator if there is a namespace.
 pub fn placement_hash(namespace: &str, locator: &str, name: &str) -> u32 {
     let key = if locator.is_empty() { name } else { locator };
     if namespace.is_empty() {
@@ -163,7 +162,7 @@ impl PartialOrd for ObjectId {
 }
 
 impl fmt::Display for ObjectId {
-    /// Ceph's form: `pool:reversed-hash:namespace:key:name:snap`.
+    /// Formats as Ceph does: `pool:reversed-hash:namespace:key:name:snap`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pool, .. } = self;
         write!(

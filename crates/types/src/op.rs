@@ -1,4 +1,4 @@
-//! Object operations: what a client asks of one object in one atomic request, and the replies.
+//! Object operations: the ops on one object in one atomic request, and the replies.
 //!
 //! Names follow librados and `CEPH_OSD_OP_*`. Variants are only ever appended: the encoding numbers them.
 
@@ -34,7 +34,7 @@ pub enum CmpOp {
     Lte,
 }
 
-/// What `cmpxattr` compares with (`CEPH_OSD_CMPXATTR_MODE_*`).
+/// The value that `cmpxattr` compares with (`CEPH_OSD_CMPXATTR_MODE_*`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CmpValue {
     /// As bytes.
@@ -44,7 +44,7 @@ pub enum CmpValue {
 }
 
 impl CmpOp {
-    /// Whether `given OP stored` holds: Ceph compares the given value with the stored one, in this order.
+    /// Whether `given OP stored` is true: Ceph compares the given value with the stored one, in this order.
     pub fn holds<T: Ord + ?Sized>(self, given: &T, stored: &T) -> bool {
         match self {
             CmpOp::Eq => given == stored,
@@ -56,7 +56,7 @@ impl CmpOp {
         }
     }
 
-    /// Whether `stored OP given` holds for omap values: Ceph compares in this order there, and knows EQ, LT and GT only
+    /// Whether `stored OP given` is true for omap values: here Ceph compares in this order, and supports only EQ, LT and GT
     /// (EINVAL for others).
     pub fn holds_for_omap(self, stored: &[u8], given: &[u8]) -> Result<bool, Errno> {
         match self {
@@ -69,7 +69,7 @@ impl CmpOp {
 }
 
 impl CmpValue {
-    /// Whether `given OP stored` holds for a stored attribute, which is empty where it is absent.
+    /// Whether `given OP stored` is true for a stored attribute; an absent one counts as empty.
     pub fn holds(&self, op: CmpOp, stored: &[u8]) -> bool {
         match self {
             CmpValue::Bytes(given) => op.holds(&given[..], stored),
@@ -78,7 +78,7 @@ impl CmpValue {
     }
 }
 
-/// `strtoull(text, NULL, 10)` of a stored attribute: leading digits count, nothing is 0, overflow saturates.
+/// `strtoull(text, NULL, 10)` of a stored attribute: leading digits count, an empty text is 0, overflow saturates.
 fn leading_number(text: &[u8]) -> u64 {
     text.trim_ascii_start()
         .iter()
@@ -91,7 +91,7 @@ fn leading_number(text: &[u8]) -> u64 {
 pub enum Op {
     /// Creates the object; with `exclusive` an existing one fails with EEXIST.
     Create {
-        /// Fail where it exists.
+        /// Whether to fail if it exists.
         exclusive: bool,
     },
     /// Reads; a length of 0 reads to the end. Output: the data, short at the object's end.
@@ -113,7 +113,7 @@ pub enum Op {
         /// The data.
         data: Payload,
     },
-    /// Writes at the object's end.
+    /// Appends to the object.
     Append {
         /// The data.
         data: Payload,
@@ -123,18 +123,18 @@ pub enum Op {
         /// New size in bytes.
         size: u64,
     },
-    /// Makes a range zero without extending the object.
+    /// Zeroes a range without extending the object.
     Zero {
         /// Start in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Removes the object: ENOENT where it is absent.
+    /// Removes the object. Fails with ENOENT if it is absent.
     Remove,
     /// Output: [`StatReply`].
     Stat,
-    /// Output: the attribute's value; ENODATA where it is absent.
+    /// Output: the attribute's value; ENODATA if it is absent.
     GetXattr {
         /// The user's name for it.
         name: String,
@@ -153,7 +153,7 @@ pub enum Op {
         /// The user's name for it.
         name: String,
     },
-    /// Fails with ECANCELED unless the comparison holds.
+    /// Fails with ECANCELED unless the comparison is true.
     CmpXattr {
         /// The user's name for it.
         name: String,
@@ -164,18 +164,18 @@ pub enum Op {
     },
     /// Output: [`OmapKeysReply`].
     OmapGetKeys {
-        /// Only keys above this one.
+        /// Only keys after this one.
         start_after: Bytes,
-        /// At most so many.
+        /// Maximum number of keys.
         max: u64,
     },
     /// Output: [`OmapValsReply`].
     OmapGetVals {
-        /// Only keys above this one.
+        /// Only keys after this one.
         start_after: Bytes,
-        /// Only keys that begin so.
+        /// Only keys with this prefix.
         filter_prefix: Bytes,
-        /// At most so many.
+        /// Maximum number of entries.
         max: u64,
     },
     /// Output: the entries that exist, encoded as [`Pairs`].
@@ -209,28 +209,28 @@ pub enum Op {
     },
     /// Removes all entries and the header.
     OmapClear,
-    /// Fails with ECANCELED unless every comparison holds.
+    /// Fails with ECANCELED unless all comparisons are true.
     OmapCmp {
         /// Key, comparison, given value.
         assertions: Vec<(Bytes, CmpOp, Bytes)>,
     },
-    /// Fails with ENOENT where the object is absent.
+    /// Fails with ENOENT if the object is absent.
     AssertExists,
-    /// Fails with ERANGE where the object's user version is above, EOVERFLOW where it is below the given one.
+    /// Fails with ERANGE if the object's user version is above the given one, and with EOVERFLOW if it is below.
     AssertVersion {
         /// The version expected.
         version: u64,
     },
-    /// Lists a PG's objects in hash order; the request's object names only the PG. Output: [`ListReply`].
+    /// Lists a PG's objects in hash order. Of the request's object only the PG counts. Output: [`ListReply`].
     PgList {
-        /// Where to go on; `None` begins.
+        /// The position to continue at; `None` starts the listing.
         cursor: Option<crate::object::ObjectId>,
-        /// At most so many.
+        /// Maximum number of objects.
         max: u64,
-        /// Only this namespace; `None` lists all of them.
+        /// Only this namespace; `None` means all of them.
         namespace: Option<String>,
     },
-    /// Calls an object class method. Output: what the method returns.
+    /// Calls an object class method. Output: the method's output.
     Call {
         /// The class.
         class: String,
@@ -239,7 +239,7 @@ pub enum Op {
         /// Its input.
         input: Bytes,
     },
-    /// Allocation hint; never fails.
+    /// Sets an allocation hint. Never fails.
     SetAllocHint {
         /// Expected object size in bytes.
         expected_object_size: u64,
@@ -248,25 +248,25 @@ pub enum Op {
         /// `LIBRADOS_ALLOC_HINT_FLAG_*`.
         flags: u32,
     },
-    /// Reads what is allocated of a range. Output: [`SparseReadReply`].
+    /// Reads the allocated extents of a range. Output: [`SparseReadReply`].
     SparseRead {
         /// Start in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Tells what is allocated of a range, where 0 is to the end. Output: [`ExtentsReply`].
+    /// Lists the allocated extents of a range; a length of 0 means to the end. Output: [`ExtentsReply`].
     MapExt {
         /// Start in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Fails with [`cmpext_mismatch`] unless the object holds these bytes; beyond its end it holds zeros.
+    /// Fails with [`cmpext_mismatch`] unless the object has these bytes. Beyond its end the object counts as zeros.
     CmpExt {
         /// Start in bytes.
         offset: u64,
-        /// The bytes expected.
+        /// The expected bytes.
         #[serde(with = "crate::payload")]
         data: Bytes,
     },
@@ -276,14 +276,14 @@ pub enum Op {
         offset: u64,
         /// Length of the range in bytes.
         len: u64,
-        /// What is repeated.
+        /// The data to repeat.
         #[serde(with = "crate::payload")]
         data: Bytes,
     },
-    /// Checksums of a range, the whole object where offset and length are 0. Output: the number of checksums as u32,
-    /// then each checksum, all little-endian, as Ceph encodes them.
+    /// Computes checksums of a range, or of the whole object if offset and length are 0. Output: the number of checksums as
+    /// u32, then each checksum, all little-endian, as in Ceph's encoding.
     Checksum {
-        /// Which.
+        /// The kind of checksum.
         kind: ChecksumKind,
         /// The initial value; 32-bit kinds use its lower half.
         init: u64,
@@ -291,96 +291,98 @@ pub enum Op {
         offset: u64,
         /// Length in bytes.
         len: u64,
-        /// A checksum for each so many bytes; 0 for one of the whole range.
+        /// Number of bytes for each checksum; 0 for one checksum of the whole range.
         chunk: u32,
     },
-    /// Registers a watch, or finds it registered already.
+    /// Registers a watch unless it is registered already.
     Watch {
-        /// The client's name for it.
+        /// The client's id of the watch.
         cookie: u64,
-        /// Lapses after so many seconds of silence; 0 for the OSD's `osd_client_watch_timeout`.
+        /// Timeout in seconds without a ping; 0 for the OSD's `osd_client_watch_timeout`.
         timeout_s: u32,
     },
-    /// Takes up a registered watch on a new connection or another primary: ENOTCONN where it has lapsed.
+    /// Reconnects a registered watch on a new connection or at another primary. Fails with ENOTCONN if it has timed out.
     WatchReconnect {
-        /// The client's name for it.
+        /// The client's id of the watch.
         cookie: u64,
     },
-    /// A sign of life: ENOTCONN where the watch is not registered, ETIMEDOUT where it is not connected.
+    /// Keeps a watch alive. Fails with ENOTCONN if it is not registered, and with ETIMEDOUT if it is not connected.
     WatchPing {
-        /// The client's name for it.
+        /// The client's id of the watch.
         cookie: u64,
     },
-    /// Ends a watch; nothing happens where there is none.
+    /// Ends a watch. Has no effect if there is none.
     Unwatch {
-        /// The client's name for it.
+        /// The client's id of the watch.
         cookie: u64,
     },
-    /// Tells all watchers and waits for their answers. Answered when every watcher has acknowledged or the time is over
+    /// Notifies all watchers and waits for their answers. Answered when every watcher has acknowledged, or after the timeout
     /// (then with ETIMEDOUT). Output: the notify's number as u64, then [`NotifyReply`] in Ceph's encoding.
     Notify {
-        /// Seconds to wait; 0 for the OSD's `osd_default_notify_timeout`.
+        /// The timeout in seconds; 0 for the OSD's `osd_default_notify_timeout`.
         timeout_s: u32,
-        /// What the watchers get.
+        /// The payload for the watchers.
         #[serde(with = "crate::payload")]
         payload: Bytes,
     },
-    /// A watcher's answer to a notify.
+    /// Acknowledges a notify.
     NotifyAck {
         /// The notify's number.
         notify_id: u64,
         /// The watch.
         cookie: u64,
-        /// What the notifier gets.
+        /// The payload for the notifier.
         #[serde(with = "crate::payload")]
         payload: Bytes,
     },
     /// Output: [`WatchersReply`].
     ListWatchers,
-    /// A piece of the object with all that makes it up, for a copy. Output: [`CopyGetReply`].
+    /// Reads a piece of the object with all of its parts, for a copy. Output: [`CopyGetReply`].
     CopyGet {
-        /// Where to go on; the default begins.
+        /// The position to continue at; the default starts at the beginning.
         cursor: CopyCursor,
-        /// About so many bytes.
+        /// Approximate maximum size in bytes.
         max_bytes: u64,
     },
-    /// Replaces the object by a copy of another one, with its user version and the requests that made it. The OSD reads
-    /// the source itself.
+    /// Replaces the object by a copy of another one, with its user version and the requests that produced it. The OSD reads the
+    /// source itself.
     CopyFrom {
         /// The source.
         source: crate::object::ObjectId,
-        /// The source's user version expected (as [`Op::AssertVersion`] fails); 0 for any.
+        /// The expected user version of the source (failures are those of [`Op::AssertVersion`]); 0 for any.
         version: u64,
         /// Bits of [`copy_from_flag`].
         flags: u32,
         /// With [`copy_from_flag::TRUNCATE_SEQ`]: the copy's truncation sequence and size.
         truncate: (u32, u64),
     },
-    /// Writes the object to the base pool if it was changed since; clients' writes meanwhile make it start over. For cache tiers.
+    /// Writes the object to the base pool if it was changed since its last flush; starts over if clients write meanwhile. For
+    /// cache tiers.
     CacheFlush,
-    /// As [`Op::CacheFlush`]; fails with EBUSY where the object is changed meanwhile.
+    /// Like [`Op::CacheFlush`], but fails with EBUSY if the object is changed meanwhile.
     CacheTryFlush,
-    /// Removes the cache's copy of an unchanged object: EBUSY where it is dirty or watched.
+    /// Removes the cache's copy of an unchanged object. Fails with EBUSY if it is dirty or watched.
     CacheEvict,
-    /// Keeps the object in the cache.
+    /// Pins the object in the cache.
     CachePin,
-    /// Takes back [`Op::CachePin`].
+    /// Reverts [`Op::CachePin`].
     CacheUnpin,
-    /// Whether the object was changed since it was flushed last. Output: one byte.
+    /// Whether the object was changed since its last flush. Output: one byte.
     IsDirty,
-    /// Takes the object for flushed, whatever the base has.
+    /// Marks the object as clean, regardless of the base.
     Undirty,
-    /// Lists objects of a cache's PG whose changes the base lacks, in hash order; the request's object names only the PG. EAGAIN
-    /// while the PG does not know them all. Output: [`DirtyReply`].
+    /// Lists the dirty objects of a cache's PG in hash order. Of the request's object only the PG counts. Fails with EAGAIN
+    /// while the PG does not know all of them. Output: [`DirtyReply`].
     ListDirty {
-        /// Where to go on.
+        /// The position to continue at.
         cursor: crate::object::ObjectId,
-        /// At most so many.
+        /// Maximum number of objects.
         max: u64,
-        /// Only this namespace; `None` lists all of them.
+        /// Only this namespace; `None` means all of them.
         namespace: Option<String>,
     },
-    /// What the PG knows of a client's request for the object. Output: [`crate::tier::RequestRecord`]. Between the pools of a tier.
+    /// Returns the PG's record of a client's request on the object. Output: [`crate::tier::RequestRecord`]. Used between the
+    /// pools of a tier.
     QueryRequest {
         /// The request.
         reqid: ReqId,
@@ -393,7 +395,7 @@ pub enum Op {
 pub mod copy_from_flag {
     /// Part of a flush to a base tier.
     pub const FLUSH: u32 = 0x1;
-    /// Go to the source's pool itself, not to its cache tier.
+    /// Read the source's pool itself, not its cache tier.
     pub const IGNORE_OVERLAY: u32 = 0x2;
     /// Ignore the source's cache logic.
     pub const IGNORE_CACHE: u32 = 0x4;
@@ -403,7 +405,7 @@ pub mod copy_from_flag {
     pub const RWORDERED: u32 = 0x10;
     /// The copy gets the truncation sequence and size of the request instead of the source's.
     pub const TRUNCATE_SEQ: u32 = 0x20;
-    /// All that are known.
+    /// All known flags.
     pub const ALL: u32 = 0x3f;
 }
 
@@ -418,16 +420,16 @@ pub enum ChecksumKind {
     Crc32c,
 }
 
-/// Linux's greatest errno: results of [`Op::CmpExt`] are below its negation.
+/// Linux's highest errno: results of [`Op::CmpExt`] are below its negation.
 pub const MAX_ERRNO: i32 = 4095;
 
-/// The result of [`Op::CmpExt`] where the byte at `index` of the data differs.
+/// Returns the result of [`Op::CmpExt`] if the byte at `index` of the data differs.
 pub fn cmpext_mismatch(index: usize) -> i32 {
-    // Data is limited to far less than 2 GiB on its way here.
+    // The size of data is limited to far less than 2 GiB.
     -MAX_ERRNO - i32::try_from(index).unwrap_or(i32::MAX - MAX_ERRNO - 1)
 }
 
-/// The index of the first byte that differed, where `result` is that of a failed [`Op::CmpExt`].
+/// Returns the index of the first byte that differs if `result` is that of a failed [`Op::CmpExt`].
 pub fn cmpext_index(result: i32) -> Option<usize> {
     (result <= -MAX_ERRNO).then(|| result.unsigned_abs() as usize - MAX_ERRNO as usize)
 }
@@ -464,12 +466,12 @@ impl Op {
         )
     }
 
-    /// Whether it lists a PG instead of looking at one object.
+    /// Whether it lists a PG instead of accessing one object.
     pub fn is_listing(&self) -> bool {
         matches!(self, Op::PgList { .. } | Op::ListDirty { .. })
     }
 
-    /// Whether users see its changes, so that the object's user version rises: watches are invisible.
+    /// Whether its changes are visible to users and so raise the object's user version. Changes of watches are invisible.
     pub fn is_visible_write(&self) -> bool {
         !matches!(self, Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. })
     }
@@ -537,7 +539,7 @@ impl Op {
 /// An [`Op`] with its flags.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdOp {
-    /// What to do.
+    /// The op.
     pub op: Op,
     /// Bits of [`op_flag`].
     pub flags: u32,
@@ -551,7 +553,7 @@ impl From<Op> for OsdOp {
 
 /// Per-op flags (`LIBRADOS_OP_FLAG_*`).
 pub mod op_flag {
-    /// Fail the op where the object exists.
+    /// Fail the op if the object exists.
     pub const EXCL: u32 = 0x1;
     /// A failure of this op does not fail the request.
     pub const FAILOK: u32 = 0x2;
@@ -571,13 +573,13 @@ pub mod op_flag {
 pub mod request_flag {
     /// Reads may go to any in-sync replica.
     pub const BALANCE_READS: u32 = 0x1;
-    /// Reads may go to a near replica.
+    /// Reads may go to a nearby replica.
     pub const LOCALIZE_READS: u32 = 0x2;
     /// Order reads with earlier writes.
     pub const ORDER_READS_WRITES: u32 = 0x4;
-    /// Go to the pool itself, not to its cache tier.
+    /// Use the pool itself, not its cache tier.
     pub const IGNORE_OVERLAY: u32 = 0x8;
-    /// Fail with ENOSPC or EDQUOT at once instead of waiting where the pool is full.
+    /// If the pool is full, fail at once with ENOSPC or EDQUOT instead of waiting.
     pub const FULL_TRY: u32 = 0x10;
     /// Write although the pool is full.
     pub const FULL_FORCE: u32 = 0x20;
@@ -587,10 +589,10 @@ pub mod request_flag {
     pub const ORDERSNAP: u32 = 0x80;
     /// Return values and outputs of write ops too.
     pub const RETURNVEC: u32 = 0x100;
-    /// The client takes the request for a write, though none of its ops says so: it calls methods of object classes, which only the
-    /// OSD knows to write or not. It is held back as writes are (`CEPH_OSD_FLAG_WRITE`).
+    /// The client declares the request as a write although none of its ops is one: it calls methods of object classes, and only
+    /// the OSD knows which of them write. It is delayed like writes (`CEPH_OSD_FLAG_WRITE`).
     pub const WRITE: u32 = 0x200;
-    /// Execute on what the pool itself holds: no promotion, no proxying (`CEPH_OSD_FLAG_IGNORE_CACHE`).
+    /// Execute on the pool's own objects, without promotion or proxying (`CEPH_OSD_FLAG_IGNORE_CACHE`).
     pub const IGNORE_CACHE: u32 = 0x400;
 }
 

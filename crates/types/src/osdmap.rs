@@ -1,6 +1,6 @@
-//! The OSDMap: the one picture of the cluster that everybody works from, published by the map authority in epochs.
+//! The OSDMap: the common state of the cluster, published by the map authority in epochs.
 //!
-//! Besides what Ceph's OSDMap holds, it carries every PG's membership ([`PgMembership`]): interval, primary and
+//! In addition to the contents of Ceph's OSDMap, it contains every PG's membership ([`PgMembership`]): interval, primary and
 //! in-sync set, which change only by compare-and-swap at the map authority.
 
 mod file;
@@ -21,7 +21,7 @@ use uuid::Uuid;
 /// 1.0 in the 16.16 fixed point of reweights and affinities.
 pub const WEIGHT_ONE: u32 = 0x1_0000;
 
-/// How an entry of the blocklist begins that is a range of addresses: `cidr:10.1.0.0:0/16`, as Ceph writes it.
+/// The prefix of blocklist entries for ranges of addresses: `cidr:10.1.0.0:0/16`, as in Ceph.
 pub const BLOCKLISTED_RANGE: &str = "cidr:";
 
 /// Bits of [`OsdMap::flags`] (`osd set`), numbered as in Ceph.
@@ -52,7 +52,7 @@ pub mod flag {
     pub const NODEEP_SCRUB: u32 = 1 << 12;
     /// Cache tier agents are idle.
     pub const NOTIERAGENT: u32 = 1 << 13;
-    /// No backfill for movement alone.
+    /// No backfill that only moves data.
     pub const NOREBALANCE: u32 = 1 << 14;
     /// Objects order by reversed hash bits.
     pub const SORTBITWISE: u32 = 1 << 15;
@@ -89,28 +89,28 @@ pub mod flag {
     ];
 }
 
-/// One member of a PG's in-sync set (rule R2): an OSD with the contents it had when it joined.
+/// One member of a PG's in-sync set (rule R2): an OSD with the store contents with which it joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The OSD.
     pub osd: OsdId,
-    /// Its store's incarnation; a wiped OSD has another one and is not this member.
+    /// Its store's incarnation. A wiped OSD has another one and is not this member.
     pub incarnation: Incarnation,
 }
 
 /// A PG's membership, changed only by compare-and-swap on `interval`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PgMembership {
-    /// One more with each change.
+    /// Each change raises it by one.
     pub interval: Interval,
     /// The OSD that orders the PG's operations; always one of `in_sync`.
     pub primary: OsdId,
-    /// Those that hold every acknowledged write, the primary included; in the order in which they would take over.
+    /// The members that have every acknowledged write, including the primary, in the order in which they would take over.
     pub in_sync: Vec<Member>,
 }
 
 impl PgMembership {
-    /// Whether `member` holds every acknowledged write.
+    /// Whether `member` has every acknowledged write.
     pub fn is_in_sync(&self, member: Member) -> bool {
         self.in_sync.contains(&member)
     }
@@ -122,12 +122,12 @@ impl PgMembership {
     }
 }
 
-/// What the map says of one OSD.
+/// The state of one OSD.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdInfo {
-    /// Identity of the OSD's disk as `osd new` was told.
+    /// Identity of the OSD's disk, as passed to `osd new`.
     pub uuid: Uuid,
-    /// Alive as far as the map authority knows.
+    /// Whether the map authority considers it alive.
     pub up: bool,
     /// Reweight, 16.16: 0 is out, [`WEIGHT_ONE`] fully in.
     pub weight: u32,
@@ -135,11 +135,11 @@ pub struct OsdInfo {
     pub weight_before_auto_out: Option<u32>,
     /// Primary affinity, 16.16.
     pub primary_affinity: u32,
-    /// Where clients and peers connect.
+    /// The address for clients and peers.
     pub addr: Option<SocketAddr>,
     /// The incarnation of its store at the last boot.
     pub incarnation: Option<Incarnation>,
-    /// Identifies the running process; a new one with each boot.
+    /// Identifies the running process; each boot has a new one.
     pub boot_nonce: u64,
     /// Epoch of the last boot.
     pub up_from: Epoch,
@@ -156,12 +156,12 @@ pub struct OsdInfo {
 }
 
 impl OsdInfo {
-    /// Whether its disk is gone for good (`osd destroy`): the id waits for another one.
+    /// Whether its disk is permanently lost (`osd destroy`), so that the id can be used for another one.
     pub fn is_destroyed(&self) -> bool {
         self.uuid.is_nil() && !self.up && self.up_from > Epoch(0)
     }
 
-    /// An OSD of which only the id is known: down and out, never up.
+    /// Returns an OSD of which only the id is known: down and out, never up.
     pub fn absent() -> OsdInfo {
         OsdInfo {
             uuid: Uuid::nil(),
@@ -181,7 +181,7 @@ impl OsdInfo {
         }
     }
 
-    /// Takes part in placement.
+    /// Whether it takes part in placement.
     pub fn is_in(&self) -> bool {
         self.weight > 0
     }
@@ -194,7 +194,7 @@ pub struct OsdMap {
     pub fsid: Uuid,
     /// This map's version.
     pub epoch: Epoch,
-    /// Identity of the MapStore's history: restoring an old copy mints a new one (rule R7).
+    /// Identity of the MapStore's history: restoring an old copy starts a new generation (rule R7).
     pub generation: u64,
     /// The generation's first epoch.
     pub generation_from: Epoch,
@@ -204,7 +204,7 @@ pub struct OsdMap {
     pub modified_ns: u64,
     /// Bits of [`flag`].
     pub flags: u32,
-    /// The highest pool id ever given out (rule R2: never reused).
+    /// The highest pool id ever assigned (rule R2: never reused).
     pub pool_max: PoolId,
     /// The pools.
     pub pools: BTreeMap<PoolId, Arc<Pool>>,
@@ -220,8 +220,8 @@ pub struct OsdMap {
     pub pg_upmap: BTreeMap<PgId, Vec<OsdId>>,
     /// `pg-upmap-items` overrides: (from, to) pairs.
     pub pg_upmap_items: BTreeMap<PgId, Vec<(OsdId, OsdId)>>,
-    /// Clients that may not do I/O, by address or `client.ID`. An entry holds for as long as it is here; its value is when it
-    /// is to end, in nanoseconds since 1970, which only the map authority acts by and people read.
+    /// Clients that may not do I/O, by address or `client.ID`. An entry is effective while it is present. Its value is its
+    /// expiry in nanoseconds since 1970, by which only the map authority removes it.
     pub blocklist: BTreeMap<String, u64>,
     /// `full_ratio`.
     pub full_ratio: f32,
@@ -244,26 +244,26 @@ pub struct PgChange {
     pub membership: PgMembership,
 }
 
-/// What turns epoch `epoch - 1` into `epoch`. Fields that are `None` or empty change nothing.
+/// The change from epoch `epoch - 1` to `epoch`. Fields that are `None` or empty change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Incremental {
     /// The cluster's id.
     pub fsid: Uuid,
-    /// The epoch that this makes.
+    /// The resulting epoch.
     pub epoch: Epoch,
     /// Time of this epoch, nanoseconds since 1970.
     pub modified_ns: u64,
     /// A new MapStore generation.
     pub generation: Option<u64>,
-    /// All flags anew.
+    /// The new flags, complete.
     pub flags: Option<u32>,
     /// A higher pool id in use.
     pub pool_max: Option<PoolId>,
-    /// Pools created or changed, whole.
+    /// Pools created or changed, complete.
     pub pools: BTreeMap<PoolId, Arc<Pool>>,
     /// Pools removed.
     pub removed_pools: Vec<PoolId>,
-    /// OSDs created or changed, whole.
+    /// OSDs created or changed, complete.
     pub osds: BTreeMap<OsdId, OsdInfo>,
     /// OSDs removed.
     pub removed_osds: Vec<OsdId>,
@@ -301,7 +301,7 @@ impl Incremental {
 }
 
 impl OsdMap {
-    /// The empty map of a new cluster, at epoch 1.
+    /// Creates the empty map of a new cluster, at epoch 1.
     pub fn new(fsid: Uuid, created_ns: u64, crush: CrushMap) -> OsdMap {
         OsdMap {
             fsid,
@@ -326,7 +326,7 @@ impl OsdMap {
         }
     }
 
-    /// The next epoch's map. Refuses an incremental of another cluster or of an epoch other than the next.
+    /// Returns the next epoch's map. Fails for an incremental of another cluster or of an epoch other than the next.
     pub fn apply(&self, inc: &Incremental) -> Result<OsdMap, DecodeError> {
         let refuse = |detail: String| DecodeError::Corrupt { what: Incremental::NAME, detail };
         if inc.fsid != self.fsid {
@@ -377,17 +377,17 @@ impl OsdMap {
         Ok(map)
     }
 
-    /// The pool `name`.
+    /// Returns the pool `name`.
     pub fn pool_by_name(&self, name: &str) -> Option<(PoolId, &Arc<Pool>)> {
         self.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, pool)| (*id, pool))
     }
 
-    /// A PG's membership; `None` where the PG does not exist or was not created yet.
+    /// Returns a PG's membership, or `None` if the PG does not exist or is not created yet.
     pub fn membership(&self, pg: PgId) -> Option<&PgMembership> {
         self.pgs.get(&pg.pool)?.get(pg.seed as usize)?.as_ref()
     }
 
-    /// All PGs that exist by their pools' `pg_num`, created or not.
+    /// All PGs within their pools' `pg_num`, created or not.
     pub fn pg_ids(&self) -> impl Iterator<Item = PgId> + '_ {
         self.pools.iter().flat_map(|(id, pool)| (0..pool.pg_num).map(|seed| PgId::new(*id, seed)))
     }
@@ -397,7 +397,7 @@ impl OsdMap {
         self.osds.get(&osd).is_some_and(|info| info.up)
     }
 
-    /// Whether the OSD is up with just this store incarnation.
+    /// Whether the OSD is up with exactly this store incarnation.
     pub fn is_member_up(&self, member: Member) -> bool {
         self.osds.get(&member.osd).is_some_and(|info| info.up && info.incarnation == Some(member.incarnation))
     }
@@ -418,30 +418,30 @@ impl OsdMap {
         self.flags & flag == flag
     }
 
-    /// Whether `client` may not do I/O. No clock decides it: one that is wrong must not let a fenced client in.
+    /// Whether `client` may not do I/O. This is independent of clocks: a wrong clock must not admit a fenced client.
     pub fn is_blocklisted(&self, client: &str) -> bool {
         self.blocklist.contains_key(client)
     }
 
-    /// Whether a range of addresses on the blocklist shuts out who connects from `addr`.
+    /// Whether a blocklisted range of addresses contains `addr`.
     pub fn is_range_blocklisted(&self, addr: IpAddr) -> bool {
         let from = self.blocklist.range::<str, _>((Bound::Included(BLOCKLISTED_RANGE), Bound::Unbounded));
         let mut ranges = from.map_while(|(who, _)| who.strip_prefix(BLOCKLISTED_RANGE));
         ranges.any(|range| network_of(range).is_some_and(|net| net.contains(addr)))
     }
 
-    /// The OSD that an entity runs, if it is one that exists.
+    /// The OSD with this entity's name, if it exists.
     pub fn osd_of(&self, entity: &EntityName) -> Option<OsdId> {
         entity.osd_id().filter(|id| self.osds.contains_key(id))
     }
 
-    /// The membership's interval, 0 where the PG was not created yet.
+    /// The membership's interval; 0 if the PG is not created yet.
     pub fn interval(&self, pg: PgId) -> Interval {
         self.membership(pg).map_or(Interval(0), |m| m.interval)
     }
 }
 
-/// The network of `10.1.0.0:0/16`.
+/// Parses the network in `10.1.0.0:0/16`.
 fn network_of(range: &str) -> Option<Network> {
     let (first, bits) = range.rsplit_once('/')?;
     let first: SocketAddr = first.parse().ok()?;

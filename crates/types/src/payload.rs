@@ -1,9 +1,10 @@
-//! Payloads that travel beside a message instead of inside it, so that no byte of data is copied.
+//! Payloads that are sent beside a message instead of inside it, so that their data is not copied.
 //!
-//! A [`Payload`], and a field of `Bytes` marked `#[serde(with = "nacre_types::payload")]`, encodes only its length; [`encode`] hands back the
-//! `Bytes` handles in field order and [`decode`] cuts the fields out of the data segment by reference. Outside
+//! A [`Payload`], and a field of `Bytes` marked `#[serde(with = "nacre_types::payload")]`, encodes only its length. [`encode`]
+//! returns the `Bytes` handles in field order, and [`decode`] slices the fields from the data segment by reference. Outside
 //! these two functions such a field is encoded inline, so that the same types can be persisted.
 //!
+//! serde passes no context to field serializers, so a thread-local is used during each call.
 //! serde passes no context to field serializers, hence the thread-local that lives for one call.
 
 use crate::crc32c::{self, BLOCK_BYTES};
@@ -21,9 +22,9 @@ thread_local! {
     static SOURCE: RefCell<Option<Payload>> = const { RefCell::new(None) };
 }
 
-/// Bytes that may carry the checksums of their blocks ([`crc32c::blocks`]), so that on the way from a socket over other
-/// sockets to a store they are gone through once: the checksum of a frame and those of a store's blocks come from these.
-/// Encoded, it is its bytes; compared, too.
+/// Bytes with optional checksums of their blocks ([`crc32c::blocks`]). So the data on its way from a socket to other sockets
+/// and a store is read only once for checksums: those of frames and of a store's blocks are derived from these. Encoding and
+/// comparison use only the bytes.
 #[derive(Clone, Default)]
 pub struct Payload {
     bytes: Bytes,
@@ -34,9 +35,9 @@ pub struct Payload {
 enum Sums {
     #[default]
     Unknown,
-    /// Of one block at most.
+    /// For at most one block.
     One([u32; 1]),
-    /// A block's at `first` and so on, up to the last, which may be short.
+    /// The block checksums, starting at index `first`. The last block may be short.
     Many { all: Arc<[u32]>, first: usize },
 }
 
@@ -51,17 +52,17 @@ impl Payload {
         Payload { bytes, sums }
     }
 
-    /// The bytes alone.
+    /// The bytes without checksums.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The bytes alone.
+    /// The bytes without checksums.
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// The crc32c of each block from the first byte on, where they are known; the last block may be short.
+    /// The crc32c of each block from the first byte on, if known; the last block may be short.
     pub fn sums(&self) -> Option<&[u32]> {
         match &self.sums {
             Sums::Unknown => None,
@@ -70,16 +71,16 @@ impl Payload {
         }
     }
 
-    /// The same checksums for bytes that were copied from these, all of them.
+    /// Attaches these checksums to a complete copy of the bytes.
     ///
     /// # Panics
-    /// When they are not as many.
+    /// If the lengths differ.
     pub fn with_bytes(&self, copy: Bytes) -> Payload {
         assert_eq!(copy.len(), self.len());
         Payload { bytes: copy, sums: self.sums.clone() }
     }
 
-    /// The checksum of what `crc` covers with these bytes behind it.
+    /// Extends the checksum `crc` by these bytes.
     pub fn append_to(&self, crc: u32) -> u32 {
         let Some(sums) = self.sums() else { return crc32c::append(crc, self) };
         let (whole, short) = self.as_chunks::<BLOCK_BYTES>();
@@ -87,10 +88,10 @@ impl Payload {
         if short.is_empty() { crc } else { crc32c::append(crc, short) }
     }
 
-    /// A part by reference. Keeps the checksums where it consists of these blocks.
+    /// Returns a part by reference. Keeps the checksums if it consists of the same blocks.
     ///
     /// # Panics
-    /// When `range` is not within.
+    /// If `range` is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Payload {
         let blocks = range.start.is_multiple_of(BLOCK_BYTES)
             && (range.end.is_multiple_of(BLOCK_BYTES) || range.end == self.len());
@@ -104,7 +105,7 @@ impl Payload {
         Payload { bytes: self.bytes.slice(range), sums }
     }
 
-    /// Cuts off and returns the first `len` bytes.
+    /// Removes and returns the first `len` bytes.
     fn split_to(&mut self, len: usize) -> Payload {
         let first = self.slice(0..len);
         *self = self.slice(len..self.len());
@@ -113,7 +114,7 @@ impl Payload {
 }
 
 impl<T: Into<Bytes>> From<T> for Payload {
-    /// Without checksums.
+    /// Creates a payload without checksums.
     fn from(bytes: T) -> Payload {
         Payload { bytes: bytes.into(), sums: Sums::Unknown }
     }
@@ -153,12 +154,12 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
-/// A message split in its encoded description and the data that it refers to.
+/// A message, split into its encoded description and the data that it refers to.
 #[derive(Debug, Clone, Default)]
 pub struct Split {
     /// The postcard encoding of everything but payloads.
     pub meta: Vec<u8>,
-    /// The payloads in field order; empty ones are left out.
+    /// The payloads in field order, without empty ones.
     pub data: Vec<Payload>,
 }
 
@@ -169,7 +170,7 @@ impl Split {
     }
 }
 
-/// Encodes `value`, collecting its payload fields by reference.
+/// Encodes `value`. Its payload fields are collected by reference.
 pub fn encode<T: Serialize>(value: &T) -> Split {
     SINK.with_borrow_mut(|sink| *sink = Some(Vec::new()));
     let meta = postcard::to_extend(value, Vec::with_capacity(256));
@@ -177,7 +178,7 @@ pub fn encode<T: Serialize>(value: &T) -> Split {
     Split { meta: meta.expect("invariant: messages hold no unsized sequences"), data }
 }
 
-/// Decodes a message whose payload fields are slices of `data`. Refuses left-over bytes in either part.
+/// Decodes a message whose payload fields are slices of `data`. Fails if bytes remain in either part.
 pub fn decode<T: DeserializeOwned>(
     what: &'static str,
     meta: &[u8],
@@ -278,7 +279,7 @@ mod tests {
         );
         let one = Payload::summed(bytes.slice(..300));
         assert_eq!((of(&one), of(&one.slice(0..299))), (Some(vec![crc32c::crc32c(&bytes[..300])]), None));
-        // Decoded, each has its own.
+        // After decoding, each has its own checksums.
         let pair = [whole.slice(0..BLOCK_BYTES), Payload::from(bytes.slice(..2 * BLOCK_BYTES))];
         let split = encode(&pair);
         let data =

@@ -1,7 +1,7 @@
-//! From a PG to the OSDs that shall hold it: CRUSH, then the existence of OSDs, upmap overrides, up states and primary
+//! Maps a PG to the OSDs that should hold it: CRUSH, then the existence of OSDs, upmap overrides, up states and primary
 //! affinity, in the order and with the results of Ceph's `OSDMap::pg_to_up_acting_osds`.
 //!
-//! Pure: the states come in through [`OsdStates`]. Who holds a PG *now* is its membership, not this.
+//! Pure: [`OsdStates`] supplies the states. The OSDs that *currently* hold a PG are its membership, which is separate.
 
 use crate::crush::{CrushMap, ITEM_NONE, RuleType, Workspace, hash32_2};
 use crate::hash::{pg_of_hash, placement_seed};
@@ -9,9 +9,9 @@ use crate::ids::{OsdId, PgId};
 use crate::osdmap::{OsdMap, WEIGHT_ONE};
 use crate::pool::{Pool, PoolKind, flag};
 
-/// What placement asks about OSDs.
+/// The states of OSDs that placement needs.
 pub trait OsdStates {
-    /// In/out reweights by OSD id, 16.16; 0 is out, and so are ids beyond the end.
+    /// In/out reweights by OSD id, 16.16. 0 is out, as are ids beyond the end.
     fn weights(&self) -> &[u32];
     /// Whether the map has this OSD.
     fn exists(&self, osd: i32) -> bool;
@@ -21,27 +21,27 @@ pub trait OsdStates {
     fn primary_affinity(&self, osd: i32) -> u32;
 }
 
-/// What placement needs of a pool.
+/// The parameters of a pool that placement needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlacement {
     /// The pool's id.
     pub pool: i64,
-    /// PGs that objects are hashed to.
+    /// Number of PGs to which objects are hashed.
     pub pg_num: u32,
-    /// PGs that placement distinguishes.
+    /// Number of PGs that placement distinguishes.
     pub pgp_num: u32,
-    /// Copies or chunks.
+    /// Number of copies or chunks.
     pub size: u32,
     /// The pool's `crush_rule`.
     pub rule: u8,
-    /// Replicated pools close gaps, erasure-coded ones keep positions.
+    /// Replicated pools close gaps; erasure-coded ones keep positions.
     pub kind: RuleType,
-    /// Whether the pool's id is hashed into the seed.
+    /// Whether the pool's id is included in the hash of the seed.
     pub hashpspool: bool,
 }
 
 impl PoolPlacement {
-    /// The placement fields of `pool`.
+    /// Returns the placement parameters of `pool`.
     pub fn of(id: crate::ids::PoolId, pool: &Pool) -> Self {
         Self {
             pool: id.0,
@@ -57,13 +57,13 @@ impl PoolPlacement {
         }
     }
 
-    /// Whether a missing OSD lets the later ones move up.
+    /// Whether the OSDs after a missing one move up.
     fn can_shift(&self) -> bool {
         self.kind == RuleType::Replicated
     }
 }
 
-/// Operator's overrides for one PG.
+/// The operator's overrides for one PG.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Upmap<'a> {
     /// `pg-upmap`: all OSDs.
@@ -72,18 +72,18 @@ pub struct Upmap<'a> {
     pub items: &'a [(i32, i32)],
 }
 
-/// Where a PG shall be.
+/// The placement of a PG.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PgMapping {
-    /// After CRUSH and overrides, whether up or not. Holes are [`ITEM_NONE`].
+    /// The result of CRUSH and overrides, whether up or not. Holes are [`ITEM_NONE`].
     pub raw: Vec<i32>,
-    /// Those of `raw` that are up: closed up for replicated pools, with holes for erasure-coded ones.
+    /// The OSDs of `raw` that are up: without gaps for replicated pools, with holes for erasure-coded ones.
     pub up: Vec<i32>,
-    /// Who should be primary; nothing if none is up.
+    /// The preferred primary; `None` if no OSD is up.
     pub up_primary: Option<i32>,
 }
 
-/// Maps PG `seed` of `pool`; `work` keeps buffers between calls.
+/// Maps PG `seed` of `pool`. `work` reuses buffers between calls.
 pub fn map_pg(
     crush: &CrushMap,
     pool: &PoolPlacement,
@@ -113,7 +113,7 @@ pub fn map_pg(
     PgMapping { raw, up, up_primary }
 }
 
-/// Drops items that fail `keep`, or makes holes of them where positions matter.
+/// Removes items that fail `keep`, or replaces them by holes if positions matter.
 fn keep_or_leave_hole(items: &mut Vec<i32>, shift: bool, keep: impl Fn(i32) -> bool) {
     if shift {
         items.retain(|&osd| keep(osd));
@@ -122,7 +122,7 @@ fn keep_or_leave_hole(items: &mut Vec<i32>, shift: bool, keep: impl Fn(i32) -> b
     }
 }
 
-/// Overrides count only while none of their targets is marked out.
+/// Applies the overrides. One with a target that is marked out is ignored.
 fn apply_upmap(raw: &mut Vec<i32>, weights: &[u32], upmap: Upmap<'_>) {
     let is_marked_out =
         |osd: i32| osd != ITEM_NONE && usize::try_from(osd).is_ok_and(|o| weights.get(o) == Some(&0));
@@ -142,8 +142,8 @@ fn apply_upmap(raw: &mut Vec<i32>, weights: &[u32], upmap: Upmap<'_>) {
     }
 }
 
-/// Position of the primary by primary affinity; nothing if all have the default. An OSD of affinity `a` declines a
-/// share `1 - a` of the PGs, pseudo-randomly by PG; the first of all is the fallback if every one declines.
+/// Returns the position of the primary by primary affinity, or `None` if all have the default. An OSD of affinity `a` declines
+/// a share `1 - a` of the PGs, pseudo-randomly by PG. If every one declines, the first is chosen.
 fn preferred_primary(up: &[i32], pps: u32, osds: &impl OsdStates) -> Option<usize> {
     let is_osd = |osd: &i32| *osd != ITEM_NONE;
     if up.iter().copied().filter(is_osd).all(|osd| osds.primary_affinity(osd) == WEIGHT_ONE) {
@@ -156,7 +156,7 @@ fn preferred_primary(up: &[i32], pps: u32, osds: &impl OsdStates) -> Option<usiz
     up.iter().position(|osd| is_osd(osd) && accepts(*osd)).or_else(|| up.iter().position(is_osd))
 }
 
-/// Maps PGs of one OSDMap; keep it to map many of them.
+/// Maps PGs of one OSDMap. Keep it for mapping many of them.
 pub struct PgMapper<'a> {
     map: &'a OsdMap,
     states: MapStates<'a>,
@@ -193,7 +193,7 @@ impl OsdStates for MapStates<'_> {
 }
 
 impl<'a> PgMapper<'a> {
-    /// A mapper for this epoch.
+    /// Creates a mapper for this epoch.
     pub fn new(map: &'a OsdMap) -> Self {
         let devices = map.crush.max_devices().max(0) as u32;
         let mut weights = vec![0; devices.min(map.max_osd) as usize];
@@ -203,7 +203,7 @@ impl<'a> PgMapper<'a> {
         Self { map, states: MapStates { map, weights }, work: Workspace::new() }
     }
 
-    /// Where `pg` shall be; nothing at all if its pool does not exist. `pg` may be a raw PG (an object's full hash).
+    /// Maps `pg`; empty if its pool does not exist. `pg` may be a raw PG (an object's full hash).
     pub fn map(&mut self, pg: PgId) -> PgMapping {
         let Some(pool) = self.map.pools.get(&pg.pool) else { return PgMapping::default() };
         let placement = PoolPlacement::of(pg.pool, pool);
@@ -220,21 +220,21 @@ impl<'a> PgMapper<'a> {
         map_pg(&self.map.crush, &placement, pg.seed, &self.states, upmap, &mut self.work)
     }
 
-    /// What CRUSH alone gives for `pg`, without OSDs that do not exist.
+    /// Returns the result of CRUSH alone for `pg`, without OSDs that do not exist.
     pub fn raw_without_upmap(&mut self, pg: PgId) -> Vec<i32> {
         let Some(pool) = self.map.pools.get(&pg.pool) else { return Vec::new() };
         let placement = PoolPlacement::of(pg.pool, pool);
         map_pg(&self.map.crush, &placement, pg.seed, &self.states, Upmap::default(), &mut self.work).raw
     }
 
-    /// `raw` after replacements (from, to), none of which goes to an OSD that is marked out.
+    /// Returns `raw` after replacements (from, to), unless one of them goes to an OSD that is marked out.
     pub fn with_upmap_items(&self, raw: &[i32], items: &[(i32, i32)]) -> Vec<i32> {
         let mut mapping = raw.to_vec();
         apply_upmap(&mut mapping, self.states.weights(), Upmap { all: None, items });
         mapping
     }
 
-    /// The up OSDs of `pg`, holes left out, the preferred primary first.
+    /// Returns the up OSDs of `pg` without holes, the preferred primary first.
     pub fn up(&mut self, pg: PgId) -> Vec<OsdId> {
         let mapping = self.map(pg);
         let mut up: Vec<OsdId> =
@@ -247,7 +247,7 @@ impl<'a> PgMapper<'a> {
 }
 
 impl OsdMap {
-    /// Where a PG shall be: its up set and preferred primary. For many PGs use a [`PgMapper`].
+    /// Maps a PG to its up set and preferred primary. For many PGs use a [`PgMapper`].
     pub fn pg_to_up(&self, pg: PgId) -> PgMapping {
         PgMapper::new(self).map(pg)
     }

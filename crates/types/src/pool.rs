@@ -1,5 +1,4 @@
-//! Pools: what `osd pool create`, `get` and `set` act on. Field meanings and defaults are those of Ceph 16.2's
-//! `pg_pool_t`.
+//! Pools: the objects of `osd pool create`, `get` and `set`. Field meanings and defaults are those of Ceph 16.2's `pg_pool_t`.
 
 mod tiering;
 
@@ -23,7 +22,7 @@ pub enum PoolKind {
 
 /// Bits of [`Pool::flags`], numbered as in Ceph.
 pub mod flag {
-    /// Mix the pool id into the placement seed.
+    /// Include the pool id in the placement seed.
     pub const HASHPSPOOL: u64 = 1 << 0;
     /// Out of space or over quota.
     pub const FULL: u64 = 1 << 1;
@@ -41,7 +40,7 @@ pub mod flag {
     pub const NOSCRUB: u64 = 1 << 8;
     /// `nodeep-scrub` is set.
     pub const NODEEP_SCRUB: u64 = 1 << 9;
-    /// The flag FULL came from a quota.
+    /// The flag FULL was set because of a quota.
     pub const FULL_QUOTA: u64 = 1 << 10;
     /// Close to full.
     pub const NEARFULL: u64 = 1 << 11;
@@ -53,9 +52,9 @@ pub mod flag {
     pub const POOL_SNAPS: u64 = 1 << 14;
     /// `bulk` is set.
     pub const BULK: u64 = 1 << 17;
-    /// `cache_write_through` is set: what a cache has executed is answered when the base has it. Nacre's own.
+    /// `cache_write_through` is set: a cache answers requests only when the base has their changes. Nacre only.
     pub const CACHE_WRITE_THROUGH: u64 = 1 << 48;
-    /// `cache_dirty_log` is set: the base has the names of a cache's dirty objects. Nacre's own.
+    /// `cache_dirty_log` is set: the base has the names of a cache's dirty objects. Nacre only.
     pub const CACHE_DIRTY_LOG: u64 = 1 << 49;
 
     /// Flag names in the order in which `osd dump` prints them.
@@ -89,7 +88,7 @@ pub struct Pool {
     pub kind: PoolKind,
     /// Number of copies.
     pub size: u32,
-    /// Fewest in-sync copies with which the pool accepts I/O.
+    /// Minimum number of in-sync copies with which the pool accepts I/O.
     pub min_size: u32,
     /// The CRUSH rule's id.
     pub crush_rule: u8,
@@ -99,9 +98,9 @@ pub struct Pool {
     pub pgp_num: u32,
     /// Bits of [`flag`].
     pub flags: u64,
-    /// `quota_max_bytes`; 0 is no limit.
+    /// `quota_max_bytes`; 0 means no limit.
     pub quota_max_bytes: u64,
-    /// `quota_max_objects`; 0 is no limit.
+    /// `quota_max_objects`; 0 means no limit.
     pub quota_max_objects: u64,
     /// The epoch in which the pool was created.
     pub created: Epoch,
@@ -119,14 +118,14 @@ pub struct Pool {
     pub options: BTreeMap<String, String>,
     /// `osd pool application`: application name to its keys and values.
     pub applications: BTreeMap<String, BTreeMap<String, String>>,
-    /// The last snapshot id given out (pool or self-managed).
+    /// The last assigned snapshot id (pool or self-managed).
     pub snap_seq: u64,
     /// Pool snapshots: id to (name, creation time in nanoseconds since 1970).
     pub snaps: BTreeMap<u64, (String, u64)>,
 }
 
 impl Pool {
-    /// A replicated pool with Ceph's defaults.
+    /// Creates a replicated pool with Ceph's defaults.
     pub fn replicated(
         name: &str,
         size: u32,
@@ -174,14 +173,14 @@ impl Pool {
         self.pg_of_hash(object.pool(), object.hash())
     }
 
-    /// Whether the pool has snapshots, or gave out ids of some.
+    /// Whether the pool has snapshots, or has assigned snapshot ids.
     pub fn has_snapshots(&self) -> bool {
         self.snap_seq > 0
             || !self.snaps.is_empty()
             || self.flags & (flag::SELFMANAGED_SNAPS | flag::POOL_SNAPS) != 0
     }
 
-    /// `flags_string` of `osd dump`.
+    /// Formats `flags_string` of `osd dump`.
     pub fn flags_string(&self) -> String {
         let names: Vec<_> =
             flag::NAMES.iter().filter(|(bit, _)| self.has_flag(*bit)).map(|(_, n)| *n).collect();

@@ -36,15 +36,15 @@ pub mod pg_state {
     pub const CREATING: u64 = 1 << 1;
     /// Serves I/O.
     pub const ACTIVE: u64 = 1 << 2;
-    /// Fully replicated where CRUSH wants it.
+    /// Fully replicated on the OSDs that CRUSH selects.
     pub const CLEAN: u64 = 1 << 3;
     /// Waits for a recovery slot.
     pub const RECOVERY_WAIT: u64 = 1 << 4;
     /// Recovery stopped for lack of space.
     pub const RECOVERY_TOOFULL: u64 = 1 << 5;
-    /// Copies objects that the log says are missing.
+    /// Copies objects that are missing according to the log.
     pub const RECOVERING: u64 = 1 << 6;
-    /// An in-sync member that is needed is down.
+    /// A required in-sync member is down.
     pub const DOWN: u64 = 1 << 7;
     /// Fewer copies than the pool's size.
     pub const UNDERSIZED: u64 = 1 << 8;
@@ -52,7 +52,7 @@ pub mod pg_state {
     pub const DEGRADED: u64 = 1 << 9;
     /// Acting set and up set differ.
     pub const REMAPPED: u64 = 1 << 10;
-    /// Scrub runs.
+    /// A scrub is running.
     pub const SCRUBBING: u64 = 1 << 11;
     /// The scrub is a deep one.
     pub const DEEP_SCRUB: u64 = 1 << 12;
@@ -60,7 +60,7 @@ pub mod pg_state {
     pub const INCONSISTENT: u64 = 1 << 13;
     /// Agreeing on the PG's history.
     pub const PEERING: u64 = 1 << 14;
-    /// Repair runs.
+    /// A repair is running.
     pub const REPAIR: u64 = 1 << 15;
     /// Waits for a backfill slot.
     pub const BACKFILL_WAIT: u64 = 1 << 16;
@@ -75,7 +75,7 @@ pub mod pg_state {
     /// Trims snapshots.
     pub const SNAPTRIM: u64 = 1 << 21;
 
-    /// `active+clean` and the like; `unknown` where no bit is set.
+    /// Formats as `active+clean`; `unknown` if no bit is set.
     pub fn to_text(state: u64) -> String {
         let names: Vec<_> = NAMES.iter().filter(|(bit, _)| state & bit != 0).map(|(_, name)| *name).collect();
         if names.is_empty() { "unknown".into() } else { names.join("+") }
@@ -122,28 +122,28 @@ pub struct IoCounters {
     pub recovered_bytes: u64,
 }
 
-/// One PG as its primary sees it.
+/// One PG's statistics from its primary.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PgStats {
     /// The PG.
     pub pg: PgId,
     /// Bits of [`pg_state`].
     pub state: u64,
-    /// The map epoch that the PG acted by when the report was made.
+    /// The epoch of the map that the PG used for the report.
     pub reported_epoch: Epoch,
-    /// Counts the reports of the process.
+    /// The number of the report of this process.
     pub reported_seq: u64,
     /// The membership's interval.
     pub interval: Interval,
-    /// Where CRUSH wants the PG.
+    /// The OSDs on which CRUSH places the PG.
     pub up: Vec<OsdId>,
     /// The in-sync set, primary first.
     pub acting: Vec<OsdId>,
-    /// OSDs that backfill copies to.
+    /// OSDs to which backfill copies.
     pub backfill_targets: Vec<OsdId>,
     /// The last update.
     pub last_update: Eversion,
-    /// Everything up to here is on all members.
+    /// All members have everything up to this version.
     pub last_complete: Eversion,
     /// The log's tail.
     pub log_tail: Eversion,
@@ -151,20 +151,20 @@ pub struct PgStats {
     pub log_size: u64,
     /// Object sums.
     pub sums: ObjectSums,
-    /// Whether `sums` has every object of the PG, those of updates that are ordered and not yet committed included. A
-    /// primary that still counts its objects says no: more of them may be dirty than it knows of.
+    /// Whether `sums` includes every object of the PG, with those of updates that are ordered but not committed yet. It is
+    /// false while a primary still counts its objects: more of them may be dirty than it knows.
     pub sums_complete: bool,
     /// I/O counters.
     pub io: IoCounters,
-    /// Object copies missing on members that should have them.
+    /// Object copies missing on members.
     pub degraded: u64,
-    /// Object copies not where CRUSH wants them.
+    /// Object copies on other OSDs than those of CRUSH.
     pub misplaced: u64,
-    /// Objects of which no known copy exists.
+    /// Objects without any known copy.
     pub unfound: u64,
     /// Bytes that the store uses for the PG on the primary.
     pub stored_bytes: u64,
-    /// Since when the state is as it is, nanoseconds since 1970.
+    /// When the state last changed, nanoseconds since 1970.
     pub last_change_ns: u64,
     /// When it was last active, nanoseconds since 1970.
     pub last_active_ns: u64,
@@ -172,7 +172,7 @@ pub struct PgStats {
     pub last_clean_ns: u64,
 }
 
-/// One OSD's store and process.
+/// Statistics of one OSD's store and process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OsdStats {
     /// Size of the store in bytes.
@@ -185,42 +185,42 @@ pub struct OsdStats {
     pub omap_bytes: u64,
     /// Bytes of other metadata.
     pub meta_bytes: u64,
-    /// PGs that the OSD holds.
+    /// Number of PGs that the OSD holds.
     pub pgs: u32,
     /// Average commit latency in milliseconds.
     pub commit_latency_ms: u32,
     /// Average apply latency in milliseconds.
     pub apply_latency_ms: u32,
-    /// Peers that it exchanges heartbeats with.
+    /// Peers with which it exchanges heartbeats.
     pub heartbeat_peers: Vec<OsdId>,
-    /// What the OSD wants said in health, such as a damaged store: (code, text).
+    /// The OSD's own health reports, such as a damaged store: (code, text).
     pub health: Vec<(String, String)>,
     /// Requests that take too long.
     pub slow_ops: SlowOps,
-    /// Pools of which the store keeps compressed data.
+    /// Pools with compressed data in the store.
     pub compressed: Vec<PoolCompression>,
 }
 
-/// What compression saves in one pool on one OSD.
+/// The effect of compression in one pool on one OSD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolCompression {
     /// The pool.
     pub pool: PoolId,
-    /// Bytes that compressed data has come to.
+    /// Size of the data after compression in bytes.
     pub compressed_bytes: u64,
     /// Bytes allocated for it.
     pub allocated_bytes: u64,
-    /// Bytes of data that is kept compressed.
+    /// Size of the same data before compression in bytes.
     pub original_bytes: u64,
 }
 
 /// Requests that are older than `osd_op_complaint_time`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowOps {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// Age of the oldest one in milliseconds.
     pub oldest_ms: u64,
-    /// What the oldest one is, and what it waits for.
+    /// Description of the oldest one and of what it waits for.
     pub oldest: String,
 }

@@ -1,21 +1,21 @@
-//! How far Nacre does what a command, option, pool variable, function or operation of Ceph does.
+//! How far Nacre supports a command, option, pool variable, function or operation of Ceph.
 //!
-//! Each table of such things carries a [`Support`] per row; `docs/compatibility.md` is generated from these tables, and
-//! tests compare them with the behaviour.
+//! Each table of these has a [`Support`] per row. `docs/compatibility.md` is generated from these tables, and tests compare
+//! them with the behaviour.
 
 use std::fmt;
 
-/// How far one thing of Ceph's interfaces is supported.
+/// How far one part of Ceph's interfaces is supported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Support {
-    /// It does what Ceph's does.
+    /// It behaves as in Ceph.
     #[default]
     Full,
-    /// It works; the text says what is missing.
+    /// It works, except for what the text lists.
     Partial(&'static str),
-    /// It is accepted and has no effect, and results are correct without one; the text says why.
+    /// It is accepted and has no effect, and results are correct without one. The text gives the reason.
     Advisory(&'static str),
-    /// It fails, with EOPNOTSUPP where Ceph defines no other error; the text says why.
+    /// It fails, with EOPNOTSUPP if Ceph defines no other error. The text gives the reason.
     Refused(&'static str),
 }
 
@@ -30,7 +30,7 @@ impl Support {
         }
     }
 
-    /// What is missing, or why; empty where support is full.
+    /// What is missing, or the reason; empty for full support.
     pub const fn note(self) -> &'static str {
         match self {
             Support::Full => "",
@@ -43,7 +43,7 @@ impl Support {
         matches!(self, Support::Refused(_))
     }
 
-    /// Reads `full`, or one of the other words with a note.
+    /// Parses `full`, or one of the other words with a note.
     pub fn parse(word: &str, note: &'static str) -> Option<Support> {
         match word {
             "full" if note.is_empty() => Some(Support::Full),
@@ -61,8 +61,8 @@ impl fmt::Display for Support {
     }
 }
 
-/// Reads a table of lines `WORD NAME[| NOTE]`; empty lines and those that start with `#` are skipped. The first line that
-/// is not of that form is the error.
+/// Parses a table of lines `WORD NAME[| NOTE]`. Empty lines and lines that start with `#` are skipped. Fails with the first
+/// line of another form.
 pub fn parse_table(text: &'static str) -> Result<Vec<(&'static str, Support)>, String> {
     let rows = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     rows.map(|line| {

@@ -7,65 +7,65 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// The namespace of objects that OSDs keep for themselves; listings hide it, and sums leave it out (`osd_hit_set_namespace`).
+/// The namespace of the OSDs' internal objects, which listings and sums do not include (`osd_hit_set_namespace`).
 pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
-/// Where a PG of a cache with `cache_dirty_log` records the names of its dirty objects: an object of the base pool, whose omap has a key
-/// for each ([`dirty_key`]).
+/// Returns the object in which a PG of a cache with `cache_dirty_log` records the names of its dirty objects: an object of the
+/// base pool, whose omap has a key for each ([`dirty_key`]).
 pub fn dirty_log(base: PoolId, pg: PgId) -> ObjectId {
     ObjectId::new(base, INTERNAL_NAMESPACE, "", &format!("dirty.{pg}"))
 }
 
-/// The key of an object of the cache in its PG's [`dirty_log`].
+/// Returns the key of a cache's object in its PG's [`dirty_log`].
 pub fn dirty_key(object: &ObjectId) -> Bytes {
     postcard::to_allocvec(object).unwrap_or_default().into()
 }
 
-/// The object of a key; `None` where it is not one that [`dirty_key`] made.
+/// Returns the object of a key, or `None` if it is not from [`dirty_key`].
 pub fn dirty_object(key: &[u8]) -> Option<ObjectId> {
     postcard::from_bytes(key).ok()
 }
 
-/// What the primary of a PG says of itself in its requests to the other pool of the tier.
+/// The identity of a PG's primary in its requests to the other pool of the tier.
 ///
 /// The receiver executes the request only under a map of at least `epoch`, and only while that map shows no later interval of
-/// the sender's PG. So nothing that a deposed primary sent takes effect after its successor's first request arrived: that
-/// carries an epoch whose map shows the successor's interval, and later primaries of the receiving PG have later maps still.
+/// the sender's PG. So no request of a deposed primary takes effect after its successor's first request has arrived: that has
+/// an epoch whose map shows the successor's interval, and later primaries of the receiving PG have even later maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierSender {
     /// The sender's PG.
     pub pg: PgId,
     /// The interval in which it is primary.
     pub interval: Interval,
-    /// Its map's epoch, which shows that interval.
+    /// The epoch of its map, which shows that interval.
     pub epoch: Epoch,
-    /// The client whose request this is; `None` for the sender's own.
+    /// The client that issued this request; `None` for the sender's own.
     pub client: Option<ProxiedClient>,
-    /// For the removal of an object that is deleted in the cache: the user version of that deletion, 0 for other requests.
+    /// For the removal of an object that was deleted in the cache: the user version of that deletion; 0 for other requests.
     pub user_version: u64,
 }
 
-/// The client in whose name a proxied request is executed.
+/// The client for which a proxied request is executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxiedClient {
-    /// The client's own name for the request.
+    /// The client's own id of the request.
     pub reqid: ReqId,
     /// How often the client had sent it before.
     pub attempt: u32,
     /// The oldest request for which the client still waits.
     pub oldest_tid: u64,
-    /// Where the client is.
+    /// The client's address.
     pub addr: SocketAddr,
 }
 
-/// What a PG knows of a request of a client ([`crate::op::Op::QueryRequest`]).
+/// A PG's record of a client's request ([`crate::op::Op::QueryRequest`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestRecord {
-    /// It was not executed, and will not be.
+    /// The request was not executed and will not be.
     Unknown,
-    /// It took effect: the recorded reply.
+    /// The request took effect, with this recorded reply.
     Executed(#[serde(with = "crate::payload")] Bytes),
-    /// It may have taken effect: its record is gone.
+    /// The request may have taken effect: its record was dropped.
     Forgotten,
 }
 

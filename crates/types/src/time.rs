@@ -1,9 +1,9 @@
-//! Times as people read them, in Ceph's spelling.
+//! Formats times for people, as Ceph does.
 
-/// What is below is printed as a number of seconds: Ceph takes it for a duration.
+/// A smaller value is printed as a number of seconds: Ceph assumes that it is a duration.
 const TEN_YEARS_NS: u64 = 10 * 365 * 86_400 * 1_000_000_000;
 
-/// `2026-11-21T20:57:43.602914+0000`, of nanoseconds since 1970; `0.000000` of none.
+/// Formats nanoseconds since 1970 as `2026-11-21T20:57:43.602914+0000`; 0 as `0.000000`.
 pub fn stamp(ns: u64) -> String {
     let (date, micros) = civil(ns);
     if ns < TEN_YEARS_NS {
@@ -12,7 +12,7 @@ pub fn stamp(ns: u64) -> String {
     format!("{date}.{micros:06}+0000")
 }
 
-/// `2026-11-21T20:57:43.602914Z`, as monmaps print it.
+/// Formats as `2026-11-21T20:57:43.602914Z`, as monmaps do.
 pub fn stamp_z(ns: u64) -> String {
     let (date, micros) = civil(ns);
     format!("{date}.{micros:06}Z")

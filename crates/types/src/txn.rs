@@ -1,6 +1,6 @@
-//! Store transactions: what a primary makes of client operations, sends to replicas and gives to its store.
+//! Store transactions: a primary creates them from client operations, sends them to replicas and applies them to its store.
 //!
-//! A transaction touches one collection (one PG) and is applied whole or not at all. Order within it counts.
+//! A transaction changes one collection (one PG) and is applied completely or not at all. The order of its steps matters.
 
 use crate::encoding::Versioned;
 use crate::ids::{Eversion, PgId};
@@ -10,27 +10,26 @@ use crate::payload::Payload;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// One step of a [`Transaction`]. Steps that change an object create it when it is absent, `Remove`, `RmAttr`,
-/// `OmapRm…`, `Clone` and `Rename` apart: `Clone` and `Rename` of an absent source fail the transaction, the others
-/// then do nothing.
+/// One step of a [`Transaction`]. Steps that change an object create it if it is absent, except for `Remove`, `RmAttr`,
+/// `OmapRm…`, `Clone` and `Rename`: `Clone` and `Rename` of an absent source fail the transaction, the others have no effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TxnOp {
-    /// Creates the collection; an existing one stays.
+    /// Creates the collection unless it exists.
     CreateCollection,
-    /// Removes the collection, which must hold no objects any more; its log and metadata go with it.
+    /// Removes the collection, which must not have any objects, with its log and metadata.
     RemoveCollection,
     /// Creates the object empty.
     Touch(ObjectId),
-    /// Writes `data` at `offset`, extending the object and leaving a hole before it as needed.
+    /// Writes `data` at `offset`. Extends the object, with a hole before the data, if needed.
     Write {
         /// The object.
         oid: ObjectId,
-        /// Where, in bytes.
+        /// The offset in bytes.
         offset: u64,
-        /// What.
+        /// The data.
         data: Payload,
     },
-    /// Makes a range read as zeros, extending the object as needed.
+    /// Zeroes a range and extends the object if needed.
     Zero {
         /// The object.
         oid: ObjectId,
@@ -39,7 +38,7 @@ pub enum TxnOp {
         /// Length in bytes.
         len: u64,
     },
-    /// Sets the size, cutting or adding a hole.
+    /// Sets the size. Truncates the data or adds a hole.
     Truncate {
         /// The object.
         oid: ObjectId,
@@ -96,8 +95,7 @@ pub enum TxnOp {
         /// The header.
         header: Bytes,
     },
-    /// Makes `to` a copy of `from`: data (shared, not copied, where the store can), attributes and omap. What `to`
-    /// held before is gone.
+    /// Replaces `to` by a copy of `from`: data (shared instead of copied if the store can), attributes and omap.
     Clone {
         /// The source.
         from: ObjectId,
@@ -117,14 +115,14 @@ pub enum TxnOp {
         /// Start in the destination.
         to_offset: u64,
     },
-    /// Renames an object within the collection, replacing what is at the new name.
+    /// Renames an object within the collection. Replaces an object with the new name.
     Rename {
         /// The old name.
         from: ObjectId,
         /// The new name.
         to: ObjectId,
     },
-    /// Hints at the object's final size and how it is written.
+    /// Sets hints of the object's final size and its writes.
     AllocHint {
         /// The object.
         oid: ObjectId,
@@ -135,20 +133,20 @@ pub enum TxnOp {
         /// `LIBRADOS_ALLOC_HINT_FLAG_*`.
         flags: u32,
     },
-    /// Sets the collection's own small values (PG info and the like).
+    /// Sets the collection's own small values (PG info and others).
     MetaSet(Vec<(String, Bytes)>),
     /// Removes the collection's own values.
     MetaRm(Vec<String>),
     /// Appends entries to the collection's log.
     LogAppend(Vec<(Eversion, Bytes)>),
-    /// Removes log entries up to and with this version.
+    /// Removes log entries up to and including this version.
     LogTrim(Eversion),
-    /// Removes log entries above this version: divergent ones.
+    /// Removes log entries after this version, which are divergent.
     LogTruncate(Eversion),
 }
 
 impl TxnOp {
-    /// Whether it changes an object, rather than the collection itself, its values or its log.
+    /// Whether it changes an object, as opposed to the collection itself, its values or its log.
     pub fn changes_object(&self) -> bool {
         !matches!(
             self,
@@ -177,7 +175,7 @@ impl Versioned for Transaction {
 }
 
 impl Transaction {
-    /// A transaction without steps.
+    /// Creates a transaction without steps.
     pub fn new(collection: PgId) -> Transaction {
         Transaction { collection, ops: Vec::new() }
     }
@@ -188,8 +186,8 @@ impl Transaction {
         self
     }
 
-    /// Bytes that it takes of a store at most, as checks of space count them: an attribute or omap entry counts
-    /// [`ENTRY_BYTES`] more than it holds.
+    /// The maximum number of bytes that it takes in a store, for checks of space: an attribute or omap entry counts
+    /// [`ENTRY_BYTES`] more than its contents.
     pub fn payload_bytes(&self) -> usize {
         let entry = |key: usize, value: usize| ENTRY_BYTES + key + value;
         self.ops

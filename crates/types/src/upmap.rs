@@ -1,9 +1,9 @@
-//! The upmap balancer: `pg-upmap-items` entries that even out how many PGs each OSD holds (`osdmaptool --upmap`), and the
-//! removal of entries that are void or do nothing (`--upmap-cleanup`).
+//! The upmap balancer: finds `pg-upmap-items` entries that even out the numbers of PGs on OSDs (`osdmaptool --upmap`), and
+//! invalid or ineffective entries to be removed (`--upmap-cleanup`).
 //!
-//! The search is Ceph 16.2's `OSDMap::calc_pg_upmaps`: it takes one small change after another, first from the fullest
+//! The search is that of Ceph 16.2's `OSDMap::calc_pg_upmaps`: it tries small changes one after another, first from the fullest
 //! OSD, and keeps a change only if it lowers the sum of squared deviations. Without [`Balance::shuffle`] the result is
-//! Ceph's to the last entry. Pure; the map itself does not change.
+//! identical to Ceph's. Pure: the map itself does not change.
 
 use crate::crush::remap::Imbalance;
 use crate::crush::{ITEM_NONE, RuleType};
@@ -13,51 +13,51 @@ use crate::placement::PgMapper;
 use crate::pool::PoolKind;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Changes that follow one another without progress before the search turns to the underfull OSDs.
+/// Number of consecutive changes without progress before the search continues with the underfull OSDs.
 const DEFAULT_RETRIES: u64 = 100;
 
 /// A change of a PG's `pg-upmap-items`.
 pub type ItemChanges = BTreeMap<PgId, Option<Vec<(OsdId, OsdId)>>>;
 
-/// Puts PGs into another order.
+/// Reorders PGs.
 pub type Shuffle<'a> = &'a mut dyn FnMut(&mut [PgId]);
 
-/// What to balance, and how far.
+/// The parameters of a balance.
 pub struct Balance<'a> {
-    /// PGs that an OSD may hold more or fewer than its share; at least 1.
+    /// Number of PGs by which an OSD may exceed or fall below its share; at least 1.
     pub max_deviation: u32,
-    /// The most changes to make.
+    /// The maximum number of changes.
     pub max_changes: usize,
-    /// Pools whose PGs count; all if empty.
+    /// Pools whose PGs count; all pools if empty.
     pub pools: &'a BTreeSet<PoolId>,
-    /// `osd_calc_pg_upmaps_aggressively`: looks at PGs in random order and goes on after a change that does not help.
+    /// `osd_calc_pg_upmaps_aggressively`: tries PGs in random order and continues after a change that does not help.
     pub shuffle: Option<Shuffle<'a>>,
     /// `osd_calc_pg_upmaps_local_fallback_retries`.
     pub retries: u64,
 }
 
 impl<'a> Balance<'a> {
-    /// Ceph's defaults, without random order.
+    /// Returns Ceph's defaults, without random order.
     pub fn new(pools: &'a BTreeSet<PoolId>) -> Balance<'a> {
         Balance { max_deviation: 5, max_changes: 10, pools, shuffle: None, retries: DEFAULT_RETRIES }
     }
 }
 
-/// What [`OsdMap::balance`] found.
+/// The result of [`OsdMap::balance`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balanced {
     /// New entries, and entries to remove.
     pub items: ItemChanges,
-    /// How many changes were made; several may concern one PG.
+    /// Number of changes; several may concern one PG.
     pub changes: usize,
-    /// Whether there is no OSD to place PGs on.
+    /// Whether there is no OSD on which to place PGs.
     pub no_weight: bool,
 }
 
 /// Entries to remove or to shorten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleanup {
-    /// PGs whose `pg-upmap` goes.
+    /// PGs whose `pg-upmap` is to be removed.
     pub upmaps: BTreeSet<PgId>,
     /// Changes of `pg-upmap-items`.
     pub items: ItemChanges,
@@ -65,11 +65,11 @@ pub struct Cleanup {
 
 type PgsByOsd = BTreeMap<i32, BTreeSet<PgId>>;
 
-/// How far each OSD is from its share.
+/// The deviation of each OSD from its share.
 #[derive(Clone, Default)]
 struct Deviations {
     by_osd: BTreeMap<i32, f32>,
-    /// From the emptiest up; of equals the lower id first.
+    /// The emptiest first; the lower id first if equal.
     ordered: Vec<(f32, i32)>,
     squares: f32,
     max: f32,
@@ -79,7 +79,7 @@ impl Deviations {
     fn of(pgs_by_osd: &PgsByOsd, shares: &BTreeMap<i32, f32>, pgs_per_weight: f32) -> Deviations {
         let mut out = Deviations::default();
         for (osd, pgs) in pgs_by_osd {
-            // OSDs outside of the rules' roots have no share.
+            // OSDs outside the rules' roots have no share.
             let Some(share) = shares.get(osd) else { continue };
             let deviation = pgs.len() as f32 - share * pgs_per_weight;
             out.by_osd.insert(*osd, deviation);
@@ -92,11 +92,11 @@ impl Deviations {
     }
 }
 
-/// One change on trial.
+/// A tentative change.
 struct Trial {
     pgs_by_osd: PgsByOsd,
     pg: PgId,
-    /// The PG's new items; none removes its entry.
+    /// The PG's new items; if empty, its entry is removed.
     items: Vec<(OsdId, OsdId)>,
 }
 
@@ -112,8 +112,8 @@ impl OsdMap {
         )
     }
 
-    /// Finds upmap entries that are void (no such PG, against the rule, an OSD that is out or elsewhere) or change
-    /// nothing.
+    /// Finds upmap entries that are invalid (the PG does not exist, they violate the rule, or an OSD is out or elsewhere) or
+    /// have no effect.
     pub fn upmap_cleanup(&self) -> Cleanup {
         let mut out = Cleanup::default();
         let mut mapper = PgMapper::new(self);
@@ -141,7 +141,7 @@ impl OsdMap {
         out
     }
 
-    /// The items of a PG that are worth keeping; nothing if its entries are void.
+    /// Returns the items of a PG that are to be kept, or `None` if its entries are invalid.
     fn kept_items(
         &self,
         pg: PgId,
@@ -180,13 +180,13 @@ impl OsdMap {
         self.crush.find_rule(pool.crush_rule, kind, pool.size)
     }
 
-    /// The in/out weight, 1.0 for fully in.
+    /// The in/out weight; 1.0 means fully in.
     fn reweight(&self, osd: i32) -> f32 {
         let info = u32::try_from(osd).ok().and_then(|id| self.osds.get(&OsdId(id)));
         info.map_or(0.0, |info| info.weight as f32 / WEIGHT_ONE as f32)
     }
 
-    /// The PGs that each OSD holds (up set).
+    /// Returns the number of PGs on each OSD (up set).
     pub fn pgs_by_osd(&self, pools: &BTreeSet<PoolId>) -> BTreeMap<OsdId, usize> {
         let mut counts = BTreeMap::new();
         for (osd, pgs) in count(self, &mut PgMapper::new(self), pools) {
@@ -218,7 +218,7 @@ struct Balancer<'a> {
     shuffle: Option<Shuffle<'a>>,
     retries: u64,
     mapper: PgMapper<'a>,
-    /// The items as they are by now.
+    /// The current items.
     items: BTreeMap<PgId, Vec<(OsdId, OsdId)>>,
     changed: ItemChanges,
     changes: usize,
@@ -230,7 +230,7 @@ struct Balancer<'a> {
 }
 
 impl<'a> Balancer<'a> {
-    /// Nothing if no OSD has a share.
+    /// Returns `None` if no OSD has a share.
     fn new(map: &'a OsdMap, balance: Balance<'a>) -> Option<Balancer<'a>> {
         let mut mapper = PgMapper::new(map);
         let mut pgs_by_osd = count(map, &mut mapper, balance.pools);
@@ -308,7 +308,7 @@ impl<'a> Balancer<'a> {
                 }
                 retried += 1;
                 if retried >= self.retries {
-                    // Overfull and underfull OSDs get attention in turn.
+                    // Overfull and underfull OSDs are handled alternately.
                     skip_overfull = !skip_overfull;
                     break;
                 }
@@ -330,7 +330,7 @@ impl<'a> Balancer<'a> {
         }
     }
 
-    /// The PG after the items that `drop` picks are gone; nothing if it picks none.
+    /// Returns the PG without the items that `drop` selects, or `None` if it selects none.
     fn without_items(&self, pg: PgId, drop: impl Fn(&(OsdId, OsdId)) -> bool) -> Option<Trial> {
         let now = self.items.get(&pg)?;
         let (gone, items): (Vec<_>, Vec<_>) = now.iter().partition(|item| drop(item));
@@ -344,8 +344,8 @@ impl<'a> Balancer<'a> {
         Some(Trial { pgs_by_osd, pg, items })
     }
 
-    /// A change that takes a PG from an overfull OSD, the fullest first: an existing item that brought one there goes, or
-    /// a new item is added.
+    /// Finds a change that removes a PG from an overfull OSD, the fullest first: it removes an existing item that moved one
+    /// there, or adds a new item.
     fn relieve_overfull(&mut self, fullness: &Fullness, to_skip: &BTreeSet<PgId>) -> Option<Trial> {
         let fullest: Vec<(f32, i32)> = self.deviations.ordered.iter().rev().copied().collect();
         for (deviation, osd) in fullest {
@@ -369,7 +369,7 @@ impl<'a> Balancer<'a> {
         None
     }
 
-    /// The PG with one more item, that which relieves the fullest OSD.
+    /// Returns the PG with one more item, the one that relieves the fullest OSD.
     fn with_item(&mut self, pg: PgId, fullness: &Fullness) -> Option<Trial> {
         if self.map.pg_upmap.contains_key(&pg) {
             return None;
@@ -412,7 +412,7 @@ impl<'a> Balancer<'a> {
         Some(Trial { pgs_by_osd, pg, items: now.into_iter().chain([pair]).collect() })
     }
 
-    /// A change that gives an underfull OSD, the emptiest first, a PG back that an item took from it.
+    /// Finds a change that returns a PG to an underfull OSD, the emptiest first, from which an item had moved it.
     fn fill_underfull(&mut self, fullness: &Fullness, to_skip: &BTreeSet<PgId>) -> Option<Trial> {
         let emptiest: Vec<(f32, i32)> = self.deviations.ordered.clone();
         for (deviation, osd) in emptiest {
@@ -439,19 +439,19 @@ fn move_pg(pgs_by_osd: &mut PgsByOsd, pg: PgId, from: i32, to: i32) {
     pgs_by_osd.entry(to).or_default().insert(pg);
 }
 
-/// Which OSDs hold too much and too little.
+/// The OSDs with too many and too few PGs.
 struct Fullness {
     overfull: BTreeSet<i32>,
-    /// No OSD is beyond the limit: `overfull` has those above their share.
+    /// No OSD exceeds the limit: `overfull` has those above their share.
     less_overfull: bool,
-    /// From the emptiest up.
+    /// The emptiest first.
     underfull: Vec<i32>,
     /// Below their share, but within the limit.
     more_underfull: Vec<i32>,
 }
 
 impl Fullness {
-    /// Nothing if all OSDs are within the limit.
+    /// Returns `None` if all OSDs are within the limit.
     fn of(deviations: &Deviations, max_deviation: f32) -> Option<Fullness> {
         let ordered = || deviations.ordered.iter();
         let above = |least: f32, most: f32| -> BTreeSet<i32> {

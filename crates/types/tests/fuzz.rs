@@ -1,4 +1,4 @@
-//! Damaged inputs for every decoder of this crate: see `nacre_fuzz`.
+//! Fuzz targets with damaged inputs for every decoder of this crate: see `nacre_fuzz`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ fn corpus() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
 }
 
-/// A message as one input: the description's length, the description, the data.
+/// A message as one input: the description's length, the description and the data.
 fn joined<M: Serialize>(message: &M) -> Vec<u8> {
     let split = payload::encode(message);
     let mut out = (split.meta.len() as u32).to_le_bytes().to_vec();
@@ -71,7 +71,7 @@ fn bytes(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
-/// One of every op, or nearly.
+/// One of almost every op.
 fn ops() -> Vec<Op> {
     vec![
         Op::Create { exclusive: true },
@@ -213,7 +213,7 @@ fn osds_messages_to_monitors() {
     }]);
 }
 
-/// A map with something of everything.
+/// A map with all features.
 fn map() -> OsdMap {
     let mut map = OsdMap::new(Default::default(), 5, CrushMap::new_cluster("host").unwrap());
     let mut pool = Pool::replicated("p", 3, 2, 0, 8, Epoch(1));
@@ -253,7 +253,7 @@ fn maps() {
     );
 }
 
-/// What a damaged map and a damaged step are good for together.
+/// Applies damaged incrementals to a map.
 #[test]
 fn incrementals_apply_or_are_refused() {
     let step =
@@ -318,7 +318,7 @@ fn crush_maps() {
     let crush = CrushMap::new_cluster("host").unwrap();
     Target::new("crush-binary", corpus(), vec![crush.encode()]).run(|input| {
         let map = CrushMap::decode(input).ok()?;
-        // Whatever is taken must be fit to be shown.
+        // Accepted maps must be printable.
         map.decompile();
         Some(map.encode())
     });
@@ -398,7 +398,7 @@ fn capability_texts() {
         target.run(|input| {
             let text = std::str::from_utf8(input).ok()?;
             caps::check(service, text).ok()?;
-            // What is taken must be fit to decide.
+            // Accepted capabilities must be usable for decisions.
             match service {
                 "osd" => {
                     let calls = [osd::ClassCall {

@@ -1,5 +1,5 @@
-//! CRUSH against the real thing: Debian's `crushtool` and `osdmaptool` (package `ceph-base`) are asked the same
-//! questions as this crate, about maps from a seeded generator. Nothing may differ.
+//! Compares CRUSH with Ceph: Debian's `crushtool` and `osdmaptool` (package `ceph-base`) and this crate process the same maps
+//! from a seeded generator. The results must be identical.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,17 +17,17 @@ mod pgs;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many maps the tests generate.
+/// The number of maps that the tests generate.
 const MAPS: u64 = 100;
 
-/// Runs one of Ceph's tools; a missing tool fails the test with what to install.
+/// Runs one of Ceph's tools. If it is missing, the test fails with the package to install.
 fn run(tool: &str, args: &[&str]) -> Output {
     Command::new(tool).args(args).env_remove("CEPH_ARGS").env_remove("CEPH_CONF").output().unwrap_or_else(|error| {
         panic!("can't run {tool} ({error}): these tests compare with the real one, install Debian's ceph-base")
     })
 }
 
-/// [`run`], whose success the test relies on.
+/// Like [`run`], but the tool must succeed.
 fn run_ok(tool: &str, args: &[&str]) -> Output {
     let output = run(tool, args);
     let errors = String::from_utf8_lossy(&output.stderr);

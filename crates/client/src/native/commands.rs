@@ -1,8 +1,8 @@
 //! Commands to the map authority and to OSDs.
 //!
-//! Commands to the monitors survive the loss of a session: they are sent again on the next one. Commands to an OSD are
-//! sent once; a lost connection fails them, since the caller alone knows whether to repeat them. So does a map that shows
-//! that the OSD's process is gone.
+//! Commands to the monitors survive the loss of a session: they are sent again on the next one. Commands to an OSD are sent once. They fail
+//! when the connection is lost, because only the caller can decide whether to repeat them, and when a map shows that the OSD's process has
+//! ended.
 
 use super::Shared;
 use super::state::Command;
@@ -36,7 +36,7 @@ pub(super) fn start(
     };
     let Some(osd) = osd else {
         if let Some(conn) = &state.mon {
-            // A connection that is over is replaced, and the command sent on the next one.
+            // A closed connection is replaced, and the command is sent on the next one.
             if let Err(error) = send(conn, &message, to_daemon)
                 && !matches!(error, nacre_common::Error::Closed)
             {
@@ -67,7 +67,7 @@ pub(super) fn start(
     }
 }
 
-/// Sends a command: of the cluster, or to the daemon itself.
+/// Sends a command of the cluster, or one to the daemon itself.
 pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_common::Result<()> {
     if !to_daemon {
         return conn.send(message);
@@ -76,8 +76,8 @@ pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_
     conn.send(&DaemonCommand { tid, cmd, input })
 }
 
-/// Sends commands to the monitor again, in their order, those of `tids` that still wait for an answer. Returns those from the
-/// first on that found the connection's queue full.
+/// Sends those commands of `tids` that still wait for an answer to the monitor again, in order. When the connection's queue is full,
+/// returns the rest, including the command that did not fit.
 pub(super) fn send_again(state: &super::State, conn: &Conn, mut tids: Vec<u64>) -> Vec<u64> {
     for (at, tid) in tids.iter().enumerate() {
         let Some(command) = state.mon_commands.get(tid) else { continue };
@@ -90,7 +90,7 @@ pub(super) fn send_again(state: &super::State, conn: &Conn, mut tids: Vec<u64>) 
     Vec::new()
 }
 
-/// Fails the commands that took longer than `rados_mon_op_timeout`, to an OSD `rados_osd_op_timeout`.
+/// Fails the commands that took longer than `rados_mon_op_timeout`, or `rados_osd_op_timeout` for those to OSDs.
 pub(super) fn expire(shared: &Shared, now_ms: u64) {
     let mut expired = Vec::new();
     {
@@ -107,7 +107,7 @@ pub(super) fn expire(shared: &Shared, now_ms: u64) {
     }
 }
 
-/// What did not come within the time that `option` sets.
+/// The error for something that did not arrive within the time set by `option`.
 pub(super) fn too_late(what: &str, option: &str) -> Error {
     Error::TimedOut(format!("{}: no {what} within {option}", Errno::ETIMEDOUT.text()))
 }

@@ -1,4 +1,4 @@
-//! What arrives on the session's connections.
+//! Handles the messages on the session's connections.
 
 use super::state::Batch;
 use super::{Shared, mon};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 pub(super) struct Dispatch {
-    /// The messenger outlives the session by the time of its shutdown.
+    /// Weak: the messenger outlives the session by the time of its shutdown.
     shared: Weak<Shared>,
 }
 
@@ -95,7 +95,7 @@ impl Shared {
             Reset::Failed(error) => error.clone(),
             _ => nacre_common::Error::Closed,
         };
-        // Others are replaced connections to OSDs, or earlier ones to monitors.
+        // Others are connections to OSDs that were replaced, or earlier ones to monitors.
         if conn.id() == self.mon_conn.load(Ordering::Relaxed) {
             self.mon_lost.send_replace((conn.id(), reason));
         }
@@ -108,7 +108,7 @@ impl Shared {
         }
     }
 
-    /// Lines of the cluster log; those that came twice, around a new session, are told once.
+    /// Delivers lines of the cluster log. Lines that are repeated on a new session are delivered once.
     fn on_log(&self, publish: &LogPublish) {
         let mut state = self.state.lock();
         let Some((follow, seen)) = &mut state.log else { return };
@@ -138,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// Applies published maps in order. Ones that do not follow are asked for anew.
+    /// Applies published maps in order. If they do not follow the current map, requests a full one.
     fn on_maps(self: &Arc<Self>, conn: &Conn, publish: &MapPublish) {
         let now_ms = self.now_ms();
         let applied: Result<Option<Epoch>, encoding::DecodeError> = self.with_objecter(|objecter, sink| {
@@ -166,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Marks the session as established once ticket and map are there.
+    /// Marks the session as established once it has a ticket and a map.
     fn session_progress(&self) {
         let established = {
             let state = self.state.lock();

@@ -1,7 +1,6 @@
-//! The session's watches: carries out what their machine ([`Watches`](nacre_objecter::Watches)) wants.
+//! The session's watches: executes the effects of their state machine ([`Watches`](nacre_objecter::Watches)).
 //!
-//! All that arrives, maps and resets too, is handled on the session's thread, so that an answer, and what comes after
-//! it, are seen in order.
+//! All arrivals, including maps and resets, are handled on the session's thread, so that a reply and what follows it are seen in order.
 
 use super::Shared;
 use super::state::{Batch, Done, State, Token};
@@ -17,11 +16,11 @@ use nacre_types::{ObjectId, OsdId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who watches.
+/// The handler of a watch.
 pub(super) type Watcher = Arc<dyn WatchHandler>;
 
 impl Shared {
-    /// Registers a watch; returns its cookie.
+    /// Registers a watch and returns its cookie.
     pub(super) fn watch(
         self: &Arc<Self>,
         object: ObjectId,
@@ -51,7 +50,7 @@ impl Shared {
         self.with_state(|state, batch| self.submit(state, batch, submission, token));
     }
 
-    /// How long ago a watch was last known to stand.
+    /// Time since the watch was last known to be registered.
     pub(super) fn watch_check(&self, cookie: u64) -> Result<Duration> {
         let now_ms = self.now_ms();
         self.state.lock().watches.age_ms(cookie, now_ms).map(Duration::from_millis)
@@ -71,8 +70,8 @@ impl Shared {
         }
     }
 
-    /// Carries out what the machine wants, under the lock: watches are few, and what keeps one alive does not wait for room.
-    /// `registered` hears of the registration among the effects.
+    /// Executes the machine's effects under the lock. Requests of watches bypass the throttle: watches are few, and their keepalives must
+    /// not wait for room. `registered` is called when the registration among the effects is answered.
     fn carry_out(
         self: &Arc<Self>,
         state: &mut State,
@@ -99,7 +98,7 @@ impl Shared {
         }
     }
 
-    /// Lets the machine take a step.
+    /// Runs a step of the machine and executes its effects.
     fn with_watches(self: &Arc<Self>, step: impl FnOnce(&mut State, u64) -> Vec<Effect<Watcher>>) {
         let now_ms = self.now_ms();
         self.with_state(|state, batch| {
@@ -119,12 +118,12 @@ impl Shared {
         }
     }
 
-    /// The session is another one: none of its watches stand.
+    /// Fails all watches, because the session has a new client id.
     pub(super) fn lose_watches(self: &Arc<Self>, error: &Error) {
         self.with_watches(|state, _| state.watches.lose_all(error));
     }
 
-    /// The map is another one: watches go where their objects' primaries are.
+    /// Applies a new map: watches move to their objects' primaries.
     pub(super) fn watches_on_map(self: &Arc<Self>) {
         self.with_watches(|state, now_ms| {
             if state.objecter.is_blocklisted() {
@@ -137,18 +136,18 @@ impl Shared {
         });
     }
 
-    /// The connection to an OSD was lost.
+    /// Handles the loss of the connection to an OSD.
     pub(super) fn watches_on_reset(self: &Arc<Self>, osd: OsdId) {
         self.with_watches(|state, now_ms| state.watches.on_reset(osd, now_ms));
     }
 
-    /// Signs of life that are due.
+    /// Sends the keepalives that are due.
     pub(super) fn watches_on_tick(self: &Arc<Self>) {
         let silent = self.config.snapshot().client.objecter_inject_no_watch_ping;
         self.with_watches(|state, now_ms| state.watches.on_tick(now_ms, silent));
     }
 
-    /// An OSD tells of a notify.
+    /// Handles an OSD's message about a notify.
     pub(super) fn on_watch_notify(&self, message: WatchNotify) {
         let WatchNotify { cookie, notify_id, notifier, payload } = message;
         let handler = self.state.lock().watches.watcher(cookie).cloned();
@@ -157,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// An OSD tells that a watch has lapsed.
+    /// Handles an OSD's message that a watch has timed out.
     pub(super) fn on_watch_lost(self: &Arc<Self>, conn: &Conn, message: WatchLost) {
         self.with_watches(|state, _| {
             let osd = state.osd_at(conn);

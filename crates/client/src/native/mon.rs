@@ -1,4 +1,4 @@
-//! The session with the map authority: a connection by key, a ticket for the OSDs that is renewed in time, the
+//! The session with the map authority: a connection that authenticates with the key, a ticket for the OSDs that is renewed in time, the
 //! subscription to maps and configuration, and the commands that wait for an answer.
 
 use super::{Shared, ticket};
@@ -20,24 +20,24 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// The longest such delay.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
-/// A monitor that has not finished the handshake by then is left for the next one.
+/// A monitor that has not finished the handshake after this time is skipped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// For so long after the start a refusal of the key is not final: another cluster's monitor may be about to leave the
-/// address. A monitor reads its keys before it listens.
+/// For this time after the start a refusal of the key is not final: another cluster's monitor may be about to leave the address. A monitor
+/// reads its keys before it listens.
 const REFUSALS_COUNT_AFTER: Duration = Duration::from_secs(1);
-/// How long a monitor may take to grant a ticket before it is asked again.
+/// How long a monitor may take to grant a ticket before the request is repeated.
 const GRANT: Duration = Duration::from_secs(2);
-/// How long a full queue is given before more is put into it.
+/// Delay before more is put into a queue that was full.
 const FULL_QUEUE: Duration = Duration::from_millis(20);
 /// The shortest time between two requests for a ticket.
 const LEAST_RENEWAL: Duration = Duration::from_millis(200);
 
-/// How far the session is.
+/// Progress of the session.
 #[derive(Debug, Clone)]
 pub(super) enum Session {
     /// No ticket or no map yet.
     Connecting,
-    /// There were a ticket and a map at least once: from then on the session is kept up.
+    /// There were a ticket and a map at least once. From then on the session is reconnected for as long as the client lives.
     Established,
     /// It will not be established.
     Failed(Error),
@@ -47,7 +47,7 @@ pub(super) enum Session {
 enum Ended {
     /// Try the next one.
     Again(nacre_common::Error),
-    /// Our key is not taken.
+    /// The monitor refuses the key.
     Refused(String),
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn 
     }
 }
 
-/// One connection's life; sets `up` once the monitor has taken our key.
+/// Runs one connection. Sets `up` once the monitor has accepted the key.
 async fn serve(
     shared: &Arc<Shared>,
     messenger: &Messenger,
@@ -138,8 +138,8 @@ async fn serve(
         }
     }
     let unsent = {
-        // Commands started from now on are sent by their callers; those before are sent here, after all that the session
-        // needs itself: they may fill the connection's queue.
+        // Commands started from now on are sent by their callers. Earlier ones are sent here, after the session's own messages, because
+        // they may fill the connection's queue.
         let mut state = shared.state.lock();
         state.ip = conn.local_ip().or(state.ip);
         state.mon = Some(conn.clone());
@@ -161,12 +161,12 @@ async fn serve(
         error = first_map(shared, give_up) => error,
         error = send_rest(shared, &conn, unsent) => error,
     };
-    // Late messages must not be mixed with those of the next connection.
+    // Late messages must not mix with those of the next connection.
     conn.abort();
     Ended::Again(error)
 }
 
-/// Ends a session that brought no map by `give_up`, where there never was one.
+/// Ends a session that has received no map by `give_up`, if the client never had one.
 async fn first_map(shared: &Shared, give_up: Instant) -> nacre_common::Error {
     sleep_until(give_up).await;
     if !matches!(*shared.session.borrow(), Session::Connecting) {
@@ -176,7 +176,7 @@ async fn first_map(shared: &Shared, give_up: Instant) -> nacre_common::Error {
     nacre_common::Error::TimedOut(format!("a map for {who}, which may lack the capability mon 'allow r'"))
 }
 
-/// Sends commands that found the connection's queue full, as it gets room.
+/// Sends the commands that did not fit into the connection's queue, as it drains.
 async fn send_rest(shared: &Shared, conn: &Conn, mut unsent: Vec<u64>) -> nacre_common::Error {
     while !unsent.is_empty() {
         sleep(FULL_QUEUE).await;
@@ -185,7 +185,7 @@ async fn send_rest(shared: &Shared, conn: &Conn, mut unsent: Vec<u64>) -> nacre_
     std::future::pending().await
 }
 
-/// Asks for a new ticket in time, and when an OSD finds ours expired.
+/// Requests a new ticket in time, and when an OSD reports the current one as expired.
 async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_common::Error {
     loop {
         let due = *shared.renew_at.lock();
@@ -204,7 +204,7 @@ async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_common::Error {
         if !sent {
             return nacre_common::Error::Closed;
         }
-        // An answer that takes longer is asked for again; one that came means that the next is due later.
+        // A slow answer is requested again; one that arrived has set a later time.
         let _ = timeout(GRANT, shared.granted.notified()).await;
         sleep(LEAST_RENEWAL).await;
     }
@@ -214,7 +214,7 @@ fn now_unix() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Asks the monitor for a ticket that replaces `old`; whether it could be sent.
+/// Requests a ticket that replaces `old`. Returns whether the request could be sent.
 fn request_ticket(shared: &Shared, conn: &Conn, old: Option<&Ticket>) -> bool {
     let request = AuthTicketRequest { tid: shared.now_ms(), renew: old.map(|ticket| ticket.blob.clone()) };
     conn.send(&request).is_ok()
@@ -223,7 +223,7 @@ fn request_ticket(shared: &Shared, conn: &Conn, old: Option<&Ticket>) -> bool {
 /// Subscribes to maps from `next_epoch` on (0 for a full one) and to configuration.
 pub(super) fn subscribe(conn: &Conn, next_epoch: Epoch) {
     if let Err(error) = conn.send(&MonSubscribe { next_epoch, config: true }) {
-        // The connection's end is reported on its own.
+        // The end of the connection is reported separately.
         tracing::debug!(%error, "subscription not sent");
     }
 }
@@ -233,12 +233,12 @@ pub(super) fn follow_log(conn: &Conn, follow: &LogFollow, seen: Option<u64>) {
     let LogFollow { level, channel, .. } = follow;
     let wanted = LogSubscribe { level: level.clone(), channel: channel.clone(), after: seen };
     if let Err(error) = conn.send(&wanted) {
-        // The connection's end is reported on its own, and the next one subscribes anew.
+        // The end of the connection is reported separately, and the next one subscribes again.
         tracing::debug!(%error, "the cluster log is not followed yet");
     }
 }
 
-/// Takes a granted ticket into use.
+/// Uses a granted ticket from now on.
 pub(super) fn take_ticket(shared: &Arc<Shared>, conn: &Conn, reply: AuthTicketReply) {
     if let Err(error) = granted(shared, reply) {
         tracing::error!(monitor = %conn.peer_addr(), %error, "the monitor grants no ticket");
@@ -266,7 +266,7 @@ fn granted(shared: &Arc<Shared>, reply: AuthTicketReply) -> Result<()> {
         session_key: grant.session_key,
         expires_unix: grant.expires_unix,
     };
-    // Halfway: the service keys outlive several tickets, so that a slow monitor does no harm.
+    // At half of its life: the service keys outlive several tickets, so a slow monitor does no harm.
     let ttl = shared.config.snapshot().global.auth_service_ticket_ttl;
     let (life, expired_secs) = ticket::life(ticket.expires_unix, now_unix(), ttl);
     if let Some(notice) = shared.clock_notices.lock().on_grant(std::time::Instant::now(), expired_secs) {
@@ -283,7 +283,7 @@ fn granted(shared: &Arc<Shared>, reply: AuthTicketReply) -> Result<()> {
 }
 
 impl Shared {
-    /// Returns once the session is established for the first time, or has failed for good.
+    /// Returns once the session is established for the first time, or has failed permanently.
     pub(super) async fn established(&self) -> Result<()> {
         let mut session = self.session.subscribe();
         let reached = session.wait_for(|s| matches!(s, Session::Established | Session::Failed(_))).await;

@@ -1,6 +1,6 @@
-//! The thread that a session's connections and timers run on; sessions may share one.
+//! The thread that runs the connections and timers of sessions. Sessions may share one.
 //!
-//! It ends when nobody holds its [`Network`] any more and every session on it has closed its connections.
+//! It ends when its [`Network`] is dropped and every session on it has closed its connections.
 
 use nacre_engine::{Error, Result, mark_engine_thread, on_engine_thread};
 use nacre_types::errno::Errno;
@@ -11,17 +11,17 @@ use tokio::sync::mpsc;
 
 /// A thread for the network of any number of sessions.
 ///
-/// Callbacks run on it: one that blocks holds up all sessions that share the thread.
+/// Callbacks run on it: one that blocks delays all sessions on the thread.
 #[derive(Debug)]
 pub struct Network {
     handle: Handle,
-    /// What keeps the thread; each session's task holds a copy. `None` while this is dropped, and where the thread is the caller's.
+    /// Keeps the thread running; each session's task holds a copy. `None` while this is dropped, and if the thread is the caller's.
     alive: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Network {
-    /// Starts a thread. Fails with [`Error::Configuration`] where the system has no more of them, or of descriptors.
+    /// Starts a thread. Fails with [`Error::Configuration`] if the system has no threads or descriptors left.
     pub fn start() -> Result<Arc<Network>> {
         let system = |error: std::io::Error| Error::Configuration {
             errno: Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)),
@@ -32,16 +32,16 @@ impl Network {
         let (alive, mut ended) = mpsc::channel(1);
         let run = move || {
             mark_engine_thread();
-            // Nothing is ever sent: this waits for the last sender to go.
+            // Nothing is ever sent: this returns when the last sender is dropped.
             runtime.block_on(ended.recv());
         };
         let thread = std::thread::Builder::new().name("nacre-client".into()).spawn(run).map_err(system)?;
         Ok(Arc::new(Network { handle, alive: Some(alive), thread: Some(thread) }))
     }
 
-    /// The calling thread, which runs a single-threaded Tokio runtime and is in it: operations that it starts complete without a
-    /// change of threads. It becomes an engine thread ([`on_engine_thread`]), which never blocks on an operation. When the runtime
-    /// is dropped, its sessions end.
+    /// The calling thread, which must be inside a single-threaded Tokio runtime. Operations that it starts complete without a thread
+    /// switch. It becomes an engine thread ([`on_engine_thread`]), which never blocks on an operation. When the runtime is dropped, its
+    /// sessions end.
     pub fn of_this_thread() -> Arc<Network> {
         mark_engine_thread();
         Arc::new(Network { handle: Handle::current(), alive: None, thread: None })
@@ -52,7 +52,7 @@ impl Network {
         &self.handle
     }
 
-    /// Runs a session; the thread stays until it is over.
+    /// Runs a session. The thread stays until the session ends.
     pub(super) fn spawn(&self, session: impl Future<Output = ()> + Send + 'static) {
         let alive = self.alive.clone();
         self.handle.spawn(async move {

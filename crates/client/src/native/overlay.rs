@@ -1,7 +1,8 @@
-//! Listings of a pool that a cache tier serves: what the base has, with the cache's changes.
+//! Listings of a pool that has a cache tier: the base pool's objects, with the cache's changes applied.
 //!
-//! A page of the base's PG is read after the dirty objects of the same range: an object that is flushed in between is in the base
-//! by then, and one that stood still is in one of both. So an object that stood still is listed once, and a deleted one is not.
+//! A page of the base's PG is read after the dirty objects of the same range. An object that is flushed in between is in the base by then,
+//! and an object that did not change is in one of the two. So an object that did not change is listed once, and a deleted one is not
+//! listed.
 
 use super::state::Done;
 use super::{Shared, listing};
@@ -16,11 +17,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the cache is asked again while one of its PGs does not know what is dirty, and how long to wait between.
+/// How often the cache is asked again while one of its PGs does not know its dirty objects, and the delay between tries.
 const TRIES: u32 = 100;
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The cache that serves `pool`, if one does.
+/// The cache tier that serves `pool`, if any.
 pub(super) fn cache_of(map: Option<&OsdMap>, pool: PoolId) -> Option<PoolId> {
     let map = map?;
     let tiering = &map.pools.get(&pool)?.tiering;
@@ -28,8 +29,8 @@ pub(super) fn cache_of(map: Option<&OsdMap>, pool: PoolId) -> Option<PoolId> {
     map.pools.contains_key(&cache).then_some(cache)
 }
 
-/// The PGs of `cache` that may hold objects of the base's PG `seed`: where the smaller number of PGs is a power of two, those that
-/// agree in its bits.
+/// The PGs of `cache` that may hold objects of the base's PG `seed`. If the smaller number of PGs is a power of two, these are the PGs that
+/// have the same low bits; otherwise all PGs.
 fn pgs_of_cache(cache: PoolId, pool: &Pool, base: &Pool, seed: u32) -> Vec<PgId> {
     let least = pool.pg_num.min(base.pg_num);
     let bits = if least.is_power_of_two() { least - 1 } else { 0 };
@@ -37,7 +38,7 @@ fn pgs_of_cache(cache: PoolId, pool: &Pool, base: &Pool, seed: u32) -> Vec<PgId>
     seeds.map(|seed| PgId::new(cache, seed)).collect()
 }
 
-/// A page of the listing from `cursor` on, at most as far as both pools were looked at.
+/// Lists a page from `cursor` on. It ends where the listing of either pool ends.
 pub(super) async fn list(
     shared: &Arc<Shared>,
     cursor: ObjectId,
@@ -65,7 +66,7 @@ pub(super) async fn list(
         end = [end, next].into_iter().flatten().min();
     }
     let page = shared.list_pool(cursor, max, namespace).await?;
-    // Up to where both are known; past the base's PG only where the cache's is known to its end.
+    // The page ends where either listing ends. It goes beyond the base's PG only if the cache's PGs were listed to their ends.
     let in_pg = match &page.next {
         Cursor::At(next) if base.pg_of_hash(next.pool(), next.hash()) == pg => Some(next.clone()),
         _ => None,

@@ -1,4 +1,4 @@
-//! What the session's lock guards, and how completions leave it.
+//! The state that the session's lock guards, and the delivery of completions outside the lock.
 
 use super::linger::Watcher;
 use crate::throttle::Share;
@@ -16,14 +16,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// What a request's completion needs.
+/// The state of a request for its completion.
 pub(super) struct Token {
-    /// Given back before the caller hears of the outcome, so that it may start the next request.
+    /// Released before the caller receives the outcome, so that it can start the next request.
     pub(super) share: Share,
     pub(super) done: Done,
 }
 
-/// Who hears of an outcome.
+/// Receives the outcome of a request.
 pub(super) enum Done {
     Channel(Completer<OpReply>),
     Callback(OnReply),
@@ -51,7 +51,7 @@ fn op_reply(answer: Answer) -> OpReply {
 pub(super) struct Batch {
     first: Option<(Token, Result<Answer>)>,
     rest: Vec<(Token, Result<Answer>)>,
-    /// Commands whose connection is over.
+    /// Commands whose connection was lost.
     lost_commands: Vec<(OsdId, Command)>,
     lost_watches: Vec<(u64, Watcher, Error)>,
 }
@@ -68,7 +68,7 @@ impl Batch {
         self.lost_watches.push((cookie, watcher, error));
     }
 
-    /// Tells the callers; never called under the lock.
+    /// Delivers the outcomes to the callers. Must not be called under the lock.
     pub(super) fn deliver(self) {
         for (token, result) in self.first.into_iter().chain(self.rest) {
             token.deliver(result);
@@ -86,34 +86,34 @@ impl Batch {
 /// A command that waits for its answer.
 pub(super) struct Command {
     pub(super) message: MonCommand,
-    /// Whether it is for the daemon itself, not for the cluster.
+    /// Whether it is for the daemon itself instead of the cluster.
     pub(super) to_daemon: bool,
     pub(super) done: Completer<CommandReply>,
-    /// When to give up, where there is such a time.
+    /// When the command fails, if it has a time limit.
     pub(super) deadline_ms: Option<u64>,
 }
 
-/// Everything that more than one thread changes.
+/// The state that more than one thread changes.
 pub(super) struct State {
     pub(super) objecter: Objecter<Token>,
     pub(super) watches: Watches<Watcher>,
     messenger: Option<Messenger>,
     osds: HashMap<OsdId, Conn>,
-    /// Shared with the connections' handshakes, which take the newest one.
+    /// Shared with the connections' handshakes, which use the newest one.
     pub(super) ticket: Arc<Mutex<Option<Ticket>>>,
     next_command: u64,
-    /// Sent to the monitors, and again on each new session with one.
+    /// Sent to the monitors, and sent again on each new session.
     pub(super) mon_commands: BTreeMap<u64, Command>,
     /// Sent once on a connection to an OSD.
     pub(super) osd_commands: HashMap<u64, (OsdId, Command)>,
     pub(super) mon: Option<Conn>,
-    /// The address that we last reached a monitor from.
+    /// The local address from which a monitor was last reached.
     pub(super) ip: Option<IpAddr>,
-    /// Who wants lines of the cluster log, and the last one seen.
+    /// The follower of the cluster log, and the number of the last line received.
     pub(super) log: Option<(LogFollow, Option<u64>)>,
 }
 
-/// The outside of the objecter: connections to send on, and the batch of completions.
+/// The objecter's environment: connections to send on, and the batch of completions.
 pub(super) struct Outside<'a> {
     messenger: Option<&'a Messenger>,
     osds: &'a mut HashMap<OsdId, Conn>,
@@ -154,20 +154,20 @@ impl State {
         (&mut self.objecter, outside)
     }
 
-    /// The connection to an OSD that is up, opened where there is none. The map closes it as it does those of requests.
+    /// Returns the connection to an OSD that is up, opened if there is none. The map closes it like those of requests.
     pub(super) fn osd_conn(&mut self, osd: OsdId) -> Result<Option<Conn>> {
         let Some(addr) = self.objecter.open_session(osd) else { return Ok(None) };
         connection(self.messenger.as_ref(), &mut self.osds, &self.ticket, osd, addr).map(Some)
     }
 
-    /// A connection is over. Where it led to an OSD and still was the one in use, the OSD's requests wait to be sent
-    /// again and its commands fail; returns the OSD. All of it is one step: a request that another thread starts in
-    /// between would open the next connection and overtake those that it follows.
-    /// The OSD at the other end of a connection that is in use.
+    /// Returns the OSD at the other end of a connection in use.
     pub(super) fn osd_at(&self, conn: &Conn) -> Option<OsdId> {
         self.osds.iter().find(|(_, held)| *held == conn).map(|(osd, _)| *osd)
     }
 
+    /// Handles the end of a connection. If it was the one in use to an OSD, the OSD's requests wait to be resent and its
+    /// commands fail; returns the OSD. This is one step: a request that another thread starts in between would open the
+    /// next connection and overtake earlier requests.
     pub(super) fn on_reset(&mut self, conn: &Conn, now_ms: u64, batch: &mut Batch) -> Option<OsdId> {
         let osd = self.osd_at(conn)?;
         self.osds.remove(&osd);
@@ -188,7 +188,7 @@ impl State {
     }
 }
 
-/// Takes out the commands whose answers were lost with a connection to an OSD.
+/// Removes the commands whose answers were lost with a connection to an OSD.
 fn lose_commands(commands: &mut HashMap<u64, (OsdId, Command)>, osd: OsdId, batch: &mut Batch) {
     batch.lost_commands.extend(commands.extract_if(|_, (to, _)| *to == osd).map(|(_, lost)| lost));
 }
@@ -227,7 +227,7 @@ impl Sink<Token> for Outside<'_> {
             Err(error) => return Sent::Refused(error),
         };
         match conn.send(request) {
-            // A closed connection's reset is reported, or its session is over: either way the request is told.
+            // If the connection is closed, either its reset is reported or the session has ended. Both complete the request.
             Ok(()) | Err(nacre_common::Error::Closed) => Sent::Queued,
             Err(nacre_common::Error::Full) => Sent::Full,
             Err(error) => Sent::Refused(Error::Invalid { errno: Errno::E2BIG, detail: error.to_string() }),
@@ -238,7 +238,7 @@ impl Sink<Token> for Outside<'_> {
         if let Some(conn) = self.osds.remove(&osd) {
             conn.abort();
         }
-        // An end by this side is not reported as a reset.
+        // A connection closed by this side reports no reset.
         lose_commands(self.osd_commands, osd, self.batch);
     }
 
@@ -280,7 +280,7 @@ mod tests {
         _network: Arc<Network>,
     }
 
-    /// Three OSDs, the first of which leads the one PG of a pool.
+    /// Three OSDs; the first is the primary of a pool's one PG.
     fn map() -> OsdMap {
         let incarnation = |osd: u32| Incarnation(Uuid::from_u128(100 + u128::from(osd)));
         let mut map = OsdMap::new(Uuid::nil(), 0, CrushMap::default());
@@ -366,7 +366,7 @@ mod tests {
         assert!(!world.state.osds.contains_key(&OSD), "the second write would overtake the first");
         world.deliver();
         assert_eq!(lost.wait().unwrap_err().errno(), Errno::ENXIO);
-        // Of a connection that was replaced nobody needs to hear.
+        // The reset of a connection that was replaced has no effect.
         assert_eq!(world.state.on_reset(&conn, 1, &mut world.batch), None);
         assert_eq!(world.state.osd_commands.len(), 1);
         drop(other);

@@ -1,15 +1,15 @@
-//! How long a ticket lives by the clock of this machine, and what to say where the clocks of machines differ.
+//! The life of a ticket by this machine's clock, and notices about clocks that differ.
 
 use nacre_types::OsdId;
 use std::time::{Duration, Instant};
 
-/// A ticket that is refused so soon after it was granted has not run out by the monitor's clock.
+/// A ticket that is refused within this time after its grant has not expired by the monitor's clock.
 const FRESH: Duration = Duration::from_secs(3);
-/// The least time between two notices.
+/// The minimum time between two notices.
 const BETWEEN_NOTICES: Duration = Duration::from_secs(60);
 
-/// The life of a ticket that was granted just now, and by how many seconds it has expired by the clock of this machine.
-/// An expired ticket lives for `ttl`, the configured lifetime: the clock is wrong, and renewing at once does not help.
+/// Returns the remaining life of a ticket that was just granted, and, if it has expired by this machine's clock, by how many seconds. An
+/// expired ticket lives for `ttl`, the configured lifetime: the clock is wrong, and an immediate renewal does not help.
 pub(super) fn life(expires_unix: u64, now_unix: u64, ttl: Duration) -> (Duration, Option<u64>) {
     match expires_unix.checked_sub(now_unix) {
         Some(secs) => (Duration::from_secs(secs), None),
@@ -17,7 +17,7 @@ pub(super) fn life(expires_unix: u64, now_unix: u64, ttl: Duration) -> (Duration
     }
 }
 
-/// Notices about clocks, for the people who wait: at most one in [`BETWEEN_NOTICES`].
+/// Notices about clocks, for people who wait: at most one per [`BETWEEN_NOTICES`].
 #[derive(Debug, Default)]
 pub(super) struct ClockNotices {
     granted: Option<Instant>,
@@ -25,7 +25,7 @@ pub(super) struct ClockNotices {
 }
 
 impl ClockNotices {
-    /// Notes the grant of a ticket, which has been expired for `expired_secs` by the clock of this machine.
+    /// Records the grant of a ticket. `expired_secs` is set if it has already expired by this machine's clock.
     pub(super) fn on_grant(&mut self, now: Instant, expired_secs: Option<u64>) -> Option<String> {
         self.granted = Some(now);
         let secs = expired_secs.filter(|_| self.may_tell(now))?;
@@ -35,8 +35,8 @@ impl ClockNotices {
         ))
     }
 
-    /// What to say of an OSD that refuses a ticket as expired because of `why`. Tickets that are not fresh may have run
-    /// out.
+    /// Returns the notice about an OSD that refuses a ticket as expired because of `why`. Only fresh tickets count: older ones may have
+    /// expired.
     pub(super) fn on_refusal(&mut self, now: Instant, osd: OsdId, why: &str) -> Option<String> {
         let age = now.saturating_duration_since(self.granted?);
         let fresh = age < FRESH && self.may_tell(now);

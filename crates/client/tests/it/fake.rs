@@ -1,5 +1,5 @@
-//! A fake cluster: a map authority that hands out tickets and maps, and OSDs that share one table of objects. Knobs
-//! make them refuse, drop or hold what they get.
+//! A fake cluster: a map authority that issues tickets and maps, and OSDs that share one table of objects. Fields control whether they
+//! refuse, drop or hold messages.
 
 use bytes::Bytes;
 use nacre_client::{Cluster, native};
@@ -32,7 +32,7 @@ use uuid::Uuid;
 pub(crate) const POOL: PoolId = PoolId(1);
 pub(crate) const PG_NUM: u32 = 8;
 
-/// How OSDs treat requests.
+/// How OSDs handle requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
     Serve,
@@ -42,7 +42,7 @@ pub(crate) enum Mood {
     Backoff(Epoch),
 }
 
-/// One arrival: OSD, tid, attempt, oldest tid, object.
+/// A received request: OSD, tid, attempt, oldest tid, object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Arrival {
     pub(crate) osd: OsdId,
@@ -56,20 +56,20 @@ pub(crate) struct World {
     pub(crate) mood: Mood,
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) executions: HashMap<ReqId, u32>,
-    /// Seconds that tickets live.
+    /// Lifetime of tickets in seconds.
     pub(crate) ticket_life: u64,
     pub(crate) tickets: u32,
-    /// Commands seen by the map authority and the OSDs.
+    /// Commands received by the map authority and the OSDs.
     pub(crate) commands: Vec<String>,
     /// Whether commands are left unanswered.
     pub(crate) mute: bool,
-    /// How many epochs beyond the newest one `osd stat` tells of.
+    /// Number of epochs beyond the newest one that `osd stat` reports.
     pub(crate) epochs_ahead: u32,
-    /// Pings of watches by the OSD that handled them.
+    /// The OSDs that handled pings of watches.
     pub(crate) pings: Vec<OsdId>,
-    /// Whether pings succeed at OSDs where their watch is not connected.
+    /// Whether pings succeed at OSDs to which their watch is not connected.
     pub(crate) lenient_pings: bool,
-    /// Where watches are connected.
+    /// The OSD to which each watch is connected.
     watches: HashMap<(ClientId, u64), OsdId>,
     objects: BTreeMap<ObjectId, Vec<u8>>,
     dups: HashMap<ReqId, OsdReply>,
@@ -92,10 +92,10 @@ pub(crate) struct Fake {
     key: Key,
 }
 
-/// What the map authority knows of keys.
+/// The map authority's keys.
 struct Keys {
     keyring: Keyring,
-    /// So many more look-ups find nothing.
+    /// Number of look-ups that will find nothing.
     unknown: AtomicU32,
 }
 
@@ -185,7 +185,7 @@ impl Fake {
         self.osds.push(messenger);
     }
 
-    /// Starts the map authority, at its old address if it had one.
+    /// Starts the map authority, on its earlier address if it had one.
     pub(crate) fn start_mon(&mut self) {
         let dispatch = Arc::new(FakeMon { world: self.world.clone() });
         let messenger = Messenger::builder(&config(EntityName::new(EntityKind::Mon, "a")))
@@ -198,7 +198,7 @@ impl Fake {
         self.mon = Some(messenger);
     }
 
-    /// Makes the map authority refuse the next `count` keys that it is shown.
+    /// Makes the map authority refuse the next `count` keys.
     pub(crate) fn refuse_keys(&self, count: u32) {
         self.keys.unknown.store(count, Ordering::SeqCst);
     }
@@ -211,7 +211,7 @@ impl Fake {
         self.world.lock().subscribers.clear();
     }
 
-    /// A client's configuration; `options` come on top.
+    /// Returns a client's configuration, with `options` added.
     pub(crate) fn client_config(&self, options: &[(&str, &str)]) -> Config {
         let mut builder = ConfigBuilder::new(EntityName::client("admin"))
             .set("mon_host", self.mon_addr.to_string())
@@ -236,7 +236,7 @@ impl Fake {
         conns.iter().for_each(Conn::abort);
     }
 
-    /// Publishes an epoch in which every PG is led by `osd` in the next interval.
+    /// Publishes an epoch in which `osd` is the primary of every PG, in the next interval.
     pub(crate) fn move_all_to(&self, osd: OsdId) {
         self.publish(|inc, map| {
             inc.pgs = (0..PG_NUM)
@@ -265,11 +265,11 @@ impl Fake {
             incrementals: vec![MapBlob(encoding::encode(&inc).into())],
             newest: inc.epoch,
         };
-        // A subscriber may be gone: its client asks again on its next session.
+        // A client whose connection has ended subscribes again on its next session.
         world.subscribers.retain(|conn| conn.send(&publish).is_ok());
     }
 
-    /// Publishes an epoch in which `osd` is down. Its process goes on.
+    /// Publishes an epoch in which `osd` is down. Its process keeps running.
     pub(crate) fn mark_down(&self, osd: OsdId) {
         self.publish(|inc, map| {
             inc.osds.insert(osd, OsdInfo { up: false, ..map.osds[&osd].clone() });

@@ -90,7 +90,7 @@ fn commands_and_maps_survive_the_map_authoritys_restart() {
     let pending = cluster.command(r#"{"prefix":"echo"}"#, "again");
     until("the command's arrival", || fake.world.lock().commands.len() == 1);
     fake.stop_mon();
-    // With the map authority down, I/O goes on.
+    // I/O continues while the map authority is down.
     pool.write_full("object", "data").wait().unwrap();
     fake.world.lock().mute = false;
     fake.start_mon();
@@ -130,7 +130,7 @@ fn commands_that_fill_the_queue_of_a_new_connection_are_sent_as_it_drains() {
 
 #[test]
 fn commands_to_an_osd_fail_when_the_map_shows_it_down() {
-    // Over a connection that carries requests too, and over one that does not.
+    // Over a connection that also carries requests, and over one that does not.
     for requests in [true, false] {
         let fake = Fake::start();
         let cluster = fake.connect();
@@ -168,7 +168,7 @@ fn a_wait_for_a_map_ends_with_the_session() {
     let cluster = fake.connect();
     fake.world.lock().epochs_ahead = 1;
     let pending = cluster.refresh_map();
-    // The map authority has told of the epoch before it answers this.
+    // The map authority has reported the epoch before it answers this.
     cluster.command("{}", "").wait().unwrap();
     let waiter = std::thread::spawn(move || pending.wait());
     cluster.shut_down();
@@ -192,7 +192,7 @@ fn tickets_are_renewed_before_and_after_they_expire() {
     let cluster = fake.connect();
     let pool = block_on(cluster.open_pool("data")).unwrap();
     until("several renewals", || fake.world.lock().tickets >= 4);
-    // A fresh connection to an OSD is authenticated by the newest ticket.
+    // A new connection to an OSD authenticates with the newest ticket.
     fake.cut_osd_connections();
     pool.write_full("object", "data").wait().unwrap();
     assert_eq!(cluster.instance_id(), 101);

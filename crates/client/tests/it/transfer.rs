@@ -1,4 +1,4 @@
-//! Requests through resets, refusals, moves, bounds and deadlines.
+//! Requests with resets, refusals, moves, bounds and deadlines.
 
 use crate::fake::{Arrival, Fake, Mood, until};
 use nacre_client::{Cursor, ListRange, ReadOp, WriteOp, block_on};

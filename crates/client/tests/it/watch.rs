@@ -1,4 +1,4 @@
-//! Watches through failovers.
+//! Watches with failovers.
 
 use crate::fake::{Fake, Mood, until};
 use nacre_client::{Error, Notification, WatchHandler, block_on};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keeps the errors that watches were lost with.
+/// Records the errors with which watches were lost.
 #[derive(Default)]
 struct Losses(Mutex<Vec<Error>>);
 

@@ -1,18 +1,18 @@
-//! The mutual handshake, as a machine without I/O: bytes in, bytes out.
+//! The mutual handshake, as a state machine without I/O.
 //!
 //! ```text
 //! initiator                                     responder
 //!   banner                       ⇄                banner
-//!   Hello (claim, modes, whom)   →
+//!   Hello (claim, modes, target) →
 //!   Noise 1 (psk, e)             →                looks the secret up
-//!                                ←                Noise 2 (e, ee; who, process, mode)
-//!   Confirm (sealed: process, session)  →         only now does anything change on this side
+//!                                ←                Noise 2 (e, ee; entity, process, mode)
+//!   Confirm (sealed: process, session)  →         the first change of state on this side
 //!                                ←                Ready (sealed: outcome, position)
 //! ```
 //!
-//! Both banners and the Hello are the Noise prologue: whoever alters them in between (to a weaker mode, another
-//! version) makes the handshake fail. A replayed Hello and Noise 1 get no further than Noise 2, since the Confirm needs
-//! the initiator's ephemeral key. Formats: docs/format/messenger.md.
+//! Both banners and the Hello are the Noise prologue: any alteration in transit (to a weaker mode or another version) makes the
+//! handshake fail. A replayed Hello and Noise 1 get no further than Noise 2, because the Confirm needs the initiator's
+//! ephemeral key. Formats: docs/format/messenger.md.
 
 use super::{Credential, Peer, Verifier};
 use crate::error::{Error, Result};
@@ -24,18 +24,18 @@ use serde::{Deserialize, Serialize};
 use snow::{HandshakeState, StatelessTransportState};
 
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
-/// The longest handshake record, which a ticket with its caps fits into.
+/// Maximum size of a handshake record. A ticket with its caps fits.
 pub const MAX_RECORD_BYTES: usize = 48 << 10;
-/// What Noise adds to a sealed record.
+/// Bytes that Noise adds to a sealed record.
 const TAG_BYTES: usize = 16;
 
-/// Bytes of a banner.
+/// Size of a banner in bytes.
 pub const BANNER_BYTES: usize = 16;
 const MAGIC: [u8; 8] = *b"nacremsg";
-/// The protocol versions that this build speaks.
+/// The oldest and newest protocol version that this build supports.
 const VERSIONS: (u16, u16) = (1, 1);
 
-/// What each side sends first: magic, oldest and newest version spoken (u16 le each), 4 reserved bytes.
+/// Returns the first bytes of each side: magic, oldest and newest supported version (u16 le each), 4 reserved bytes.
 pub fn banner() -> [u8; BANNER_BYTES] {
     let mut banner = [0; BANNER_BYTES];
     banner[..8].copy_from_slice(&MAGIC);
@@ -44,7 +44,7 @@ pub fn banner() -> [u8; BANNER_BYTES] {
     banner
 }
 
-/// Checks the other side's banner; the error says what it speaks instead.
+/// Checks the other side's banner. The error describes what the other side speaks instead.
 pub fn check_banner(banner: &[u8; BANNER_BYTES]) -> Result<u16, String> {
     if banner[..8] != MAGIC {
         return Err(if banner.starts_with(b"ceph v") {
@@ -65,12 +65,12 @@ pub fn check_banner(banner: &[u8; BANNER_BYTES]) -> Result<u16, String> {
     Ok(version)
 }
 
-/// Whom a connecting side claims to be; proven by the handshake.
+/// The identity that a connecting side claims. The handshake proves it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Claim {
     /// The entity, by its key.
     Key(EntityName),
-    /// Whoever the ticket names.
+    /// The entity that the ticket names.
     Ticket(Bytes),
 }
 
@@ -79,7 +79,7 @@ struct Hello {
     claim: Claim,
     /// Connection modes by preference: 1 crc, 2 secure.
     modes: Vec<u8>,
-    /// Whom the connecting side means to reach.
+    /// The entity that the connecting side expects to reach.
     target: Option<EntityName>,
 }
 
@@ -90,17 +90,17 @@ struct Welcome {
     mode: u8,
 }
 
-/// How a refusal is worded on the wire.
+/// A refusal on the wire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Whether a fresh ticket would help.
+    /// Whether a new ticket would help.
     pub expired: bool,
-    /// Why.
+    /// The reason.
     pub text: String,
 }
 
 impl Refusal {
-    /// What the other side learns of `error`.
+    /// Returns the refusal that the other side receives for `error`.
     pub fn of(error: &Error) -> Refusal {
         match error {
             Error::Expired(text) => Refusal { expired: true, text: text.clone() },
@@ -109,7 +109,7 @@ impl Refusal {
         }
     }
 
-    /// The error on the side that was refused.
+    /// Converts to the error on the refused side.
     pub fn into_error(self) -> Error {
         if self.expired { Error::Expired(self.text) } else { Error::Denied(self.text) }
     }
@@ -140,7 +140,7 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
         .expect("invariant: postcard into a Vec fails for unsized sequences only")
 }
 
-/// Decodes a record's body that fills `bytes`.
+/// Decodes a record's body, which must fill `bytes`.
 pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
@@ -158,10 +158,10 @@ fn builder(prologue: &[u8]) -> Result<snow::Builder<'_>> {
     snow::Builder::new(params).prologue(prologue).map_err(noise_error("noise prologue"))
 }
 
-/// Keys for what follows the handshake.
+/// The keys after the handshake.
 pub struct Transport {
     state: StatelessTransportState,
-    /// What protects the messages.
+    /// The protection of the messages.
     pub mode: ConnMode,
 }
 
@@ -178,7 +178,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Opens record number `nonce` of the other direction into `out`; returns the plain length.
+    /// Opens record number `nonce` of the other direction into `out`. Returns the plain length.
     pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize> {
         self.state.read_message(nonce, sealed, out).map_err(noise_error("sealed record"))
     }
@@ -200,7 +200,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Makes the Hello and Noise 1 records. With a key credential only `secure` is offered.
+    /// Creates the Hello and Noise 1 records. With a key credential only `secure` is offered.
     pub fn start(
         credential: &Credential,
         modes: &[ConnMode],
@@ -237,7 +237,7 @@ impl Initiator {
         Ok((Initiator { noise, claimed: claimed.clone(), modes }, hello, first))
     }
 
-    /// Reads Noise 2: the other side has proven to know the secret.
+    /// Handles Noise 2, which proves that the other side knows the secret.
     pub fn finish(mut self, second: &[u8]) -> Result<(Transport, Peer)> {
         let mut plain = vec![0; second.len()];
         let length = self
@@ -261,7 +261,7 @@ impl Initiator {
     }
 }
 
-/// Who a Hello claims to be, for logs: unproven, and only as printable as its sender made it.
+/// The identity that a Hello claims, for logs. It is unproven; control characters are removed.
 pub fn claimed_name(hello: &[u8]) -> String {
     match decode::<Hello>("handshake", hello) {
         Ok(Hello { claim: Claim::Key(entity), .. }) => {
@@ -272,17 +272,17 @@ pub fn claimed_name(hello: &[u8]) -> String {
     }
 }
 
-/// What the side that is connected to says of itself.
+/// The identity of the accepting side.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Who it is.
+    /// Its entity.
     pub entity: EntityName,
-    /// This run of its process.
+    /// Identifies its process.
     pub nonce: u64,
 }
 
-/// The side that is connected to: answers Hello and Noise 1 with Noise 2. `modes` gives the modes allowed for a kind
-/// of peer. The peer counts as authenticated once it has sent a record that [`Transport::open`] accepts.
+/// The accepting side: answers Hello and Noise 1 with Noise 2. `modes` returns the modes allowed for a peer. The peer is
+/// authenticated once it has sent a record that [`Transport::open`] accepts.
 pub fn respond(
     verifier: &Verifier,
     me: &Identity,

@@ -11,12 +11,12 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Ceph's only key type, AES.
 const CEPH_CRYPTO_AES: u16 = 1;
-/// Length of the secrets that Ceph and Nacre make.
+/// Length of secrets created by Ceph and Nacre.
 const SECRET_BYTES: usize = 16;
 /// Type, creation time and length.
 const HEADER_BYTES: usize = 12;
 
-/// An entity's secret. Prints as `Key(…)`, is wiped when dropped.
+/// An entity's secret. Prints as `Key(…)` and is wiped when dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop, PartialEq, Eq)]
 pub struct Key {
     created_secs: u32,
@@ -39,7 +39,7 @@ fn random(out: &mut [u8]) -> Result<()> {
 }
 
 impl Key {
-    /// A new random key, as `ceph-authtool --gen-key` makes one.
+    /// Creates a random key, like `ceph-authtool --gen-key`.
     pub fn generate() -> Result<Key> {
         let mut secret = vec![0; SECRET_BYTES];
         random(&mut secret)?;
@@ -47,15 +47,15 @@ impl Key {
         Ok(Key { created_secs: now.as_secs() as u32, created_nanos: now.subsec_nanos(), secret })
     }
 
-    /// Tells keys apart without telling them: 64 bits of a hash.
+    /// Identifies a key without revealing it: 64 bits of a hash.
     pub fn fingerprint(&self) -> u64 {
         let digest =
             Sha256::new().chain_update(b"nacre key fingerprint").chain_update(&self.secret).finalize();
         digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
-    /// Reads Ceph's form: base64 of type (u16), creation time (u32 seconds, u32 nanoseconds), length (u16) and the
-    /// secret, all little endian.
+    /// Decodes Ceph's form: base64 of type (u16), creation time (u32 seconds, u32 nanoseconds), length (u16) and the secret,
+    /// all little endian.
     pub fn from_base64(text: &str) -> Result<Key> {
         let corrupt = |detail: &str| Error::Corrupt { what: "key", detail: detail.to_owned() };
         let bytes = Zeroizing::new(STANDARD.decode(text.trim()).map_err(|_| corrupt("not base64"))?);
@@ -72,7 +72,7 @@ impl Key {
         Ok(Key { created_secs: u32_at(2), created_nanos: u32_at(6), secret: secret.to_vec() })
     }
 
-    /// Ceph's form, for keyring files and `auth get-key`.
+    /// Encodes Ceph's form, for keyring files and `auth get-key`.
     pub fn to_base64(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(HEADER_BYTES + self.secret.len()));
         bytes.extend_from_slice(&CEPH_CRYPTO_AES.to_le_bytes());
@@ -83,7 +83,7 @@ impl Key {
         Zeroizing::new(STANDARD.encode(&*bytes))
     }
 
-    /// The pre-shared key of the handshake: SHA-256 over a label and the secret.
+    /// Returns the pre-shared key of the handshake: SHA-256 over a label and the secret.
     pub fn session_key(&self) -> SessionKey {
         let mut hash = Sha256::new();
         hash.update(b"nacre keyring psk 1\0");
@@ -92,12 +92,12 @@ impl Key {
     }
 }
 
-/// 32 bytes that two sides share for the life of a ticket. Prints as `SessionKey(…)`, is wiped when dropped.
+/// 32 bytes that two sides share for the life of a ticket. Prints as `SessionKey(…)` and is wiped when dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionKey(pub(crate) [u8; 32]);
 
 impl SessionKey {
-    /// A new random one.
+    /// Creates a random session key.
     pub fn generate() -> Result<SessionKey> {
         let mut bytes = [0; 32];
         random(&mut bytes)?;
@@ -111,7 +111,7 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// `N` random bytes.
+/// Returns `N` random bytes.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     random(&mut bytes)?;

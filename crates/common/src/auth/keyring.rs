@@ -13,10 +13,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use zeroize::{Zeroize, Zeroizing};
 
-/// A keyring longer than this is not one.
+/// Maximum size of a keyring file.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A key and what its entity may do.
+/// A key and its entity's capabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyringEntry {
     /// The secret.
@@ -32,7 +32,7 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// An empty one.
+    /// Creates an empty keyring.
     pub fn new() -> Keyring {
         Keyring::default()
     }
@@ -47,7 +47,7 @@ impl Keyring {
         self.entries.remove(entity)
     }
 
-    /// An entity's entry.
+    /// Returns an entity's entry.
     pub fn get(&self, entity: &EntityName) -> Option<&KeyringEntry> {
         self.entries.get(entity)
     }
@@ -57,7 +57,7 @@ impl Keyring {
         self.entries.iter()
     }
 
-    /// Parses a keyring's text; `path` is for messages, which quote nothing of the text.
+    /// Parses a keyring's text. `path` is for error messages, which contain nothing of the text.
     pub fn parse(path: &Path, text: &str) -> Result<Keyring> {
         let file = ConfFile::parse_secret(path, text)?;
         let mut sections = file.into_sections();
@@ -83,7 +83,7 @@ impl Keyring {
                             Key::from_base64(&entry.value).map_err(|e| syntax(entry.line, e.to_string()))?,
                         );
                     }
-                    // Ceph's old auid lines have had no meaning for a long time.
+                    // Ceph's old auid lines no longer have a meaning.
                     "auid" => {}
                     other => match other.strip_prefix("caps_") {
                         Some(service) => {
@@ -101,7 +101,7 @@ impl Keyring {
         Ok(keyring)
     }
 
-    /// Reads a keyring file. Warns where others than the owner may read it.
+    /// Reads a keyring file. Warns if others than the owner can read it.
     pub fn read(path: &Path) -> Result<Keyring> {
         let mut file = File::open(path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => {
@@ -124,7 +124,7 @@ impl Keyring {
         Keyring::parse(path, &text)
     }
 
-    /// The file's text.
+    /// Formats the file's text.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut out = Zeroizing::new(String::new());
         for (entity, entry) in &self.entries {
@@ -139,7 +139,7 @@ impl Keyring {
         out
     }
 
-    /// Writes the file with mode 0600, in place of an older one only when complete and durable.
+    /// Writes the file with mode 0600. Replaces an older one only when complete and durable.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".tmp.{}", std::process::id()));
@@ -153,15 +153,15 @@ impl Keyring {
             File::open(parent)?.sync_all()
         })();
         written.map_err(|e| {
-            // The error that matters is the first one; a temporary file that can't be removed harms nobody.
+            // The first error is the relevant one; a temporary file that can't be removed is harmless.
             let _ = std::fs::remove_file(&temporary);
             Error::io("write keyring", path, e)
         })
     }
 }
 
-/// The configured entity's key as its file has it at each connection, so that a rotated key is taken up without a
-/// restart. A file that can't be read then leaves the key as it was.
+/// The configured entity's key, read from its file at each connection, so that a rotated key is used without a restart. If the
+/// file can't be read, the last key remains.
 #[derive(Debug)]
 pub struct ConfiguredKey {
     config: Config,
@@ -186,8 +186,8 @@ impl Credentials for ConfiguredKey {
     }
 }
 
-/// The configured entity's credential: from option `key`, else `keyfile`, else the first keyring file that exists.
-/// Where none of the default keyrings exists, `keyring` beside the configuration file is tried too.
+/// Finds the configured entity's credential: option `key`, else `keyfile`, else the first keyring file that exists. If none of
+/// the default keyrings exists, `keyring` beside the configuration file is tried too.
 pub fn find_key(config: &Config) -> Result<Credential> {
     let options = config.snapshot();
     let entity = config.entity().clone();

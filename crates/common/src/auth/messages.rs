@@ -1,6 +1,6 @@
 //! Messages between entities and the monitors about tickets and service keys (kinds 40 to 49).
 //!
-//! They carry secrets and are only sent over secure connections, which those with a key credential always are.
+//! They contain secrets and are sent only over secure connections, as those with a key credential always are.
 
 use super::key::SessionKey;
 use super::ticket::ServiceKey;
@@ -9,12 +9,12 @@ use nacre_types::ids::ClientId;
 use nacre_types::msg::Message;
 use serde::{Deserialize, Serialize};
 
-/// Asks for a ticket to the OSDs, and a daemon for the service keys with it.
+/// Requests a ticket for the OSDs and, for a daemon, the service keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuthTicketRequest {
     /// Pairs the reply with the request on its connection.
     pub tid: u64,
-    /// The ticket that it replaces, which may have expired: its session's id goes on. `None` starts a session.
+    /// The ticket to replace, which may have expired: the session keeps its id. `None` starts a session.
     pub renew: Option<Bytes>,
 }
 
@@ -35,14 +35,14 @@ pub struct AuthTicketReply {
     pub keys: Vec<ServiceKey>,
 }
 
-/// A ticket on its way to its holder.
+/// A ticket for its holder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TicketGrant {
     /// The sealed body.
     pub blob: Bytes,
-    /// The secret that goes with it.
+    /// The ticket's secret.
     pub session_key: SessionKey,
-    /// Until when it is valid, seconds since 1970.
+    /// When it expires, seconds since 1970.
     pub expires_unix: u64,
 }
 

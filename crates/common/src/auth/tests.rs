@@ -28,7 +28,7 @@ fn body(expires_unix: u64) -> TicketBody {
     }
 }
 
-/// Runs the handshake in memory, letting `tamper` alter the two records on their way.
+/// Runs the handshake in memory. `tamper` can alter the two records in transit.
 fn shake(
     credential: &Credential,
     verifier: &Verifier,
@@ -166,7 +166,7 @@ fn refused_tickets_say_by_how_much_the_clocks_differ() {
     assert!(late.contains("was issued 10800 s ago and expired 7200 s ago"), "{late}");
     assert!(late.contains("their clocks differ by 10800 s"), "{late}");
 
-    // A service learns of its own clock by the ticket that it is granted.
+    // A service checks its own clock by the ticket granted to it.
     let own = ServiceKeys::new(10);
     own.update(keys.keys().to_vec());
     let granted = own.open_granted(&keys.seal(body(NOW - 7200)).unwrap().blob).unwrap();

@@ -1,8 +1,8 @@
-//! Tickets: what a monitor vouches for, sealed under service keys that rotate.
+//! Tickets: statements of a monitor, sealed under service keys that rotate.
 //!
-//! Three service keys exist at a time: the previous one, whose tickets are still running out; the current one, which
-//! seals; and the next one, which daemons get ahead of its time, so that no ticket reaches a daemon before its key.
-//! A key is current for as long as a ticket lives, so when a key is dropped all of its tickets have expired.
+//! Three service keys exist at a time: the previous one, whose tickets are still valid; the current one, which seals; and the
+//! next one, which daemons get in advance, so that no ticket reaches a daemon before its key. A key is current for the lifetime
+//! of a ticket, so when a key is dropped all of its tickets have expired.
 //!
 //! A sealed ticket is `version u8 | key id u64 le | nonce 24 bytes | XChaCha20-Poly1305 of the body`, with version and
 //! key id authenticated too (docs/format/messenger.md).
@@ -23,47 +23,47 @@ use zeroize::Zeroizing;
 const VERSION: u8 = 1;
 const PREFIX_BYTES: usize = 9;
 const NONCE_BYTES: usize = 24;
-/// A longer blob is refused unread.
+/// Maximum size of a ticket; a longer blob is refused without reading it.
 pub(crate) const MAX_TICKET_BYTES: usize = 32 << 10;
 
-/// What a ticket says.
+/// The content of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketBody {
-    /// Who may use it.
+    /// The entity that may use it.
     pub entity: EntityName,
     /// The session's id.
     pub client: Option<ClientId>,
-    /// What the entity may do.
+    /// The entity's capabilities.
     pub caps: Caps,
-    /// From when it is valid, seconds since 1970.
+    /// When its validity begins, seconds since 1970.
     pub issued_unix: u64,
-    /// Until when it is valid, seconds since 1970.
+    /// When it expires, seconds since 1970.
     pub expires_unix: u64,
-    /// What its holder must prove to know.
+    /// The secret that its holder must prove.
     pub session_key: SessionKey,
 }
 
-/// A ticket in its holder's hands.
+/// A ticket as its holder has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// Who holds it.
+    /// Its holder.
     pub entity: EntityName,
-    /// The sealed body, shown to services.
+    /// The sealed body, which services receive.
     pub blob: Bytes,
-    /// The secret that goes with it.
+    /// The ticket's secret.
     pub session_key: SessionKey,
-    /// Until when it is valid, seconds since 1970.
+    /// When it expires, seconds since 1970.
     pub expires_unix: u64,
 }
 
 /// One generation of a service's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceKey {
-    /// Its number; rising.
+    /// Its number, which increases.
     pub id: u64,
     /// The secret.
     pub secret: SessionKey,
-    /// From when it seals, seconds since 1970.
+    /// When it starts to seal, seconds since 1970.
     pub valid_from_unix: u64,
 }
 
@@ -101,7 +101,7 @@ impl ServiceKey {
     }
 }
 
-/// Opens `blob` with whichever of `keys` sealed it.
+/// Opens `blob` with the one of `keys` that sealed it.
 fn unseal(keys: &[ServiceKey], blob: &[u8]) -> Result<TicketBody> {
     let corrupt = |detail: &str| Error::Corrupt { what: "ticket", detail: detail.to_owned() };
     if blob.len() > MAX_TICKET_BYTES {
@@ -130,7 +130,7 @@ fn unseal(keys: &[ServiceKey], blob: &[u8]) -> Result<TicketBody> {
     }
 }
 
-/// The map authority's service keys: persisted as a whole, rotated by [`ServiceKeyring::rotate`].
+/// The map authority's service keys: stored as a whole, rotated by [`ServiceKeyring::rotate`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceKeyring {
     /// Previous, current, next.
@@ -138,7 +138,7 @@ pub struct ServiceKeyring {
 }
 
 impl ServiceKeyring {
-    /// Fresh keys, the second of them current from `now_unix` on for `ttl_secs`.
+    /// Creates keys, the second of which is current from `now_unix` on for `ttl_secs`.
     pub fn generate(now_unix: u64, ttl_secs: u64) -> Result<ServiceKeyring> {
         Ok(ServiceKeyring {
             keys: [
@@ -149,14 +149,14 @@ impl ServiceKeyring {
         })
     }
 
-    /// Makes the keys fit `now_unix`: the next key becomes current when its time has come. Returns whether anything
-    /// changed, and so must be persisted and sent to daemons before the next ticket is sealed.
+    /// Rotates the keys if the next key is due at `now_unix`. Returns whether they changed; then they must be stored and sent
+    /// to daemons before the next ticket is sealed.
     pub fn rotate(&mut self, now_unix: u64, ttl_secs: u64) -> Result<bool> {
         let next = &self.keys[2];
         if now_unix < next.valid_from_unix {
             return Ok(false);
         }
-        // After a long standstill no daemon holds a valid ticket: one step that starts from the present suffices.
+        // After a long downtime no daemon has a valid ticket: one step that starts at the present time suffices.
         let start = if now_unix - next.valid_from_unix < ttl_secs { next.valid_from_unix } else { now_unix };
         let following = ServiceKey::generate(next.id + 1, start.saturating_add(ttl_secs))?;
         self.keys.rotate_left(1);
@@ -165,7 +165,7 @@ impl ServiceKeyring {
         Ok(true)
     }
 
-    /// What daemons need to open tickets.
+    /// The keys with which daemons open tickets.
     pub fn keys(&self) -> &[ServiceKey] {
         &self.keys
     }
@@ -181,18 +181,18 @@ impl ServiceKeyring {
         })
     }
 
-    /// Opens a ticket regardless of its expiry: for renewals, where its session's id goes on.
+    /// Opens a ticket regardless of its expiry, for renewals, which keep the session's id.
     pub fn open_expired(&self, blob: &[u8]) -> Result<TicketBody> {
         unseal(&self.keys, blob)
     }
 }
 
-/// How far a service's clock is from the monitor's: `7200 s ahead of`, `30 s behind`.
+/// The difference between a service's clock and the monitor's: `7200 s ahead of`, `30 s behind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockDifference {
     /// Seconds.
     pub secs: u64,
-    /// Whether it is ahead.
+    /// Whether the service's clock is ahead.
     pub ahead: bool,
 }
 
@@ -202,7 +202,7 @@ impl fmt::Display for ClockDifference {
     }
 }
 
-/// A daemon's copy of its service's keys; replaced as a whole when the monitors send new ones.
+/// A daemon's copy of its service's keys, replaced as a whole when the monitors send new ones.
 #[derive(Debug, Default)]
 pub struct ServiceKeys {
     keys: ArcSwap<Vec<ServiceKey>>,
@@ -210,22 +210,22 @@ pub struct ServiceKeys {
 }
 
 impl ServiceKeys {
-    /// None yet: every ticket is refused. Clocks may differ by `skew_secs`.
+    /// Creates a set without keys, which refuses every ticket. Clocks may differ by `skew_secs`.
     pub fn new(skew_secs: u64) -> ServiceKeys {
         ServiceKeys { keys: ArcSwap::default(), skew_secs }
     }
 
-    /// Takes the keys in use now.
+    /// Replaces the keys.
     pub fn update(&self, keys: Vec<ServiceKey>) {
         self.keys.store(Arc::new(keys));
     }
 
-    /// Whether there are any.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.load().is_empty()
     }
 
-    /// When a ticket that expires at `expires_unix` is no longer taken, seconds since 1970.
+    /// When a ticket that expires at `expires_unix` is no longer accepted, seconds since 1970.
     pub(super) fn runs_out(&self, expires_unix: u64) -> u64 {
         expires_unix.saturating_add(self.skew_secs)
     }
@@ -235,7 +235,7 @@ impl ServiceKeys {
         let body = unseal(&self.keys.load(), blob)?;
         let TicketBody { entity, issued_unix, expires_unix, .. } = &body;
         if now_unix > self.runs_out(*expires_unix) {
-            // An old ticket, or a clock that is ahead: its holder knows when it was granted.
+            // The ticket is old, or this clock is ahead; its holder knows when it was granted.
             return Err(Error::Expired(format!(
                 "by the clock of this service the ticket of {entity} was issued {0} s ago and expired {1} s ago; if the \
                  monitor has just issued it, their clocks differ by {0} s",
@@ -254,13 +254,13 @@ impl ServiceKeys {
         Ok(body)
     }
 
-    /// Opens a ticket whatever the time is: for the one that the monitor has just granted to this service itself.
+    /// Opens a ticket regardless of the time, for one that the monitor has just granted to this service itself.
     pub fn open_granted(&self, blob: &[u8]) -> Result<TicketBody> {
         unseal(&self.keys.load(), blob)
     }
 
-    /// How far the clock of this service, at `now_unix`, is from that of the monitor, which has just issued `ticket`.
-    /// `None` where that is allowed.
+    /// The difference between this service's clock, at `now_unix`, and that of the monitor, which has just issued `ticket`.
+    /// `None` if it is within the limit.
     pub fn clock_difference(&self, ticket: &TicketBody, now_unix: u64) -> Option<ClockDifference> {
         let (secs, ahead) = match now_unix.checked_sub(ticket.issued_unix) {
             Some(secs) => (secs, true),

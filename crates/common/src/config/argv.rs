@@ -1,4 +1,4 @@
-//! The part of every command line that Ceph's programs share: who, which cluster, and options by name.
+//! The part of the command line that all of Ceph's programs share: entity, cluster, and options by name.
 
 use crate::error::{Error, Result};
 use crate::options::{self, OptionType};
@@ -6,12 +6,12 @@ use nacre_types::ids::{EntityKind, EntityName};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What kind of program parses its command line: it decides the default entity and what `-i` means.
+/// The kind of program. It determines the default entity and the meaning of `-i`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
-    /// A daemon of this kind; `-i` names its id.
+    /// A daemon of this kind; `-i` sets its id.
     Daemon(EntityKind),
-    /// A tool, `client.admin` by default; `-i` stays with the tool (`ceph -i FILE`).
+    /// A tool, `client.admin` by default; the tool itself handles `-i` (`ceph -i FILE`).
     Client,
 }
 
@@ -20,7 +20,7 @@ pub enum Program {
 pub struct Settings(pub Vec<(String, String)>);
 
 impl Settings {
-    /// Adds one; the last of one name counts.
+    /// Adds a setting. The last one of a name counts.
     pub fn push(&mut self, pair: (String, String)) {
         self.0.push(pair);
     }
@@ -32,20 +32,20 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// A command line taken apart.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation {
-    /// Who runs.
+    /// The entity that the program runs as.
     pub entity: EntityName,
     /// The cluster's name.
     pub cluster: String,
     /// `-c FILE`.
     pub conf: Option<PathBuf>,
-    /// Options by name; the last of one name counts.
+    /// Options by name. The last one of a name counts.
     pub options: Settings,
     /// The same from `CEPH_ARGS`.
     pub env: Settings,
-    /// What is not shared by all programs: verbs, their arguments and flags, in order.
+    /// Arguments that are not shared by all programs: verbs, their arguments and flags, in order.
     pub rest: Vec<String>,
 }
 
@@ -59,10 +59,10 @@ struct Parsed {
     rest: Vec<String>,
 }
 
-/// Takes apart the arguments after the program's name, and `ceph_args`, the value of `CEPH_ARGS`. Understands `-c`,
-/// `--conf`, `-n`, `--name`, `--id`, `--user`, `-i` (daemons), `-m`, `-k`, `--keyring`, `--cluster`, and every option
-/// of the table as `--option-name value` or `--option_name=value`; a switch may stand alone, or as `--no-option`.
-/// Everything from `--` on, and all else, is left in `rest`.
+/// Parses the arguments after the program's name, and `ceph_args`, the value of `CEPH_ARGS`. Supports `-c`, `--conf`, `-n`,
+/// `--name`, `--id`, `--user`, `-i` (daemons), `-m`, `-k`, `--keyring`, `--cluster`, and every option of the table as
+/// `--option-name value` or `--option_name=value`; a switch may have no value, or be `--no-option`. Everything from `--` on,
+/// and all other arguments, are left in `rest`.
 pub fn parse_argv(program: Program, args: &[String], ceph_args: Option<&str>) -> Result<Invocation> {
     let env = parse(program, &split_args(ceph_args.unwrap_or_default())?)?;
     let line = parse(program, args)?;
@@ -125,7 +125,7 @@ fn parse(program: Program, args: &[String]) -> Result<Parsed> {
     Ok(out)
 }
 
-/// Reads `flag` as an option of the table, taking its value from `inline` or the next argument.
+/// Parses `flag` as an option of the table, with its value from `inline` or the next argument.
 fn named_option(
     flag: &str,
     inline: Option<&str>,

@@ -1,15 +1,15 @@
 //! ceph.conf: sections, `name = value` lines, comments, quotes, continuation.
 //!
-//! Names are compared with blanks, dashes and underscores taken as equal. A comment starts at `;` or `#` outside
-//! quotes; a backslash before the end of a line joins the next one, before anything else it takes that character
-//! literally. Lines before the first section count as `[global]`.
+//! In names, blanks, dashes and underscores are equivalent. A comment starts at `;` or `#` outside quotes. A backslash at the
+//! end of a line joins the next line; before another character it makes that character literal. Lines before the first section
+//! belong to `[global]`.
 
 use crate::error::{Error, Result};
 use crate::options::{normalize_name, shown};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A file longer than this is not a configuration.
+/// Maximum size of a configuration file.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// One `name = value` line. Secrets print as dots.
@@ -56,12 +56,12 @@ impl ConfFile {
         ConfFile::parse(path, &text)
     }
 
-    /// Parses `text`; `path` is for messages.
+    /// Parses `text`. `path` is for error messages.
     pub fn parse(path: &Path, text: &str) -> Result<ConfFile> {
         ConfFile::parse_quoting(path, text, true)
     }
 
-    /// Parses `text` that may hold secrets: error messages quote none of it.
+    /// Parses `text` that may contain secrets: error messages contain nothing of it.
     pub(crate) fn parse_secret(path: &Path, text: &str) -> Result<ConfFile> {
         ConfFile::parse_quoting(path, text, false)
     }
@@ -111,7 +111,7 @@ impl ConfFile {
         &mut self.sections[at].1
     }
 
-    /// Where it was read from.
+    /// The path from which it was read.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,12 +126,12 @@ impl ConfFile {
         self.sections.iter().map(|(name, _)| name.as_str())
     }
 
-    /// A section's lines; none where it is missing. Of repeated names the last counts.
+    /// Returns a section's lines; none if it is missing. The last one of a name counts.
     pub fn section(&self, name: &str) -> &[Entry] {
         self.sections.iter().find(|(section, _)| section == name).map_or(&[], |(_, entries)| entries)
     }
 
-    /// The value of `option` in the first of `sections` that has it (`ceph-conf --lookup`).
+    /// Returns the value of `option` in the first of `sections` that has it (`ceph-conf --lookup`).
     pub fn lookup(&self, sections: &[&str], option: &str) -> Option<&str> {
         let option = normalize_name(option);
         sections.iter().find_map(|section| {
@@ -144,7 +144,7 @@ impl ConfFile {
     }
 }
 
-/// Joins lines that end in a backslash; yields the number of the first of them.
+/// Joins lines that end in a backslash. Yields the number of the first of them.
 fn logical_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     let mut lines = text.lines().enumerate();
     std::iter::from_fn(move || {
@@ -161,7 +161,7 @@ fn logical_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// An odd number of backslashes at the end.
+/// Whether the line ends in an odd number of backslashes.
 fn ends_in_continuation(line: &str) -> bool {
     line.bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 1
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use nacre_types::ids::EntityName;
 
-/// Who the values are for.
+/// The entity for which values are expanded.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) cluster: String,
@@ -11,9 +11,9 @@ pub(super) struct Identity {
     pub(super) host: String,
 }
 
-/// Values may refer to values that refer to values; deeper nesting is a loop.
+/// Maximum nesting of references between values; deeper nesting is a loop.
 const MAX_DEPTH: u32 = 8;
-/// An expansion longer than this is a mistake.
+/// Maximum length of an expansion; a longer one is a mistake.
 const MAX_BYTES: usize = 64 << 10;
 
 impl Identity {
@@ -26,7 +26,7 @@ impl Identity {
         super::is_daemon(self.entity.kind)
     }
 
-    /// Replaces variables. `option` gives the raw text of another option. A `$` before anything else stays.
+    /// Replaces variables. `option` returns the raw text of another option. A `$` before anything else is kept.
     pub(super) fn expand(&self, text: &str, option: &dyn Fn(&str) -> Option<String>) -> Result<String> {
         self.expand_at(text, option, 0)
     }
@@ -80,7 +80,7 @@ impl Identity {
     }
 }
 
-/// Splits the variable's name, bare or in braces, off the text that follows a `$`.
+/// Splits the variable's name, bare or in braces, from the text after a `$`.
 fn variable(text: &str) -> (&str, &str) {
     if let Some(inside) = text.strip_prefix('{')
         && let Some(end) = inside.find('}')
@@ -91,7 +91,7 @@ fn variable(text: &str) -> (&str, &str) {
     (&text[..end], &text[end..])
 }
 
-/// The host's name up to the first dot, as Ceph takes it.
+/// Returns the host's name up to the first dot, as Ceph does.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().split('.').next().filter(|n| !n.is_empty()).unwrap_or("localhost").to_owned()

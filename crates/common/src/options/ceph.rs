@@ -1,7 +1,7 @@
 //! Options that Ceph has and Nacre does not need: their names and defaults, for programs that read them.
 //!
-//! `config get` and `rados_conf_get` answer with Ceph's default. Clients may set them on their own handle, without
-//! effect; in the monitors' configuration they are refused by name unless forced, and in files they are skipped.
+//! `config get` and `rados_conf_get` return Ceph's default. Clients may set them on their own handle, without effect. In the
+//! monitors' configuration they are refused by name unless forced; in files they are ignored.
 
 use super::{find, normalize_name};
 
@@ -33,12 +33,12 @@ impl CephOption {
     }
 }
 
-/// All options of Ceph 16.2. They are read from the text each time: a table would stay in the memory of every program.
+/// All options of Ceph 16.2. They are parsed from the text each time: a table would stay in the memory of every program.
 fn recorded() -> impl Iterator<Item = CephOption> {
     RECORDED.lines().filter(|line| !line.starts_with('#')).filter_map(CephOption::parse)
 }
 
-/// The option of Ceph of that name, where the option table has none.
+/// Returns Ceph's option with this name if the option table does not have it.
 pub fn ceph_option(name: &str) -> Option<CephOption> {
     let name = normalize_name(name);
     recorded().find(|option| option.name == name).filter(|option| find(option.name).is_none())

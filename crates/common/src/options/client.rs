@@ -5,7 +5,7 @@ use super::option_group;
 use super::spec::Service::Rados;
 
 option_group! {
-    /// Clients: what may be in flight, and timeouts.
+    /// Clients: requests in flight, and timeouts.
     ClientOptions:
     objecter_inflight_ops: Uint = "1024", "Requests in flight at a time" [min("1"), services(&[Rados])];
     objecter_inflight_op_bytes: Size = "100Mi", "Bytes of requests in flight at a time" [min("1"), services(&[Rados])];

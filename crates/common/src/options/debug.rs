@@ -4,8 +4,8 @@ use super::kinds::Debug;
 use super::option_group;
 
 option_group! {
-    /// Log levels of subsystems. `N` up to 0 logs warnings, to 5 state changes, to 15 each operation, above it
-    /// everything; `M` is read and ignored.
+    /// Log levels of subsystems. `N` up to 0 logs warnings, up to 5 also state changes, up to 15 also each operation, above it
+    /// everything; `M` is parsed and ignored.
     DebugOptions:
     debug_auth: Debug = "1/5", "Debug level of authentication" [runtime()];
     debug_ms: Debug = "0/0", "Debug level of the messenger" [runtime()];

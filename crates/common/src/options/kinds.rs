@@ -1,4 +1,4 @@
-//! The kinds of value that an option can have: how each reads, prints and compares.
+//! The kinds of values that options can have: how each is parsed, printed and compared.
 
 use super::spec::OptionType;
 use std::fmt;
@@ -7,22 +7,22 @@ use std::time::Duration;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-/// A kind of value: Ceph's type on the outside, a Rust type on the inside.
+/// A kind of value: Ceph's type for users, a Rust type for code.
 pub trait Kind {
-    /// What code reads.
+    /// The type that code reads.
     type Value: Clone + fmt::Debug + PartialEq + Send + Sync;
     /// The type that `config help` shows.
     const TYPE: OptionType;
-    /// The permitted values of a choice; empty for anything else.
+    /// The permitted values of a choice; empty for other kinds.
     const CHOICES: &'static [&'static str] = &[];
     /// Whether values must not be shown.
     const SECRET: bool = false;
 
-    /// Reads a text; the error says what was expected, as Ceph words it.
+    /// Parses a text. The error describes what was expected, in Ceph's words.
     fn read(text: &str) -> Result<Self::Value, String>;
-    /// The canonical text.
+    /// Returns the canonical text.
     fn show(value: &Self::Value) -> String;
-    /// Whether `a` is below `b`; kinds without an order have no ranges.
+    /// Whether `a` is below `b`. Kinds without an order have no ranges.
     fn below(_a: &Self::Value, _b: &Self::Value) -> bool {
         false
     }
@@ -41,7 +41,7 @@ fn integer<T: TryFrom<i128>>(text: &str) -> Result<T, String> {
         .ok_or_else(|| format!("The option value '{text}' is out of range"))
 }
 
-/// Splits Ceph's binary suffixes: `K` or `Ki`, optionally with `B`, up to `E`; decimal ones are not taken.
+/// Splits off Ceph's binary suffixes: `K` or `Ki`, optionally with `B`, up to `E`. Decimal ones are not supported.
 fn binary_suffix(text: &str) -> (&str, i128) {
     let bare = text.strip_suffix("iB").or_else(|| text.strip_suffix('i')).unwrap_or(text);
     let bare = if bare.len() == text.len() { text.strip_suffix('B').unwrap_or(text) } else { bare };
@@ -92,7 +92,7 @@ kind! {
     Float, f64, Float, float, |v: &f64| format!("{v:.6}")
 }
 kind! {
-    /// Bytes; takes binary suffixes (`64K`, `4Mi`, `1GiB`).
+    /// Bytes, with optional binary suffixes (`64K`, `4Mi`, `1GiB`).
     Size, u64, Size, integer::<u64>, u64::to_string
 }
 kind! {
@@ -108,7 +108,7 @@ kind! {
     |v: &Duration| format!("{:.6}", v.as_secs_f64())
 }
 kind! {
-    /// Seconds; takes `s`, `m`, `h`, `d`, `w` suffixes.
+    /// Seconds, with optional suffixes `s`, `m`, `h`, `d`, `w`.
     Secs, Duration, Secs, read_secs, |v: &Duration| v.as_secs().to_string()
 }
 kind! {
@@ -126,15 +126,15 @@ kind! {
     Bool, bool, Bool, read_bool, bool::to_string
 }
 kind! {
-    /// A cluster's or disk's id; all zeros stand for none.
+    /// A cluster's or disk's id; all zeros mean none.
     UuidKind, Option<Uuid>, Uuid, read_uuid, |v: &Option<Uuid>| v.unwrap_or_default().to_string()
 }
 kind! {
-    /// An address with an optional port; `-` or nothing for none. Port 0 where the port is missing.
+    /// An address with an optional port; `-` or empty means none. A missing port is 0.
     Addr, Option<SocketAddr>, Addr, read_addr, show_addr
 }
 kind! {
-    /// Monitor addresses, as `mon_host` takes them.
+    /// Monitor addresses in the format of `mon_host`.
     AddrListKind, AddrList, Str, AddrList::parse, AddrList::to_string
 }
 kind! {
@@ -142,7 +142,7 @@ kind! {
     Debug, DebugLevel, Str, DebugLevel::parse, DebugLevel::to_string
 }
 
-/// Text that is never shown: `Debug` prints dots, and memory is wiped.
+/// Text that is never shown: `Debug` prints dots, and its memory is wiped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretText(Zeroizing<String>);
 
@@ -230,7 +230,7 @@ fn show_addr(value: &Option<SocketAddr>) -> String {
     }
 }
 
-/// A host, by name or number, and a port.
+/// A host, by name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
     /// Name or address, without brackets.
@@ -253,12 +253,12 @@ impl fmt::Display for HostPort {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddrList(pub Vec<HostPort>);
 
-/// The monitors' port where `mon_host` names none: Ceph's for its second protocol.
+/// The default port of monitors in `mon_host`: that of Ceph's second protocol.
 pub const MON_PORT: u16 = 3300;
 
 impl AddrList {
-    /// Reads Ceph's forms: addresses or names separated by commas, semicolons or blanks, each with an optional port;
-    /// of a bracketed vector `[v2:…,v1:…]` only the `v2` address counts.
+    /// Parses Ceph's forms: addresses or names separated by commas, semicolons or blanks, each with an optional port. Of a
+    /// bracketed vector `[v2:…,v1:…]` only the `v2` address counts.
     pub fn parse(text: &str) -> Result<AddrList, String> {
         let bad = || format!("could not parse monitor addresses '{text}'");
         let mut list = Vec::new();
@@ -294,7 +294,7 @@ impl AddrList {
         Ok(AddrList(list))
     }
 
-    /// Looks names up and returns all addresses. Blocks on the resolver where a name is used.
+    /// Resolves names and returns all addresses. Blocks on the resolver if there are names.
     pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         let mut out = Vec::new();
         for HostPort { host, port } in &self.0 {
@@ -304,7 +304,7 @@ impl AddrList {
     }
 }
 
-/// Splits a vector after its closing bracket; IPv6 addresses inside have brackets of their own.
+/// Splits a vector after its closing bracket. IPv6 addresses inside have their own brackets.
 fn split_vector(inside: &str) -> Option<(&str, &str)> {
     let mut depth = 1;
     for (at, c) in inside.char_indices() {
@@ -352,9 +352,9 @@ impl fmt::Display for AddrList {
 /// A subsystem's log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DebugLevel {
-    /// What is written.
+    /// The level of lines that are written.
     pub log: u8,
-    /// What Ceph would keep in memory for a crash dump; kept for its users' files, Nacre writes or drops.
+    /// The level that Ceph keeps in memory for a crash dump. It is parsed for compatibility and has no effect.
     pub gather: u8,
 }
 
@@ -376,7 +376,7 @@ impl fmt::Display for DebugLevel {
     }
 }
 
-/// Declares a choice: an enum whose values are spelled as in Ceph and read in any case.
+/// Declares a choice: an enum with Ceph's spelling of the values, which are parsed in any case.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$doc])*
@@ -413,7 +413,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Which object store an OSD keeps its data in.
+    /// The kind of an OSD's object store.
     ObjectStoreKind {
         /// Raw blocks and RocksDB.
         Bluestore = "bluestore",
@@ -424,7 +424,7 @@ choice! {
     }
 }
 choice! {
-    /// What a cache tier does with reads and writes, of Ceph's modes those that can be set.
+    /// How a cache tier handles reads and writes: those of Ceph's modes that can be set.
     TierMode {
         /// Not a cache.
         None = "none",
@@ -434,12 +434,12 @@ choice! {
         Readonly = "readonly",
         /// Writes are cached, reads go to the base pool.
         Readproxy = "readproxy",
-        /// All goes to the base pool.
+        /// Everything goes to the base pool.
         Proxy = "proxy",
     }
 }
 choice! {
-    /// How accesses to a cache pool are remembered.
+    /// How accesses to a cache pool are recorded.
     HitSetType {
         /// In a bloom filter.
         Bloom = "bloom",
@@ -450,18 +450,18 @@ choice! {
     }
 }
 choice! {
-    /// What lets an object into a cache tier beside a proxied request.
+    /// The rule that promotes objects in addition to proxying a request.
     PromoteAdmission {
-        /// It is in the newest hit sets, as many as the pool's variables say.
+        /// It is in the newest hit sets, as many as the pool's variables require.
         Recency = "recency",
-        /// It was accessed more often than the objects that are evicted.
+        /// It was accessed more often than the objects being evicted.
         Frequency = "frequency",
     }
 }
 choice! {
-    /// What data is checked by.
+    /// The checksums of data.
     ChecksumType {
-        /// Nothing: damage of the device is served. Only for pools whose users check their data themselves.
+        /// None: damage of the device is not detected. Only for pools whose users check their data themselves.
         None = "none",
         /// 32 bits, Castagnoli's polynomial.
         Crc32c = "crc32c",
@@ -480,16 +480,16 @@ choice! {
     CompressionMode {
         /// Never.
         None = "none",
-        /// Where clients hint that it is worth while.
+        /// If clients hint that data is compressible.
         Passive = "passive",
-        /// Unless clients hint that it is not.
+        /// Unless clients hint that data is not compressible.
         Aggressive = "aggressive",
         /// Always.
         Force = "force",
     }
 }
 choice! {
-    /// What data is compressed with.
+    /// The compression algorithm.
     CompressionAlgorithm {
         /// Snappy, in its raw format.
         Snappy = "snappy",
@@ -500,11 +500,11 @@ choice! {
     }
 }
 choice! {
-    /// What happens to a pool's number of PGs.
+    /// How the autoscaler handles a pool's number of PGs.
     AutoscaleMode {
-        /// Nothing.
+        /// Not at all.
         Off = "off",
-        /// Health says when another number would fit better.
+        /// Health warns if another number would be better.
         Warn = "warn",
         /// It is adjusted.
         On = "on",
@@ -518,7 +518,7 @@ choice! {
     }
 }
 choice! {
-    /// The least severe lines that are logged whatever the subsystem.
+    /// The least severe lines that are logged, for all subsystems.
     LogLevel {
         /// An operator must act.
         Error = "error",
@@ -533,7 +533,7 @@ choice! {
     }
 }
 
-/// The protection that a connection's messages get once both sides have authenticated.
+/// The protection of a connection's messages once both sides have authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ConnMode {
     /// Checksums.

@@ -5,7 +5,7 @@ use super::option_group;
 use super::spec::Service::Osd;
 
 option_group! {
-    /// MemStore: how much memory it may use.
+    /// MemStore: its memory.
     MemstoreOptions:
     memstore_device_bytes: Size = "1Gi", "Memory that the store may use; writes beyond it fail with ENOSPC"
         [min("1Mi"), services(&[Osd]), long("Counts all memory that the store allocates, including keys and \

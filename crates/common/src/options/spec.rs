@@ -47,12 +47,12 @@ impl OptionType {
     }
 }
 
-/// How likely an operator is to touch an option.
+/// The audience of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// For everybody.
+    /// All operators.
     Basic,
-    /// For those who know why.
+    /// Operators who know the consequences.
     Advanced,
     /// For developers and tests.
     Dev,
@@ -69,7 +69,7 @@ impl Level {
     }
 }
 
-/// Who reads an option.
+/// A service that reads an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     /// Every program.
@@ -102,42 +102,42 @@ impl Service {
 pub struct Flags {
     /// May change while the daemon runs, although its type suggests otherwise.
     pub runtime: bool,
-    /// Takes effect at the next start only.
+    /// Takes effect only at the next start.
     pub startup: bool,
-    /// Counts when a daemon's store is made, never afterwards.
+    /// Takes effect only when a daemon's store is created.
     pub create: bool,
-    /// Counts when the cluster is made, never afterwards.
+    /// Takes effect only when the cluster is created.
     pub cluster_create: bool,
     /// Can't come from the monitors' configuration database, because it is needed to reach them.
     pub no_mon_update: bool,
 }
 
-/// A row of the option table. Built in constants by [`OptionSpec::new`] and the modifiers.
+/// A row of the option table, built in constants by [`OptionSpec::new`] and the modifiers.
 #[derive(Debug)]
 pub struct OptionSpec {
     /// Ceph's name, with underscores.
     pub name: &'static str,
     /// The type.
     pub ty: OptionType,
-    /// For how many people it is.
+    /// Its audience.
     pub level: Level,
     /// The compiled default's text.
     pub default: &'static str,
-    /// The default for daemons where it differs.
+    /// The default for daemons, if it differs.
     pub daemon_default: Option<&'static str>,
-    /// The least value.
+    /// The minimum value.
     pub min: Option<&'static str>,
-    /// The greatest value.
+    /// The maximum value.
     pub max: Option<&'static str>,
     /// The permitted values of a choice.
     pub choices: &'static [&'static str],
     /// When it may be set.
     pub flags: Flags,
-    /// Who reads it.
+    /// The services that read it.
     pub services: &'static [Service],
-    /// One line.
+    /// A description in one line.
     pub desc: &'static str,
-    /// Everything else to know.
+    /// The detailed description.
     pub long_desc: &'static str,
     /// Related options.
     pub see_also: &'static [&'static str],
@@ -145,7 +145,7 @@ pub struct OptionSpec {
     pub secret: bool,
     /// Whether Nacre has it and Ceph does not.
     pub nacre_only: bool,
-    /// How far it does what Ceph's option does.
+    /// How far its effect is that of Ceph's option.
     pub support: Support,
     canonical: fn(&OptionSpec, &str) -> Result<String>,
 }
@@ -155,7 +155,7 @@ fn canonical_of<K: Kind>(spec: &OptionSpec, text: &str) -> Result<String> {
 }
 
 impl OptionSpec {
-    /// A row of level `advanced` that every program reads.
+    /// Creates a row of level `advanced` that every program reads.
     pub const fn new<K: Kind>(name: &'static str, default: &'static str, desc: &'static str) -> OptionSpec {
         OptionSpec {
             name,
@@ -184,111 +184,111 @@ impl OptionSpec {
         }
     }
 
-    /// Level `basic`.
+    /// Sets the level `basic`.
     pub const fn basic(mut self) -> Self {
         self.level = Level::Basic;
         self
     }
 
-    /// Level `dev`.
+    /// Sets the level `dev`.
     pub const fn dev(mut self) -> Self {
         self.level = Level::Dev;
         self
     }
 
-    /// The least value allowed.
+    /// Sets the minimum value.
     pub const fn min(mut self, least: &'static str) -> Self {
         self.min = Some(least);
         self
     }
 
-    /// The least and the greatest value allowed.
+    /// Sets the minimum and the maximum value.
     pub const fn range(mut self, least: &'static str, greatest: &'static str) -> Self {
         self.min = Some(least);
         self.max = Some(greatest);
         self
     }
 
-    /// The default where the program is a daemon.
+    /// Sets the default for daemons.
     pub const fn daemon(mut self, default: &'static str) -> Self {
         self.daemon_default = Some(default);
         self
     }
 
-    /// Who reads it.
+    /// Sets the services that read it.
     pub const fn services(mut self, services: &'static [Service]) -> Self {
         self.services = services;
         self
     }
 
-    /// May change while the daemon runs.
+    /// Marks an option that may change while the daemon runs.
     pub const fn runtime(mut self) -> Self {
         self.flags.runtime = true;
         self
     }
 
-    /// Takes effect at the next start.
+    /// Marks an option that takes effect at the next start.
     pub const fn startup(mut self) -> Self {
         self.flags.startup = true;
         self
     }
 
-    /// Counts when a store is made.
+    /// Marks an option that takes effect when a store is created.
     pub const fn create(mut self) -> Self {
         self.flags.create = true;
         self
     }
 
-    /// Counts when the cluster is made.
+    /// Marks an option that takes effect when the cluster is created.
     pub const fn cluster_create(mut self) -> Self {
         self.flags.cluster_create = true;
         self
     }
 
-    /// Not from the monitors.
+    /// Marks an option that can't come from the monitors.
     pub const fn no_mon_update(mut self) -> Self {
         self.flags.no_mon_update = true;
         self
     }
 
-    /// Everything else to know.
+    /// Sets the detailed description.
     pub const fn long(mut self, text: &'static str) -> Self {
         self.long_desc = text;
         self
     }
 
-    /// Related options.
+    /// Sets related options.
     pub const fn see(mut self, names: &'static [&'static str]) -> Self {
         self.see_also = names;
         self
     }
 
-    /// It has part of the effect that it has in Ceph; `missing` says what is missing.
+    /// Marks an option that has only a part of its effect in Ceph; `missing` describes the rest.
     pub const fn partial(mut self, missing: &'static str) -> Self {
         self.support = Support::Partial(missing);
         self
     }
 
-    /// It is accepted and has no effect; `why` says why.
+    /// Marks an option that is accepted and has no effect; `why` gives the reason.
     pub const fn advisory(mut self, why: &'static str) -> Self {
         self.support = Support::Advisory(why);
         self
     }
 
-    /// An option that Ceph does not have.
+    /// Marks an option that Ceph does not have.
     pub const fn nacre(mut self) -> Self {
         self.nacre_only = true;
         self
     }
 
-    /// Whether a change reaches a running daemon. Ceph's rule: numbers and switches do unless marked, texts don't.
+    /// Whether a change reaches a running daemon. Ceph's rule: numbers and switches do unless marked, texts do not.
     pub fn can_update_at_runtime(&self) -> bool {
         let by_type = !matches!(self.ty, OptionType::Str | OptionType::Addr | OptionType::Uuid);
         (self.flags.runtime || by_type)
             && !(self.flags.startup || self.flags.create || self.flags.cluster_create)
     }
 
-    /// Parses and checks the range.
+    /// Parses a text and checks its range.
     pub(crate) fn parse<K: Kind>(&self, text: &str) -> Result<K::Value> {
         let bad = |reason| Error::bad_value(self.name, reason);
         let value = K::read(text).map_err(bad)?;
@@ -310,7 +310,7 @@ impl OptionSpec {
 
     /// Checks `text` and returns it in canonical spelling.
     pub fn canonical(&self, text: &str) -> Result<String> {
-        // Values that refer to other options can only be checked once those are known.
+        // Values that refer to other options can be checked only when those are known.
         if text.contains('$') {
             return Ok(text.to_owned());
         }

@@ -1,4 +1,4 @@
-//! Class `hello`: Ceph's example of what classes can do.
+//! Class `hello`: Ceph's example class.
 
 use super::access::{PROMOTE, READ, WRITE};
 use super::{Class, Context, Method, done};
@@ -18,7 +18,7 @@ impl Class for Hello {
             Method { name: "say_hello", access: READ, run: say_hello },
             Method { name: "record_hello", access: WRITE | PROMOTE, run: record_hello },
             Method { name: "write_return_data", access: WRITE, run: write_return_data },
-            // The name of clients before Octopus.
+            // The method's name in clients before Octopus.
             Method { name: "writes_dont_return_data", access: WRITE, run: write_return_data },
             Method { name: "write_too_much_return_data", access: WRITE, run: write_too_much_return_data },
             Method { name: "replay", access: READ, run: replay },
@@ -30,11 +30,11 @@ impl Class for Hello {
     }
 }
 
-/// The longest name that is greeted.
+/// The maximum length of a name.
 const MAX_NAME_BYTES: usize = 100;
-/// What is read of a recorded greeting at most.
+/// Maximum number of bytes read of a recorded greeting.
 const MAX_GREETING_BYTES: u64 = 1100;
-/// What writing methods try to return as their code.
+/// The code that writing methods return.
 const ANSWER: i32 = 42;
 
 fn greeting(name: &[u8]) -> Result<Bytes, Errno> {
@@ -63,7 +63,7 @@ fn record_hello(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult,
 fn write_return_data(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     object.set_xattr("foo", "bar")?;
     if !input.is_empty() {
-        // Failures may have an output.
+        // A failure may have an output.
         let output = Bytes::from_static(b"too much input data!");
         return Ok(OpResult { code: Errno::EINVAL.negated(), output });
     }

@@ -1,4 +1,4 @@
-//! Class `lock`: advisory locks, kept in an attribute of the object for each lock.
+//! Class `lock`: advisory locks. Each lock is an attribute of the object.
 
 use super::access::{PROMOTE, READ, WRITE};
 use super::{Class, Context, Method, done, input};
@@ -32,7 +32,7 @@ impl Class for Lock {
     }
 }
 
-/// A lock without the holds that have lapsed.
+/// Reads a lock without its expired holders.
 fn read(object: &mut Context<'_, '_>, attribute: &str) -> Result<LockInfo, Errno> {
     let mut info: LockInfo = object.get_decoded(attribute)?.unwrap_or_default();
     info.expire(object.now());
@@ -92,7 +92,7 @@ fn list_locks(object: &mut Context<'_, '_>, _bytes: &Bytes) -> Result<OpResult, 
     Ok(OpResult::output(ListReply { locks: names.collect() }.to_bytes()))
 }
 
-/// The lock with the caller's hold, or EBUSY where it does not hold just this.
+/// Returns the lock and the caller's hold. Fails with EBUSY if the caller does not hold exactly this.
 fn held(
     object: &mut Context<'_, '_>,
     (name, kind): (&[u8], LockKind),

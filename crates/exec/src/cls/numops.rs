@@ -1,4 +1,4 @@
-//! Class `numops`: arithmetic on omap values that are numbers as text.
+//! Class `numops`: arithmetic on omap values that contain numbers as text.
 
 use super::access::{READ, WRITE};
 use super::{Class, Context, Method, done};
@@ -34,7 +34,7 @@ fn multiply(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Err
     change(object, input, |value, by| value * by)
 }
 
-/// Input: key and number, both as strings. What is absent or empty counts as 0.
+/// Input: key and number, both as strings. An absent or empty value counts as 0.
 fn change(
     object: &mut Context<'_, '_>,
     input: &Bytes,
@@ -52,7 +52,7 @@ fn change(
     done()
 }
 
-/// A number as `strtod` reads it, all of it up to the first NUL; no text is 0, as `strtod` has it.
+/// Parses a number as `strtod` does; all of the text up to the first NUL must match. Empty text is 0, as in `strtod`.
 fn parse(text: &[u8]) -> Option<f64> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -68,14 +68,14 @@ fn parse(text: &[u8]) -> Option<f64> {
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let magnitude = match hexadecimal {
         Some(digits) => parse_hexadecimal(digits)?,
-        // A second sign is none of strtod's.
+        // `strtod` accepts only one sign.
         None if digits.starts_with(['+', '-']) => return None,
         None => digits.parse::<f64>().ok()?,
     };
     Some(if negative { -magnitude } else { magnitude })
 }
 
-/// `1f.8p3`: hexadecimal digits with an optional point and an optional power of two.
+/// Parses `1f.8p3`: hexadecimal digits with an optional point and an optional power of two.
 fn parse_hexadecimal(text: &str) -> Option<f64> {
     let (mantissa, exponent) = match text.split_once(['p', 'P']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
@@ -91,7 +91,7 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
     Some((whole + fraction) * f64::from(exponent).exp2())
 }
 
-/// A number as C++ streams print it (`%.10g`).
+/// Formats a number as C++ streams do (`%.10g`).
 fn print(value: f64) -> String {
     if !value.is_finite() {
         let sign = if value.is_sign_negative() { "-" } else { "" };

@@ -1,4 +1,4 @@
-//! Class `refcount`: an object is removed with the last reference to it.
+//! Class `refcount`: an object is removed when its last reference is put.
 
 use super::access::{READ, WRITE};
 use super::{Class, Context, Method, done, input};
@@ -27,7 +27,7 @@ impl Class for RefCount {
 }
 
 const ATTRIBUTE: &str = "refcount";
-/// The tag of the reference that an object without references counts as having.
+/// The tag of the implicit reference of an object without references.
 const IMPLICIT: Bytes = Bytes::new();
 
 fn stored(object: &mut Context<'_, '_>, implicit: bool) -> Result<Refcount, Errno> {

@@ -244,7 +244,7 @@ fn locks_are_asserted_and_renamed_by_their_holder_only() {
     assert_eq!(code(&mut b, "o", asserted, &assertion(LockKind::Exclusive, "d", "t")), 0);
     b.client = ClientId(5);
     assert_eq!(code(&mut b, "o", set_cookie, &rename("d", "c")), BUSY);
-    // An assertion guards the rest of its request.
+    // A failed assertion prevents the rest of its request.
     let guard = op("lock", "assert_locked", assertion(LockKind::Exclusive, "d", "t").to_bytes());
     b.fails("o", vec![guard, full("stolen")], Errno::EBUSY);
 }

@@ -1,4 +1,4 @@
-//! Class `version`: a version of the user's own, with conditions on it.
+//! Class `version`: a version that the user controls, with conditions on it.
 
 use super::access::{READ, WRITE};
 use super::{Class, Context, Method, done, input};
@@ -28,9 +28,9 @@ impl Class for Version {
 }
 
 const ATTRIBUTE: &str = "ceph.objclass.version";
-/// Characters of a new object's tag.
+/// Number of characters of a new object's tag.
 const TAG_BYTES: usize = 24;
-/// What tags are made of (`cls_gen_rand_base64`).
+/// Characters of tags (`cls_gen_rand_base64`).
 const TAG_ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 fn stored(object: &mut Context<'_, '_>) -> Result<Option<ObjVersion>, Errno> {
@@ -54,7 +54,7 @@ fn set(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     write(object, &input::<VersionOp>(bytes)?.version)
 }
 
-/// A version that is not there yet begins at 1, of which the conditions must hold.
+/// Increments the version. A missing version starts at 1, and the conditions are checked against that.
 fn increment(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: ConditionsOp = input(bytes)?;
     let mut version = match stored(object)? {

@@ -1,4 +1,4 @@
-//! Copies piece by piece, and objects replaced by them.
+//! Copies in pieces, and objects replaced by them.
 
 use super::*;
 

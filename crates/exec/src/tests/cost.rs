@@ -1,8 +1,8 @@
-//! What an op costs the store does not depend on how much else the PG holds.
+//! The cost of an op for the store does not depend on the other contents of the PG.
 
 use super::*;
 
-/// Every op on one object, with the store's calls and the steps of its transaction.
+/// Runs every op on one object. Returns the store's calls and the steps of its transaction.
 fn costs(b: &mut Bench) -> Vec<(&'static str, u64, usize)> {
     let call = |method: &str| Op::Call { class: "hello".into(), method: method.into(), input: Bytes::new() };
     let ops = vec![
@@ -70,7 +70,7 @@ fn an_ops_cost_does_not_depend_on_the_rest_of_the_pool() {
     }
     assert_eq!(small, costs(&mut crowded));
     for (name, calls, steps) in small {
-        // A context takes two calls; then one for what is read, more for what has several parts.
+        // A context takes two calls. Reads take one more, or several if there are several parts.
         let expected = if name == "copy-get" { 6 } else { 4 };
         assert!(calls <= expected && steps <= 5, "{name}: {calls} calls, {steps} steps");
     }

@@ -104,14 +104,14 @@ fn checksums_are_those_of_ceph() {
     let mut b = Bench::new();
     b.ok("o", vec![full("123456789abcdefghi")]);
     let mut sums = |op: Op| b.run("o", vec![op]).ops[0].output.to_vec();
-    // The standard's check value is of inverted seed and result.
+    // The standard's check value is for inverted seed and result.
     let crc = sums(checksum(ChecksumKind::Crc32c, 0xffff_ffff, (0, 9), 0));
     assert_eq!(crc, [1u32.to_le_bytes(), (!0xe306_9283_u32).to_le_bytes()].concat());
     let whole = sums(checksum(ChecksumKind::Crc32c, 0xffff_ffff, (0, 0), 0));
     assert_eq!((whole.len(), whole[0]), (8, 1));
     let chunks = sums(checksum(ChecksumKind::Crc32c, 0xffff_ffff, (0, 18), 9));
     assert_eq!((chunks[0], &chunks[4..8]), (2, &crc[4..8]));
-    // The end cuts the range, and the chunk that it cuts is left out.
+    // The object's end truncates the range; the truncated chunk is omitted.
     let cut = sums(checksum(ChecksumKind::XxHash32, 0, (9, 18), 6));
     assert_eq!((cut[0], cut.len()), (1, 8));
     let hash = sums(checksum(ChecksumKind::XxHash32, 0, (0, 9), 0));

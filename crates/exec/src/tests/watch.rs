@@ -1,4 +1,4 @@
-//! Watches in the object's info, and what the host hears of them.
+//! Watches in the object's info, and the effects for the host.
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn watches_of_one_session_and_of_all_are_bounded() {
         b.watches = (0, 0);
         b.ok("o", vec![watch(1)]);
         b.watches = (own, all);
-        // What is watched goes on being so, whatever else there is.
+        // An existing watch continues regardless of the limits.
         b.ok("o", vec![watch(1)]);
         b.ok("o", vec![Op::WatchReconnect { cookie: 1 }]);
         match room {

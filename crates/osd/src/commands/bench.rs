@@ -1,7 +1,7 @@
-//! `tell osd.N bench`: how fast the OSD's store writes, measured below replication (`OSD::do_command`, `bench`).
+//! `tell osd.N bench`: measures how fast the OSD's store writes, below replication (`OSD::do_command`, `bench`).
 //!
-//! The objects are in a collection of pool 0, which never exists. The collection is marked as being removed from the start, so
-//! that an OSD that ends during a bench removes it when it starts again.
+//! The objects are in a collection of pool 0, which never exists. The collection is marked as being removed from the start, so that an OSD
+//! that ends during a bench removes it at its next start.
 
 use crate::shared::Shared;
 use bytes::Bytes;
@@ -20,19 +20,19 @@ use std::time::Instant;
 
 const DEFAULT_COUNT: u64 = 1 << 30;
 const DEFAULT_SIZE: u64 = 4 << 20;
-/// Objects that one transaction removes.
+/// Maximum number of objects that one transaction removes.
 const REMOVED_AT_ONCE: usize = 256;
 
-/// What is written: `count` bytes in blocks of `block`, each an object of its own, or all over `objects` objects.
+/// What is written: `count` bytes in blocks of `block` bytes, each to its own object or spread over `objects`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     count: u64,
     block: u64,
-    /// How many objects of what size, where the blocks are spread over existing ones.
+    /// Number and size of the objects over which the blocks are spread. They are written before the measurement.
     objects: Option<(u64, u64)>,
 }
 
-/// Where the blocks go.
+/// The collection of the bench's objects.
 fn collection() -> PgId {
     PgId::new(PoolId(0), 0)
 }
@@ -60,7 +60,7 @@ pub(super) fn run(shared: &Shared, call: &Call<'_>) -> Outcome {
 }
 
 impl Plan {
-    /// Checks the arguments by Ceph's limits: a typing error must not occupy an OSD for hours.
+    /// Checks the arguments against Ceph's limits: a typing error must not occupy an OSD for hours.
     fn of(call: &Call<'_>, options: &OsdOptions) -> Result<Plan, Refused> {
         let refused = |text: String| Refused(Errno::EINVAL, text);
         let number = |name: &str, default: u64| match call.int(name) {
@@ -100,13 +100,13 @@ impl Plan {
         Ok(Plan { count, block, objects })
     }
 
-    /// Fails where the objects do not fit below the store's full ratio: a full store refuses the writes of clients.
+    /// Fails if the objects do not fit below the store's full ratio: a full store refuses the writes of clients.
     fn check_room(self, store: &dyn ObjectStore) -> Result<(), StoreError> {
         let (objects, size) = self.objects.unwrap_or((self.count.div_ceil(self.block), self.block));
         store.reserve(objects.saturating_mul(size)).map(drop)
     }
 
-    /// Seconds from the first block to the last one's commit.
+    /// Returns the seconds from the first block to the commit of the last one.
     fn write(self, store: &dyn ObjectStore) -> Result<f64, StoreError> {
         let coll = collection();
         let object = |number: u64| ObjectId::new(coll.pool, "", "", &format!("disk_bw_test_{number}"));
@@ -118,7 +118,7 @@ impl Plan {
         let write = |oid: ObjectId, offset: u64, data: Bytes| {
             let mut txn = Transaction::new(coll);
             txn.push(TxnOp::Write { oid, offset, data: data.into() });
-            // Waits where the store has too much to do already.
+            // Blocks while the store's queue is full.
             store.queue_transaction(&txn, None)
         };
         if let Some((objects, size)) = self.objects {
@@ -154,7 +154,7 @@ fn scattered(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Removes what was written, as far as it got.
+/// Removes all objects of a bench, also of an unfinished one.
 fn remove_all(store: &dyn ObjectStore) -> Result<(), StoreError> {
     let coll = collection();
     while store.collection_exists(coll)? {
@@ -170,7 +170,7 @@ fn remove_all(store: &dyn ObjectStore) -> Result<(), StoreError> {
     store.flush()
 }
 
-/// Bytes with a binary unit, as Ceph prints them: `4 KiB`.
+/// Formats bytes with a binary unit, as Ceph does: `4 KiB`.
 fn iec(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut at = 0;

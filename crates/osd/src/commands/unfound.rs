@@ -11,7 +11,7 @@ use nacre_types::ids::{Eversion, PgId};
 use nacre_types::object::ObjectId;
 use serde_json::{Value, json};
 
-/// Objects in an answer, as Ceph's `osd_command_max_records`.
+/// Maximum number of objects in an answer, as Ceph's `osd_command_max_records`.
 const MAX_OBJECTS: usize = 256;
 
 /// The unfound objects of a PG.
@@ -23,7 +23,7 @@ fn unfound(cells: &[ShardCell], pg: PgId) -> Result<Vec<(ObjectId, Eversion)>, R
     found.ok_or_else(|| Refused(Errno::EAGAIN, format!("pg {pg} is not active here")))
 }
 
-/// A page of the unfound objects behind the offset: the `oid` of an object of the page before.
+/// Lists the unfound objects after `offset`, which is the `oid` of an object from the page before.
 pub(super) fn list(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
     let pg = required_pg(call)?;
     let after = call.text("offset").filter(|offset| !offset.is_empty()).map(|offset| position(pg, offset));
@@ -71,7 +71,7 @@ fn position(pg: PgId, offset: &str) -> Result<ObjectId, Refused> {
     Ok(ObjectId::new(pg.pool, text("namespace"), text("key"), name))
 }
 
-/// Has the unfound objects removed. What an interval that begins meanwhile leaves is listed still.
+/// Requests the removal of the PG's unfound objects. If a new interval interrupts the removal, the remaining objects stay listed.
 pub(super) fn mark_lost(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
     let pg = required_pg(call)?;
     if call.required("mulcmd") != "delete" {

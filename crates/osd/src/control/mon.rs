@@ -1,4 +1,4 @@
-//! The session with the map authority: connecting and coming back, tickets, what it sends.
+//! The session with the map authority: connecting, reconnecting and tickets.
 
 use super::{Control, SECOND_NS, State};
 use crate::clock;
@@ -9,17 +9,17 @@ use nacre_types::ids::EntityName;
 use nacre_types::msg::{ConfigPublish, MapPublish, Message, PgCasReply};
 use std::sync::Arc;
 
-/// The first and the longest wait before the monitor is tried again.
+/// The first and the longest wait before the next attempt to connect to a monitor.
 const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 2 * SECOND_NS);
-/// An unanswered request for a ticket is sent again after this.
+/// Time after which an unanswered request for a ticket is repeated.
 const TICKET_RETRY_NS: u64 = 5 * SECOND_NS;
 
-/// Where the session stands.
+/// State of the session.
 #[derive(Default)]
 pub(super) struct MonSession {
     conn: Option<Conn>,
     up: bool,
-    /// Which of the monitors' addresses is tried next.
+    /// Index of the next monitor address to try.
     turn: usize,
     backoff_ns: u64,
     retry_ns: u64,
@@ -27,14 +27,14 @@ pub(super) struct MonSession {
 }
 
 impl MonSession {
-    /// When something is due.
+    /// When the session next has work to do.
     pub(super) fn next_ns(&self) -> u64 {
         if self.conn.is_none() { self.retry_ns } else { u64::MAX }
     }
 }
 
 impl Control {
-    /// Connects where there is no connection, renews the ticket in time.
+    /// Connects if there is no connection, and renews the ticket before it expires.
     pub(super) fn keep_session(&self, state: &mut State, now_ns: u64) {
         if state.mon.conn.is_none() && now_ns >= state.mon.retry_ns {
             self.connect(state, now_ns);
@@ -84,7 +84,7 @@ impl Control {
         state.machine.on_connected();
     }
 
-    /// The connection ended: another one is made, soon.
+    /// Handles the end of the connection and schedules the next one.
     pub(super) fn mon_lost(&self, conn: &Conn) {
         let state = &mut *self.state.lock();
         if state.mon.conn.as_ref() != Some(conn) {
@@ -155,12 +155,12 @@ impl Control {
                          of clients and OSDs are refused or end early; set the clocks"
                     );
                 }
-                // Not by the clock of this machine, which may be wrong.
+                // The lifetime is independent of this machine's clock, which may be wrong.
                 ticket.expires_unix.saturating_sub(ticket.issued_unix)
             }
             Err(_) => grant.expires_unix.saturating_sub(wall_s),
         };
-        // Renewed when three quarters of its life are over.
+        // Renewed when three quarters of its lifetime have passed.
         state.mon.next_ticket_ns = now_ns + (life_s * SECOND_NS / 4 * 3).max(SECOND_NS);
         self.shared.outside.ticket.store(Some(Arc::new(Ticket {
             entity: EntityName::osd(self.shared.whoami),

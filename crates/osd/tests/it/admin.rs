@@ -1,4 +1,4 @@
-//! What OSDs say of themselves, field by field as recordings of the real program (`tests/recordings`, Ceph 16.2).
+//! Output of OSDs' commands, compared field by field with recordings of Ceph 16.2 (`tests/recordings`).
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
@@ -6,10 +6,10 @@ use nacre_types::ids::OsdId;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Fields that Nacre has and Ceph has not.
+/// Fields of Nacre that Ceph does not have.
 const OURS: [&str; 2] = ["objectstore", "incarnation"];
 
-/// Notes fields that one side has and the other has not, at every level, in the first entries of lists.
+/// Adds fields that only one side has to `differences`, at every level. Of lists only the first entries are compared.
 fn compare(path: &str, recorded: &Value, ours: &Value, differences: &mut Vec<String>) {
     match (recorded, ours) {
         (Value::Object(recorded), Value::Object(ours)) => {

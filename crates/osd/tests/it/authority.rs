@@ -68,7 +68,7 @@ impl Authority {
         Authority { state: Arc::new(Mutex::new(state)), messenger: None, runtime: None, keyring, addr }
     }
 
-    /// Listens, on the address of before if there was one.
+    /// Listens, on the earlier address if there was one.
     pub(crate) fn start(&mut self, config: &Config) {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -88,7 +88,7 @@ impl Authority {
         (self.runtime, self.messenger) = (Some(runtime), Some(messenger));
     }
 
-    /// Stops listening and forgets connections; what is known of the cluster stays.
+    /// Stops listening and drops the connections. The cluster's state remains.
     pub(crate) fn stop(&mut self) {
         if let (Some(runtime), Some(messenger)) = (self.runtime.take(), self.messenger.take()) {
             runtime.block_on(messenger.shutdown(Duration::ZERO));

@@ -1,4 +1,4 @@
-//! What clients with every right can't have, over real sockets.
+//! Limits that apply to clients with every right, over real sockets.
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ impl WatchHandler for Deaf {
     fn lost(&self, _cookie: u64, _error: Error) {}
 }
 
-/// Watches the objects one after the other; the cookies of those that it may watch, and why not the others.
+/// Watches the objects one after the other. Returns the cookies of the watches, and the errors of those that were refused.
 async fn watch_all(io: &IoCtx, names: &[String]) -> (Vec<u64>, Vec<Errno>) {
     let (mut cookies, mut refused) = (Vec::new(), Vec::new());
     for name in names {
@@ -39,16 +39,16 @@ fn watches_of_many_objects_are_bounded() {
         }
         let (cookies, refused) = watch_all(&greedy, &names).await;
         assert_eq!((cookies.len(), refused), (20, vec![Errno::ENOSPC; 20]));
-        // Others are not kept from theirs, until there are too many in all.
+        // Other clients still have their own limit, up to the limit for all.
         let (others, refused) = watch_all(&modest, &names).await;
         assert_eq!((others.len(), refused), (10, vec![Errno::ENOSPC; 30]));
-        // What is given up makes room, for as many.
+        // Each watch that ends makes room for another one.
         for cookie in &cookies[..5] {
             greedy.unwatch(*cookie).await.unwrap();
         }
         let (again, refused) = watch_all(&greedy, &names[20..30]).await;
         assert_eq!((again.len(), refused), (5, vec![Errno::ENOSPC; 5]));
-        // So does an object's end, and a client's.
+        // So does the removal of the object.
         for name in &names {
             greedy.remove(name).await.unwrap();
             greedy.write_full(name, "again").await.unwrap();
@@ -79,7 +79,7 @@ fn watches_that_a_new_interval_takes_over_count_too() {
     cluster.kill_osd(primary);
     cluster.wait("another primary", |c| c.map().membership(pg).is_some_and(|m| m.primary != primary));
     cluster.block_on(async {
-        // Its watches come back by themselves; each is heard of again before the next notify is answered.
+        // Its watches reconnect automatically, each before the next request on its object is answered.
         for name in &names[..10] {
             assert_eq!(io.list_watchers(name).await.unwrap().len(), 1, "{name}");
         }
@@ -116,7 +116,7 @@ fn a_giant_omap_comes_in_pages() {
             }
         }
         assert_eq!(read, ENTRIES);
-        // What has no pages is refused as a whole, and so are many pages in one request.
+        // An op without pages is refused as a whole, and so are many pages in one request.
         let keys: Vec<Bytes> = (0..ENTRIES).map(key).collect();
         let all = io.omap_get_vals_by_keys("o", keys).await;
         assert_eq!(all.unwrap_err().errno(), Errno::EOVERFLOW);
@@ -126,7 +126,7 @@ fn a_giant_omap_comes_in_pages() {
         }
         let refused = io.operate_read("o", pages).await.unwrap().success();
         assert_eq!(refused.unwrap_err().errno(), Errno::EOVERFLOW);
-        // The OSD goes on as before.
+        // The OSD still works.
         other.write_full("p", "x").await.unwrap();
         assert_eq!(other.read("p", 0, 9).await.unwrap(), "x");
     });

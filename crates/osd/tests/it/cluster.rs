@@ -1,4 +1,4 @@
-//! A whole cluster in this process: a map authority, OSDs, clients.
+//! A whole cluster in this process: a map authority, OSDs and clients.
 
 use super::authority::Authority;
 use nacre_client::{Cluster, IoCtx, native};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// How long anything may take before a test fails.
+/// Maximum time that anything may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct TestCluster {
@@ -104,7 +104,7 @@ impl TestCluster {
         self.directory.path().join(format!("osd{}", osd.0))
     }
 
-    /// Makes and starts an OSD; there is a key for one more than the cluster began with.
+    /// Creates and starts an OSD. There is a key for one more OSD than the cluster started with.
     pub(crate) fn add_osd(&mut self, osd: OsdId) {
         nacre_osd::mkfs(&self.config(EntityName::osd(osd)), false).unwrap();
         self.start_osd(osd);
@@ -117,7 +117,7 @@ impl TestCluster {
         self.osds.insert(osd, started);
     }
 
-    /// Ends an OSD as a crash of its process does.
+    /// Stops an OSD as a crash of its process does.
     pub(crate) fn kill_osd(&mut self, osd: OsdId) {
         let _guard = self.runtime.enter();
         drop(self.osds.remove(&osd).unwrap());
@@ -128,7 +128,7 @@ impl TestCluster {
         self.runtime.block_on(stopping.stop()).unwrap();
     }
 
-    /// Throws an OSD's data away; it must not run.
+    /// Discards an OSD's data. The OSD must not be running.
     pub(crate) fn wipe_osd(&self, osd: OsdId) {
         nacre_osd::mkfs(&self.config(EntityName::osd(osd)), true).unwrap();
     }
@@ -141,7 +141,7 @@ impl TestCluster {
         self.authority.map()
     }
 
-    /// A pool of one PG per shard, so that objects spread.
+    /// Creates a pool of `pg_num` PGs and waits until it is active.
     pub(crate) fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_num: u32) -> PoolId {
         let pool = self.authority.add_pool(Pool::replicated(name, size, min_size, 0, pg_num, Epoch(0)));
         self.wait_active(pool);
@@ -207,7 +207,7 @@ impl TestCluster {
         self.block_on(async { cluster.open_pool(pool).await.unwrap() })
     }
 
-    /// Waits for a future, not longer than [`PATIENCE`].
+    /// Runs a future, for at most [`PATIENCE`].
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("in time") })
     }

@@ -1,4 +1,4 @@
-//! Copy-from between objects, pools and OSDs: the OSD reads the source by itself.
+//! Copy-from between objects, pools and OSDs: the OSD reads the source itself.
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
@@ -69,7 +69,7 @@ fn what_follows_a_copy_on_its_object_waits_for_it() {
             copy.copy_from(&io, from, 0).unwrap();
             io.operate(to, copy)
         };
-        // All of them at once: each sees what those before it did.
+        // Submitted together: each sees the effects of the earlier ones.
         let copied = copy("a", "target");
         let appended = io.append("target", "+");
         let read = io.read("target", 9 << 20, 0);
@@ -80,7 +80,7 @@ fn what_follows_a_copy_on_its_object_waits_for_it() {
         assert_eq!(read.await.unwrap(), "+");
         again.await.unwrap().success().unwrap();
         assert_eq!(last.await.unwrap(), "b");
-        // Two objects that become each other do not wait for ever.
+        // Two objects that are copied to each other do not deadlock.
         for _ in 0..10 {
             let (first, second) = (copy("a", "b"), copy("b", "a"));
             first.await.unwrap().success().unwrap();

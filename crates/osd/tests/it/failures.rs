@@ -1,4 +1,4 @@
-//! OSDs that die, come back, or come back empty.
+//! OSDs that crash, restart, or restart without their data.
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ fn payload(seed: u64) -> Bytes {
     (0..len as u64).map(|i| (i.wrapping_mul(seed | 1) >> 7) as u8).collect::<Vec<_>>().into()
 }
 
-/// Writes some objects and remembers what was acknowledged.
+/// Writes some objects and records what was acknowledged.
 fn write_some(cluster: &TestCluster, io: &IoCtx, from: u64, to: u64, known: &mut BTreeMap<String, u64>) {
     cluster.block_on(async {
         let writes: Vec<_> = (from..to)
@@ -68,7 +68,7 @@ fn a_restarted_osd_recovers_by_log() {
     write_some(&cluster, &io, 100, 160, &mut known);
     cluster.start_osd(OsdId(2));
     cluster.wait_clean(pool);
-    // What only the restarted one has now must be all of it.
+    // The restarted OSD, which is now the only one, must have everything.
     cluster.stop_osd(OsdId(0));
     check(&cluster, &io, &known);
 }

@@ -1,5 +1,5 @@
-//! Resends of every writing op, byte by byte: executed once, answered alike (rule R6). A client of the test's own sends
-//! what the real one would after its connection was lost.
+//! Resends of every writing op, compared byte by byte: executed once, answered alike (rule R6). A client of the test sends what the real
+//! client would after its connection was lost.
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use nacre_types::op::{Op, OsdOp, op_flag, request_flag};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Hands on what it gets.
+/// A dispatcher that forwards messages to channels.
 struct Post {
     tickets: Sender<AuthTicketReply>,
     replies: Sender<OsdReply>,
@@ -94,7 +94,7 @@ impl RawClient<'_> {
         }
     }
 
-    /// Sends on a connection of its own.
+    /// Sends on a new connection.
     fn send(&self, request: &OsdRequest) -> OsdReply {
         let map = self.cluster.map();
         let ticket = self.ticket.clone();
@@ -120,7 +120,7 @@ impl RawClient<'_> {
             Op::ListWatchers,
         ];
         let request = self.request(object, ops.into_iter().map(OsdOp::from).collect(), 0);
-        // Others are still waited for.
+        // An `oldest_tid` of 1 keeps the dup records of all earlier requests.
         let mut reply = self.send(&OsdRequest { oldest_tid: 1, ..request });
         (reply.reqid, reply.epoch) = Default::default();
         reply
@@ -184,7 +184,7 @@ fn resent_writes_are_executed_once_and_answered_alike() {
     ];
     for op in writes {
         let name = format!("{op:?}");
-        // The output of what comes before is part of the reply that is kept.
+        // The output of the op before it is part of the recorded reply.
         let ops = vec![OsdOp { op: Op::Stat, flags: op_flag::FAILOK }, op.into()];
         let request = client.request("o", ops, request_flag::RETURNVEC);
         let first = client.send(&request);
@@ -238,11 +238,11 @@ fn resent_requests_that_changed_nothing_change_nothing_later() {
     let failok = |op: Op| vec![OsdOp { op, flags: op_flag::FAILOK }];
     let write = |client: &mut RawClient<'_>, object: &str, op: Op| {
         let request = client.request(object, vec![op.into()], 0);
-        // Others are still waited for.
+        // An `oldest_tid` of 1 keeps the dup records of all earlier requests.
         assert_eq!(client.send(&OsdRequest { oldest_tid: 1, ..request }).result, 0);
     };
     let full = || Op::WriteFull { data: text.clone().into() };
-    // What is there first, what succeeds without a change of it, what then happens to the object.
+    // The initial object, the ops that succeed without changing it, and the later change of the object.
     let cases = [
         (Some(full()), failok(Op::Create { exclusive: true }), Op::Remove),
         (None, failok(Op::Remove), full()),
@@ -250,7 +250,7 @@ fn resent_requests_that_changed_nothing_change_nothing_later() {
         (None, vec![Op::Zero { offset: 0, len: 5 }.into()], full()),
         (Some(full()), vec![Op::Unwatch { cookie: 9 }.into()], Op::Watch { cookie: 9, timeout_s: 600 }),
         (None, vec![Op::Create { exclusive: true }.into(), Op::Remove.into()], full()),
-        // The outputs are too long to be kept.
+        // The outputs are too long to be recorded.
         (
             Some(Op::WriteFull { data: Bytes::from(vec![7; 100_000]).into() }),
             [vec![Op::Read { offset: 0, len: 0 }.into()], failok(Op::Create { exclusive: true })].concat(),

@@ -1,4 +1,4 @@
-//! Watches and notifies between real clients and OSDs, over failover and silence (rule R9).
+//! Watches and notifies between real clients and OSDs, with failover and unresponsive watchers (rule R9).
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Hears everything, and answers where it is told to.
+/// Records all notifications, and acknowledges them with `answer` if it is set.
 struct Watcher {
     io: IoCtx,
     object: &'static str,
@@ -27,7 +27,7 @@ impl Watcher {
 
     fn payloads(&self) -> Vec<Bytes> {
         let mut heard = self.heard.lock().clone();
-        // After failures a notify may be told twice.
+        // After failures a notification may be delivered twice.
         heard.dedup_by_key(|notification| notification.payload.clone());
         heard.into_iter().map(|notification| notification.payload).collect()
     }
@@ -139,7 +139,7 @@ fn watches_survive_failover_and_notifies_wait_for_them() {
     for round in 0..2 {
         let old = primary(&cluster, &eve, "o");
         cluster.kill_osd(old);
-        // Sent before anybody knows of the death, and so to the dead.
+        // Sent before the failure is detected, so it goes to the dead OSD.
         let outcome = cluster.block_on(eve.notify("o", format!("round {round}"), SECONDS(60))).unwrap();
         assert!(!outcome.timed_out, "{outcome:?}");
         let answers: Vec<_> = outcome.reply.acks.iter().map(|(_, _, answer)| answer.clone()).collect();
@@ -172,7 +172,7 @@ fn watches_of_the_dead_lapse_and_are_forgotten() {
         ann.watch("o", SECONDS(2), at_ann.clone()).1.await.unwrap();
         bob.watch("o", SECONDS(2), at_bob.clone()).1.await.unwrap();
         ann.cluster().shut_down();
-        // The dead one is waited for until its watch lapses, and no longer.
+        // The notify waits for the dead client until its watch times out, and no longer.
         let outcome = eve.notify("o", "news", SECONDS(60)).await.unwrap();
         assert!(!outcome.timed_out);
         assert_eq!((outcome.reply.acks.len(), outcome.reply.missed.len()), (1, 0));

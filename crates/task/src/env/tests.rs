@@ -1,4 +1,4 @@
-//! The handle on an environment that runs tasks by hand.
+//! Tests of the handle, with an environment that runs tasks by hand.
 
 use super::*;
 use std::sync::Mutex;
@@ -65,7 +65,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Tells when it is dropped.
+/// Records that it was dropped.
 struct Guard(Arc<Mutex<bool>>);
 
 impl Drop for Guard {

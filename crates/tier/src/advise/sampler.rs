@@ -1,47 +1,47 @@
-//! Which accesses of a PG are followed.
+//! Sampling of a PG's accesses.
 
 use crate::promote::Request;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Accesses that are kept for each object that may be followed.
+/// Number of accesses kept per object that may be sampled.
 const ACCESSES_PER_OBJECT: usize = 8;
-/// Bytes that a sampler takes for each object that may be followed, about.
+/// Approximate memory in bytes per object that may be sampled.
 pub const BYTES_PER_OBJECT: usize = 240;
-/// After so many accesses the sampler looks whether it follows the right share of them.
+/// Number of accesses after which the sampler checks whether it samples the right share.
 const REVIEW_ACCESSES: u32 = 1 << 16;
-/// So many accesses must have been expected before it judges.
+/// Minimum number of expected accesses for such a check.
 const EXPECTED_AT_LEAST: f64 = 8.0;
-/// What remains of the share when too many objects are followed, in eighths.
+/// Eighths of the threshold that remain when too many objects are sampled.
 const EIGHTHS_KEPT: u64 = 7;
 
-/// The low bits of keys, which no threshold looks at, hold what matters of the request.
+/// The low bits of keys, which thresholds ignore, hold flags of the request.
 const FLAGS: u64 = 0xf;
 const HIT: u64 = 1;
 const WRITES: u64 = 2;
 const MUST_PROMOTE: u64 = 4;
 const SKIP_PROMOTE: u64 = 8;
 
-/// An access of an object of the cache.
+/// An access to an object of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// The object's [`object_key`](crate::key::object_key).
     pub key: u64,
-    /// When, in nanoseconds. A clock that goes back does no harm.
+    /// Time in nanoseconds. The clock may go back.
     pub now_ns: u64,
-    /// What the request is.
+    /// The request's traits.
     pub request: Request,
     /// Whether the cache had the object.
     pub is_hit: bool,
-    /// The object's size where it is known.
+    /// The object's size, if known.
     pub bytes: Option<u64>,
 }
 
-/// An access that is kept.
+/// An access in the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kept {
     key_and_flags: u64,
     at_ns: u64,
-    /// Accesses and hits of all objects up to this one, wrapping.
+    /// Number of accesses and hits of all objects up to this one, wrapping.
     accesses: u32,
     hits: u32,
 }
@@ -62,15 +62,15 @@ struct Followed {
     bytes: Option<u64>,
 }
 
-/// Follows the accesses of some objects: those whose key is below a threshold, as in SHARDS of fixed size. Where more
-/// objects than wanted are among the accesses that are kept, the threshold falls, and what is above it is dropped.
+/// Samples the accesses of the objects whose key is below a threshold, as in SHARDS of fixed size. When the kept accesses have
+/// more objects than wanted, the threshold is lowered, and the accesses above it are dropped.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     most_objects: usize,
     threshold: u64,
     accesses: u32,
     hits: u32,
-    /// Since the last review: accesses that were followed, and those that could be expected.
+    /// Since the last review: the number of sampled accesses, and the number expected.
     followed: u32,
     expected: f64,
     /// The oldest first.
@@ -79,7 +79,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler of up to `most_objects`, 16 at least. It takes [`BYTES_PER_OBJECT`] for each at most.
+    /// Creates a sampler of up to `most_objects`, at least 16. It takes at most [`BYTES_PER_OBJECT`] for each.
     pub fn new(most_objects: u32) -> Sampler {
         Sampler {
             most_objects: most_objects.max(16) as usize,
@@ -93,17 +93,17 @@ impl Sampler {
         }
     }
 
-    /// How many objects it may follow.
+    /// Maximum number of sampled objects.
     pub fn most_objects(&self) -> u32 {
         self.most_objects as u32
     }
 
-    /// The share of objects that are followed.
+    /// The share of objects that are sampled.
     pub fn rate(&self) -> f64 {
         rate(self.threshold)
     }
 
-    /// Records an access. For most it is a comparison.
+    /// Records an access. For most accesses this is one comparison.
     pub fn record(&mut self, access: &Access) {
         self.accesses = self.accesses.wrapping_add(1);
         self.hits = self.hits.wrapping_add(u32::from(access.is_hit));
@@ -116,8 +116,8 @@ impl Sampler {
         }
     }
 
-    /// Where far fewer accesses are followed than the share lets expect, a few objects have nearly all of them, and the
-    /// threshold was made for many: begins again with more.
+    /// Restarts with a higher threshold if far fewer accesses are sampled than expected: then a few unsampled objects have
+    /// nearly all accesses.
     fn review(&mut self) {
         self.expected += f64::from(REVIEW_ACCESSES) * self.rate();
         if self.expected < EXPECTED_AT_LEAST {
@@ -166,7 +166,7 @@ impl Sampler {
                 self.objects.remove(&oldest.key());
             }
         }
-        // A few objects that are accessed all the time tell nothing of the others: begin again with more of them.
+        // A few objects that are accessed all the time do not represent the others: restarts with more objects.
         if self.threshold < u64::MAX && self.objects.len() < self.most_objects / 8 {
             self.begin_again(self.threshold.saturating_mul(2));
         }
@@ -179,7 +179,7 @@ impl Sampler {
         self.kept.retain(|kept| kept.key() < threshold & !FLAGS);
     }
 
-    /// What was followed so far.
+    /// Returns the sample.
     pub fn trace(&self) -> Trace {
         let kept: Vec<Kept> = self.kept.iter().copied().collect();
         let known: Vec<u64> = self.objects.values().filter_map(|followed| followed.bytes).collect();
@@ -193,7 +193,7 @@ fn rate(threshold: u64) -> f64 {
     threshold as f64 / u64::MAX as f64
 }
 
-/// An access of an object that was followed.
+/// An access to a sampled object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TracedAccess {
     pub(super) key: u64,
@@ -202,7 +202,7 @@ pub(super) struct TracedAccess {
     pub(super) is_hit: bool,
 }
 
-/// The accesses that were followed, the oldest first.
+/// The sampled accesses, oldest first.
 #[derive(Clone, Debug)]
 pub struct Trace {
     threshold: u64,
@@ -211,40 +211,40 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The share of objects that was followed.
+    /// The share of objects that were sampled.
     pub fn rate(&self) -> f64 {
         rate(self.threshold)
     }
 
-    /// How many objects were followed.
+    /// Number of sampled objects.
     pub fn objects(&self) -> usize {
         self.sizes.len()
     }
 
-    /// How many of their accesses are in the trace.
+    /// Number of their accesses in the trace.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Whether there is nothing.
+    /// Whether the trace is empty.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// For how long accesses were followed, from the access `from` on.
+    /// Duration of the trace from the access `from` on.
     pub fn duration_ns(&self, from: usize) -> u64 {
         let ends = self.kept.get(from).zip(self.kept.last());
         ends.map_or(0, |(first, last)| last.at_ns.saturating_sub(first.at_ns))
     }
 
-    /// Accesses and hits of all objects from the access `from` on.
+    /// Number of accesses and hits of all objects from the access `from` on.
     pub(super) fn counted(&self, from: usize) -> (u32, u32) {
         let Some((first, last)) = self.kept.get(from).zip(self.kept.last()) else { return (0, 0) };
         let hits = last.hits.wrapping_sub(first.hits) + u32::from(first.is(HIT));
         (last.accesses.wrapping_sub(first.accesses) + 1, hits)
     }
 
-    /// The access at this place. Times do not fall.
+    /// Returns the access at this position. Times never decrease.
     pub(super) fn access(&self, at: usize) -> TracedAccess {
         let kept = &self.kept[at];
         TracedAccess {
@@ -260,7 +260,7 @@ impl Trace {
         }
     }
 
-    /// The followed objects and their sizes.
+    /// The sampled objects and their sizes.
     pub(super) fn sizes(&self) -> &BTreeMap<u64, u64> {
         &self.sizes
     }

@@ -1,18 +1,18 @@
-//! What the policies of this crate make of a trace, with any parameters.
+//! Simulation of this crate's policies on traces, with any parameters.
 //!
-//! [`simulate`] runs the PGs of one OSD, which share its promotion throttle, through their traces. A PG is a cache in
-//! which each object that was followed stands for several: sums, targets, the agent's steps and the throttle are scaled by
-//! the share that was followed. It decides by [`promote::decide`](crate::promote::decide), and its agent by
-//! [`effort`](crate::effort) and [`temperature`](crate::temperature), as an OSD does.
+//! [`simulate`] replays the traces of the PGs of one OSD, which share its promotion throttle. A PG is a cache in which each sampled object
+//! stands for several: sums, targets, the agent's steps and the throttle are scaled by the sampled share. As in an OSD,
+//! [`promote::decide`](crate::promote::decide) makes the decisions, and the agent uses [`effort`](crate::effort) and
+//! [`temperature`](crate::temperature).
 //!
-//! The first half of a trace warms the caches up, the second half counts. An object whose first access in the trace was a
-//! hit is in the cache from the beginning, as far as it has room. Objects with several accesses, or such a hit, are in the
-//! hit sets from before the trace, and frequencies are those of the whole trace from the beginning.
+//! The first half of a trace warms the caches up; the second half counts. An object whose first access in the trace was a hit is in the
+//! cache from the beginning, if there is room. Objects with several accesses, or with such a hit, are in the hit sets from before the
+//! trace. Frequencies are those of the whole trace from the beginning.
 //!
 //! # What is left out
 //!
-//! Flushes are as fast as the agent wants them, promotions take no time, nothing is watched or pinned, hit sets make no
-//! false positives, and objects keep the size that they had last.
+//! Flushes are as fast as the agent needs them, promotions take no time, no object is watched or pinned, hit sets have no false positives,
+//! and objects keep their last size.
 
 use super::sampler::{Trace, TracedAccess};
 use crate::effort::{self, AgentMode, AgentOptions, CacheSums, CacheTargets, EvictMode, FlushMode};
@@ -27,15 +27,15 @@ use nacre_types::pool::{CacheMode, HitSetKind};
 use nacre_types::{Eversion, ObjectId, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Hit sets from before the trace that are made up.
+/// Maximum number of artificial hit sets from before the trace.
 const MOST_SEALED: u32 = 16;
-/// Steps of an agent between two accesses; after that its cache counts as settled.
+/// Maximum number of an agent's steps between two accesses; after that its cache counts as settled.
 const MOST_STEPS: u32 = 1024;
-/// Steps of an agent before the trace begins.
+/// Maximum number of an agent's steps before the trace begins.
 const MOST_SETTLING: u32 = 1 << 16;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What lets objects in.
+/// The rule that admits objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionKind {
     /// The pool's recency variables.
@@ -51,9 +51,9 @@ pub struct Policy {
     pub mode: CacheMode,
     /// How accesses are recorded.
     pub hit_sets: HitSetConfig,
-    /// How objects are judged by them.
+    /// The grades by which they determine temperatures.
     pub grades: Grades,
-    /// What lets objects in.
+    /// The admission rule.
     pub admission: AdmissionKind,
     /// `min_read_recency_for_promote`.
     pub min_read_recency: u32,
@@ -72,7 +72,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The same with targets that are `scale` times as large.
+    /// Returns the policy with targets multiplied by `scale`.
     pub fn scaled(self, scale: f64) -> Policy {
         let scaled = |target: u64| match target {
             0 => 0,
@@ -83,29 +83,29 @@ impl Policy {
     }
 }
 
-/// Accesses per second, and those of them that found their object in the cache.
+/// Accesses per second, and the hits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Hits {
     /// All accesses.
     pub accesses: f64,
-    /// Hits. An estimate can be less than 0 or more than all.
+    /// Hits. An estimate can be below 0 or above the number of accesses.
     pub hits: f64,
 }
 
 impl Hits {
-    /// The hit rate, 0 to 1; `None` where nothing was accessed.
+    /// The hit rate, 0 to 1; `None` without accesses.
     pub fn rate(&self) -> Option<f64> {
         (self.accesses > 0.0).then(|| (self.hits / self.accesses).clamp(0.0, 1.0))
     }
 
-    /// Adds those of another PG or OSD.
+    /// Adds the hits of another PG or OSD.
     pub fn add(&mut self, other: Hits) {
         self.accesses += other.accesses;
         self.hits += other.hits;
     }
 }
 
-/// The part of a trace that counts: all accesses in it, their hits, and its seconds. PGs' traces differ in length.
+/// The part of a trace that counts: its accesses, hits and seconds. PGs' traces differ in length.
 struct Counted {
     from: usize,
     accesses: f64,
@@ -122,7 +122,7 @@ impl Counted {
     }
 }
 
-/// The hits that the PGs had during the part of their traces that a simulation counts.
+/// Returns the measured hits of the PGs in the part of their traces that a simulation counts.
 pub fn measured<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Hits {
     let mut sum = Hits::default();
     for counted in traces.into_iter().map(Counted::of) {
@@ -132,7 +132,7 @@ pub fn measured<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Hits {
     sum
 }
 
-/// The hits that the PGs would have had. All policies are of one OSD: they differ in their targets' divisors at most.
+/// Returns the hits that the PGs would have had. All policies must be of one OSD: only their targets' divisors may differ.
 pub fn simulate(pgs: &[(PgId, &Trace, Policy)]) -> Hits {
     let Some((_, _, policy)) = pgs.first() else { return Hits::default() };
     let mut caches: Vec<PgCache> =
@@ -171,7 +171,7 @@ pub fn simulate(pgs: &[(PgId, &Trace, Policy)]) -> Hits {
     sum
 }
 
-/// What counts of one object: its accesses, the hits that it had, and those that it has in the simulation.
+/// The counts of one object: accesses, measured hits and simulated hits.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfObject {
     accesses: f64,
@@ -179,9 +179,9 @@ struct OfObject {
     simulated: f64,
 }
 
-/// The regression of objects' simulated hits on their accesses and on the hits that they had. Of both, the sums over all
-/// objects are known: they tell how far the followed ones are from the average. Where few objects have many of the
-/// accesses, an access more stands for a hit more; where all are accessed alike, for the hit rate.
+/// The regression of objects' simulated hits on their accesses and measured hits. The sums of both over all objects are known, which gives
+/// the deviation of the sampled objects from the average. If few objects have many of the accesses, an additional access stands for one
+/// hit; if all objects are accessed equally, for the hit rate.
 fn regression<'a>(objects: impl Iterator<Item = &'a OfObject>) -> (f64, f64) {
     let (mut aa, mut am, mut mm, mut sa, mut sm) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for OfObject { accesses, measured, simulated } in objects {
@@ -195,7 +195,7 @@ fn regression<'a>(objects: impl Iterator<Item = &'a OfObject>) -> (f64, f64) {
     if determinant > 1e-3 * aa * mm {
         return ((sa * mm - sm * am) / determinant, (sm * aa - sa * am) / determinant);
     }
-    // Nothing or nearly everything hit.
+    // There were no hits, or nearly all accesses were hits.
     (if aa > 0.0 { sa / aa } else { 0.0 }, 0.0)
 }
 
@@ -212,7 +212,7 @@ struct Promotions {
 }
 
 impl Promotions {
-    /// The time over which the average fades, in seconds.
+    /// The time constant of the average in seconds.
     const FADES_S: f64 = 4.0;
 
     fn per_s(&self, now_ns: u64) -> f64 {
@@ -234,7 +234,7 @@ struct Held {
 /// A PG of a cache.
 pub(super) struct PgCache {
     policy: Policy,
-    /// What is added to times: hit sets begin before the trace does.
+    /// Added to times, because hit sets begin before the trace does.
     base_ns: u64,
     rate: f64,
     objects: BTreeMap<u64, Object>,
@@ -242,21 +242,21 @@ pub(super) struct PgCache {
     filter: Option<FrequencyFilter>,
     histogram: TemperatureHistogram,
     mode: AgentMode,
-    /// Objects that may come in and displace nothing, in parts.
+    /// Number of objects, with fractions, that can be promoted without displacing others.
     room: f64,
     held: BTreeMap<u64, Held>,
     held_bytes: u64,
     dirty: BTreeSet<u64>,
     next_step_ns: u64,
-    /// Where the look at clean objects goes on.
+    /// Where the search for clean objects continues.
     position: u64,
     evicted_in_round: bool,
     rounds: u32,
-    /// Parts of objects that the agent may look at and evict still.
+    /// Number of objects, with fractions, that the agent may still check and evict.
     checks: f64,
     evictions: f64,
     promotions: Promotions,
-    /// Parts of objects and bytes that the throttle was not charged yet.
+    /// Fractions of objects and bytes that are not charged to the throttle yet.
     uncharged_objects: f64,
     uncharged_bytes: f64,
 }
@@ -282,7 +282,7 @@ impl PgCache {
             if !is_first || access.is_hit {
                 known.insert(access.key);
             }
-            // Frequencies were about the same before the trace.
+            // Frequencies before the trace were about the same.
             if let (Some(filter), Some(object)) = (&mut cache.filter, cache.objects.get(&access.key)) {
                 filter.record(&object.id);
             }
@@ -301,12 +301,12 @@ impl PgCache {
         cache
     }
 
-    /// Evicts what a cache with other targets held and this one has no room for: how long that takes is not what is asked.
+    /// Evicts objects that exceed this cache's targets. The time for this is not a part of the simulation.
     fn settle(&mut self) {
         let now_ns = self.next_step_ns;
         self.choose();
         for _ in 0..MOST_SETTLING {
-            // A whole object a step, however many each followed one stands for.
+            // One whole object per step, regardless of how many each sampled one stands for.
             (self.checks, self.evictions) = (1.0, 1.0);
             if !self.evict_some(now_ns) {
                 break;
@@ -315,7 +315,7 @@ impl PgCache {
         }
     }
 
-    /// An empty cache of objects of about that size, of which `rate` are followed.
+    /// Creates an empty cache for objects of this average size, of which the share `rate` is sampled.
     pub(super) fn new(pg: PgId, policy: &Policy, rate: f64, average_bytes: u64, now_ns: u64) -> PgCache {
         let mut hit_sets = policy.hit_sets;
         if hit_sets.kind != HitSetKind::None {
@@ -352,7 +352,7 @@ impl PgCache {
         }
     }
 
-    /// Makes an object known.
+    /// Adds an object that may be accessed.
     pub(super) fn add_object(&mut self, key: u64, bytes: u64) {
         let pool = nacre_types::PoolId(0);
         let id = ObjectId::with_hash(pool, "", "", "", SNAP_HEAD, mix(key) as u32);
@@ -368,7 +368,7 @@ impl PgCache {
         }
     }
 
-    /// An access of a known object: whether the cache had it.
+    /// Handles an access to a known object. Returns whether it was a hit.
     pub(super) fn access(&mut self, access: &TracedAccess, throttle: &mut PromoteThrottle) -> bool {
         let now_ns = access.at_ns + self.base_ns;
         self.run_agent(now_ns);
@@ -422,7 +422,7 @@ impl PgCache {
         }
     }
 
-    /// Charges the objects for which the promoted one stands; the throttle charged itself for one where it was asked.
+    /// Charges the throttle for the objects that the promoted one stands for. If it was asked, it has already charged one.
     fn charge(&mut self, throttle: &mut PromoteThrottle, asked: bool, bytes: u64) {
         if asked {
             self.uncharged_objects += 1.0 / self.rate - 1.0;
@@ -445,7 +445,7 @@ impl PgCache {
         }
     }
 
-    /// Lets the agent do what it does until then.
+    /// Runs the agent's steps up to this time.
     fn run_agent(&mut self, now_ns: u64) {
         let mut steps = 0;
         while self.next_step_ns <= now_ns {
@@ -455,7 +455,7 @@ impl PgCache {
                 self.next_step_ns = now_ns;
             }
             self.next_step_ns += wait_ns.unwrap_or_else(|| {
-                // Only the hit sets and ages change until the next access.
+                // Until the next access only the hit sets and the ages change.
                 let period_ns = u64::from(self.policy.hit_sets.period_s) * NS_PER_S;
                 let until_ns = now_ns.saturating_sub(self.next_step_ns);
                 until_ns.min(period_ns).max(effort::IDLE_STEP_NS)
@@ -463,7 +463,7 @@ impl PgCache {
         }
     }
 
-    /// One step; how long the agent rests where there is nothing to do.
+    /// Runs one step. Returns the time to the next one, or `None` if there is nothing to do.
     fn step(&mut self, now_ns: u64) -> Option<u64> {
         if self.history.is_rotation_due(now_ns) {
             self.history.rotate(now_ns, Eversion::default());
@@ -486,8 +486,8 @@ impl PgCache {
         is_busy.then_some(effort::BUSY_STEP_NS)
     }
 
-    /// Whether the agent of a whole PG would find objects again that came during its last step, and go on. Of a few
-    /// followed objects none may have come.
+    /// Whether the agent of a whole PG would find objects again that were promoted during its last step, and so continue. Among a few
+    /// sampled objects there may be none.
     fn is_refilled(&self, now_ns: u64) -> bool {
         let in_a_step = self.promotions.per_s(now_ns) * effort::BUSY_STEP_NS as f64 / NS_PER_S as f64;
         self.rate < 1.0 && in_a_step >= std::f64::consts::LN_2
@@ -512,7 +512,7 @@ impl PgCache {
             });
             self.dirty.clear();
         }
-        // Parts of objects add up from step to step.
+        // Fractions of objects accumulate over steps.
         let budget = |left: f64, whole: usize| left.min(1.0) + whole as f64 * self.rate;
         self.checks = budget(self.checks, effort::STEP_CHECKS);
         self.evictions = budget(self.evictions, effort::STEP_EVICTIONS);
@@ -554,7 +554,7 @@ impl PgCache {
                 }
             }
         }
-        // An OSD looks at more objects in a step: it rests where none of the last ones had to go.
+        // An OSD checks more objects per step: it rests if none of the last ones had to be evicted.
         let is_busy = !is_over || self.evicted_in_round;
         if is_over {
             self.position = 0;

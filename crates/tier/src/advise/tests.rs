@@ -1,18 +1,18 @@
-//! What samplers keep.
+//! The samples that samplers keep.
 
 use super::*;
 use crate::key::mix;
 use crate::promote::Request;
 
 impl Sampler {
-    /// Records an access that hits nothing.
+    /// Records an access that is a miss.
     fn see(&mut self, key: u64, bytes: u64) {
         let request = Request::default();
         self.record(&Access { key, now_ns: 0, request, is_hit: false, bytes: Some(bytes) });
     }
 }
 
-/// Numbers between 0 and 1 of a seed.
+/// Pseudo-random numbers between 0 and 1.
 pub(super) struct Uniform(pub(super) u64);
 
 impl Uniform {
@@ -22,7 +22,7 @@ impl Uniform {
     }
 }
 
-/// Objects by rank, the most popular first.
+/// Object ranks with a Zipf distribution, the most popular first.
 pub(super) struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -48,7 +48,7 @@ fn memory_is_bounded_and_the_rate_falls_with_the_objects() {
         sampler.see(mix(object), 4096);
     }
     let trace = sampler.trace();
-    // The accesses kept are the last 800: each is of another object, and at most 100 are followed.
+    // The kept accesses are the last 800: each is to another object, and at most 100 are sampled.
     assert!(
         (50..=100).contains(&trace.objects()) && trace.len() <= 800,
         "{} {}",
@@ -57,7 +57,7 @@ fn memory_is_bounded_and_the_rate_falls_with_the_objects() {
     );
     let expected = 100.0 / 100_000.0;
     assert!((0.7..1.4).contains(&(trace.rate() / expected)), "{}", trace.rate());
-    // None of these may be followed at first.
+    // Possibly none of these is sampled at first.
     for turn in 0..1_000_000 {
         sampler.see(mix(turn % 50), 4096);
     }
@@ -71,7 +71,7 @@ fn a_few_busy_objects_let_more_be_followed() {
     let mut sampler = Sampler::new(128);
     (0..100_000).for_each(|object| sampler.see(mix(object), 1));
     let low = sampler.rate();
-    // One of the followed ones is accessed all the time, and a thousand others.
+    // One of the sampled objects is accessed all the time, and a thousand others.
     let busy = (0..).find(|object| mix(*object) < u64::MAX / 2000).unwrap();
     for turn in 0..200_000_u64 {
         sampler.see(mix(if turn % 2 == 0 { busy } else { 200_000 + turn % 1000 }), 1);

@@ -25,7 +25,7 @@ fn choose_after(before: &AgentMode, sums: &CacheSums) -> AgentMode {
 fn evictions_end_where_no_room_begins() {
     let options = AgentOptions::default();
     let surplus = |objects| surplus_objects(&sums(objects, 0), &targets(), &options);
-    // Evictions end at 0.8 less 2 % of it: 784 of 1000 objects.
+    // Evictions end at 0.8 minus 2 % of it: 784 of 1000 objects.
     assert_eq!([0, 784, 785, 800, 1000, 2000].map(surplus), [0, 0, 1, 16, 216, 1216]);
     let room = |objects| room_objects(&sums(objects, 0), &targets(), &options);
     assert_eq!([0, 750, 752, 784, 2000].map(room), [STEP_CHECKS as u64, 2, 0, 0, 0]);
@@ -53,7 +53,7 @@ fn flushing_begins_above_the_slop_and_ends_below_it() {
         choose_after(&before, &sums(700, dirty)).flush
     };
     use FlushMode::*;
-    // The slop is 2 % of 0.4: 8 of 1000 objects, for the high ratio of 0.6 as well.
+    // The slop is 2 % of 0.4: 8 of 1000 objects, also for the high ratio of 0.6.
     assert_eq!([0, 400, 408, 409].map(|dirty| flush(Idle, dirty)), [Idle, Idle, Idle, Low]);
     assert_eq!([608, 609].map(|dirty| flush(Idle, dirty)), [Low, High]);
     assert_eq!([409, 393, 392].map(|dirty| flush(Low, dirty)), [Low, Low, Idle]);
@@ -67,7 +67,7 @@ fn a_dirty_ratio_of_zero_flushes_everything() {
     let flush = |sums| choose(&idle(), &sums, &targets, &AgentOptions::default(), false).flush;
     assert_eq!(flush(sums(100, 0)), FlushMode::Idle);
     assert_eq!(flush(sums(100, 1)), FlushMode::Low);
-    // Also where one object is less than a millionth, or has no bytes.
+    // Even if one object is less than a millionth, or has no bytes.
     let small = CacheSums { objects: 1, dirty: 1, ..CacheSums::default() };
     assert_eq!(flush(small), FlushMode::Low);
 }
@@ -80,14 +80,14 @@ fn the_effort_rises_from_the_full_ratio_to_the_target() {
     };
     use EvictMode::*;
     assert_eq!([0, 800, 816].map(evict), [(Idle, 0); 3]);
-    // From 0.816 on: the least effort, then a tenth for each 0.0184.
+    // From 0.816 on: the minimum effort, then a tenth for each 0.0184.
     assert_eq!(evict(817), (Some, 100_000));
     assert_eq!(evict(852), (Some, 100_000));
     assert_eq!(evict(853), (Some, 200_000));
     assert_eq!(evict(908), (Some, 500_000));
     assert_eq!(evict(1000), (Some, 1_000_000));
     assert_eq!(evict(1001), (Full, 1_000_000));
-    // Who evicts already goes on to 0.784.
+    // An agent that evicts already continues to 0.784.
     let some = AgentMode { evict: Some, ..idle() };
     assert_eq!(choose_after(&some, &sums(785, 0)).evict, Some);
     assert_eq!(choose_after(&some, &sums(784, 0)).evict, Idle);
@@ -141,7 +141,7 @@ fn osd(free: u64, total: u64, pgs: u32) -> CacheOsd {
 
 #[test]
 fn a_target_beyond_the_osds_is_lowered_to_what_the_fullest_takes() {
-    // Three copies on five OSDs of 4 GiB, a tenth of which stays free; the second holds most PGs, the third least space.
+    // Three copies on five OSDs of 4 GiB, a tenth of which stays free; the second has the most PGs, the third the least space.
     let osds = [
         osd(4 * GIB, 4 * GIB, 64),
         osd(4 * GIB, 4 * GIB, 80),
@@ -170,7 +170,7 @@ fn a_full_osd_means_to_evict_everything() {
     let full = [osd(50, 1000, 4)];
     assert_eq!(effective_target(1 << 40, 10, 4, &full, 100_000), 1);
     assert_eq!(effective_target(1 << 40, 500, 4, &full, 100_000), 450);
-    // And OSDs that hold nothing of the pool do not matter.
+    // OSDs without PGs of the pool do not matter.
     assert_eq!(effective_target(77, 500, 4, &[osd(0, 1000, 0)], 100_000), 77);
     assert_eq!(effective_target(0, 500, 4, &[], 100_000), 0);
 }
@@ -211,7 +211,7 @@ proptest! {
         choose(&idle(), &sums, &targets, &AgentOptions::default(), false);
     }
 
-    /// An OSD that fills up to the effective target has its reserve left.
+    /// An OSD that fills up to the effective target still has its reserve.
     #[test]
     fn the_effective_target_keeps_the_reserve(
         total in 1000..1_000_000_u64, used_share in 0..80_u64, pgs in 1..128_u32, stored in 0..100_000_u64,
@@ -221,7 +221,7 @@ proptest! {
         let growth = target.saturating_sub(stored);
         let taken = growth * u64::from(pgs) / 128;
         prop_assert!(free - taken.min(free) >= total / 10, "{taken} of {free}");
-        // And no more than a byte and its rounding in each PG is left unused.
+        // At most one byte and the rounding in each PG remain unused.
         prop_assert!(free - taken <= total / 10 + 130);
     }
 }

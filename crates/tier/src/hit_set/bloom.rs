@@ -2,10 +2,10 @@
 
 use crate::key::mix;
 
-/// The most hash functions of any filter: the best number for a false positive probability of one in a million is 20.
+/// The maximum number of hash functions: the best number for a false positive probability of one in a million is 20.
 pub(super) const MAX_HASHES: u8 = 32;
 
-/// The smallest table that folding leaves. In a smaller one the few bits of a single hash would fall together.
+/// The minimum size of a folded table. In a smaller one the few bits of a single hash would coincide.
 const LEAST_FOLDED_BYTES: usize = 64;
 
 /// A Bloom filter. Bit positions are `(a + i·b) mod size` for the halves `a` and `b` of one 64-bit hash (Kirsch and
@@ -19,13 +19,12 @@ pub(super) struct Bloom {
     pub(super) table: Vec<u8>,
 }
 
-/// The number of hash functions and of bytes that hold `target` hashes with a false positive probability of `fpp`: of all
-/// numbers of hashes `k` the one whose table of `-k·target / ln(1 - fpp^(1/k))` bits is smallest, as Ceph's
-/// `bloom_filter` chooses it.
+/// Returns the number of hash functions and of bytes for `target` hashes with a false positive probability of `fpp`. It is the number of
+/// hash functions `k` with the smallest table of `-k·target / ln(1 - fpp^(1/k))` bits, as in Ceph's `bloom_filter`.
 pub(super) fn sizing(target: u32, fpp: f64) -> (u8, u32) {
     let bits = |k: u8| -f64::from(k) * f64::from(target) / (1.0 - fpp.powf(1.0 / f64::from(k))).ln();
     let best = (1..=MAX_HASHES).min_by(|&a, &b| bits(a).total_cmp(&bits(b))).unwrap_or(1);
-    // Conversions of floats saturate: a table of more than 4 GiB is not asked for.
+    // Conversions of floats saturate, so a table never exceeds 4 GiB.
     (best, ((bits(best).floor() / 8.0).ceil() as u32).max(1))
 }
 
@@ -42,7 +41,7 @@ impl Bloom {
         (0..u64::from(self.hashes)).map(move |i| ((first + i * step) % unfolded % folded) as usize)
     }
 
-    /// Returns whether a bit changed: the hash was certainly not in the filter.
+    /// Returns whether a bit changed, so that the hash was certainly not in the filter.
     pub(super) fn insert(&mut self, hash: u32) -> bool {
         let mut changed = false;
         for position in self.positions(hash) {
@@ -63,8 +62,8 @@ impl Bloom {
         set as f64 / (self.table.len() * 8) as f64
     }
 
-    /// Folds the table over itself so that about half of its bits are set. A filter that received fewer hashes than it
-    /// was made for keeps its false positive probability in less space.
+    /// Folds the table so that about half of its bits are set. A filter with fewer hashes than it was sized for keeps its false positive
+    /// probability in less space.
     pub(super) fn fold(&mut self) {
         let kept = ((self.table.len() as f64 * self.density() * 2.0) as usize).max(LEAST_FOLDED_BYTES);
         if kept >= self.table.len() {
@@ -89,7 +88,7 @@ mod tests {
         assert_eq!(sizing(1000, 0.01), (7, 1199));
         assert_eq!(sizing(100_000, 0.0125), (6, 114_105));
         assert_eq!(sizing(1000, 0.000_001).0, 20);
-        // Without any demand there is still a table.
+        // Without any requirement there is still a table.
         assert_eq!(sizing(1000, 1.0), (1, 1));
         assert_eq!(sizing(0, 0.01).1, 1);
     }

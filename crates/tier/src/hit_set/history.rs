@@ -2,17 +2,17 @@
 //!
 //! The history does no I/O. Its owner, the PG's primary, drives it:
 //!
-//! 1. [`HitSetHistory::activate`] when the PG becomes active, with the [`HitSetIndex`] that was stored with the PG. The
-//!    owner then reads the archives in [`HitSetHistory::unread`] and hands them to [`HitSetHistory::load`]; it replays
-//!    the writes that the PG's log holds after [`HitSetIndex::covered`] with [`HitSetHistory::replay`].
+//! 1. [`HitSetHistory::activate`] when the PG becomes active, with the [`HitSetIndex`] that was stored with the PG. The owner then reads
+//!    the archives in [`HitSetHistory::unread`] and passes them to [`HitSetHistory::load`]. It passes the writes in the PG's log after
+//!    [`HitSetIndex::covered`] to [`HitSetHistory::replay`].
 //! 2. [`HitSetHistory::record`] for each access.
-//! 3. When that says so and archives can be written, [`HitSetHistory::rotate`]. One transaction writes the new archive,
-//!    removes those that are not kept, and stores [`HitSetHistory::index`]. Where archives can't be written yet, the
-//!    owner waits: the current set goes on.
+//! 3. When that reports a due rotation and archives can be written, [`HitSetHistory::rotate`]. One transaction writes the new archive,
+//!    removes the superfluous ones, and stores [`HitSetHistory::index`]. While archives can't be written, the owner waits and the current
+//!    set continues.
 //! 4. [`HitSetHistory::reconfigure`] when the pool's variables change, then [`HitSetHistory::trim`].
 //!
-//! `hit_set_count` archives are kept in the store. The current set and the `hit_set_count - 1` sealed sets before it are
-//! in memory: `hit_set_count` sets answer questions. Each holds at most `osd_hit_set_max_size` objects.
+//! The store keeps `hit_set_count` archives. Memory holds the current set and the `hit_set_count - 1` sealed sets before it, so queries use
+//! `hit_set_count` sets. Each holds at most `osd_hit_set_max_size` objects.
 
 use super::{HitSet, SealedHitSet};
 use nacre_types::encoding::{DecodeError, Versioned};
@@ -25,19 +25,19 @@ use std::collections::VecDeque;
 /// The namespace of archive objects (`osd_hit_set_namespace`).
 pub const ARCHIVE_NAMESPACE: &str = nacre_types::tier::INTERNAL_NAMESPACE;
 
-/// The false positive probability where the pool's comes to nothing.
+/// The false positive probability if the pool's share rounds to 0.
 const FALLBACK_FPP: f64 = 0.01;
-/// The highest that a Bloom filter can be laid out for.
+/// The highest false positive probability for which a Bloom filter can be sized.
 const MOST_FPP: f64 = 0.9;
 
-/// Times in names of archives are in microseconds.
+/// Times in the names of archives are in microseconds.
 const NS_PER_US: u64 = 1000;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// The most sets that a PG keeps, whatever the pool's `hit_set_count` says.
+/// The maximum number of sets that a PG keeps, regardless of the pool's `hit_set_count`.
 pub const MOST_SETS: u32 = 1024;
 
-/// What decides how accesses are recorded.
+/// The configuration of a PG's hit sets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HitSetConfig {
     /// `hit_set_type`, with `hit_set_fpp`.
@@ -46,14 +46,14 @@ pub struct HitSetConfig {
     pub period_s: u32,
     /// `hit_set_count`.
     pub count: u32,
-    /// `osd_hit_set_min_size`: a Bloom filter is made for at least so many objects.
+    /// `osd_hit_set_min_size`: a Bloom filter is sized for at least this many objects.
     pub min_size: u32,
-    /// `osd_hit_set_max_size`: a set takes at most so many objects.
+    /// `osd_hit_set_max_size`: a set records at most this many objects.
     pub max_size: u32,
 }
 
 impl HitSetConfig {
-    /// The pool's variables with the OSD's options. The count is limited to [`MOST_SETS`].
+    /// Combines the pool's variables with the OSD's options. The count is limited to [`MOST_SETS`].
     pub fn new(tiering: &Tiering, min_size: u32, max_size: u32) -> HitSetConfig {
         HitSetConfig {
             kind: tiering.hit_set,
@@ -69,15 +69,14 @@ impl HitSetConfig {
         self.kind != HitSetKind::None && self.period_s > 0 && self.count > 0
     }
 
-    /// A Bloom filter's probability: the pool's holds for all sets together, so that each gets its share, in whole
-    /// millionths.
+    /// The probability of one Bloom filter: the pool's is for all sets together, so each gets its share, in whole millionths.
     fn fpp_per_set(&self, fpp: f64) -> f64 {
         let share = (fpp / f64::from(self.count) * 1e6).round() / 1e6;
         if share > 0.0 { share.min(MOST_FPP) } else { FALLBACK_FPP }
     }
 
-    /// A new set that begins at `now_ns`. Bloom filters are made for as many objects as the set before would have seen
-    /// in a full period, within the options' limits.
+    /// Creates a set that begins at `now_ns`. Bloom filters are sized for as many objects as the previous set would have recorded in a full
+    /// period, within the options' limits.
     fn new_set(&self, now_ns: u64, before: Option<&CurrentSet>) -> Option<HitSet> {
         if !self.is_enabled() {
             return None;
@@ -102,22 +101,22 @@ impl HitSetConfig {
 /// A sealed set in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Archive {
-    /// When its first access could be recorded, in nanoseconds since 1970.
+    /// When its recording began, in nanoseconds since 1970.
     pub begin_ns: u64,
     /// When it was sealed.
     pub end_ns: u64,
 }
 
 impl Archive {
-    /// The object that holds it: Ceph's name, in the internal namespace, at the hash of the PG itself. Times in names are
-    /// in GMT also where the pool's `use_gmt_hitset` is off, since local times occur twice when summer time ends.
+    /// Returns the archive's object: Ceph's name, in the internal namespace, at the hash of the PG itself. Times in names are in GMT even
+    /// if the pool's `use_gmt_hitset` is off, because local times occur twice when summer time ends.
     pub fn object(&self, pg: PgId) -> ObjectId {
         let name = format!("hit_set_{pg}_archive_{}_{}", stamp(self.begin_ns), stamp(self.end_ns));
         ObjectId::with_hash(pg.pool, ARCHIVE_NAMESPACE, "", &name, SNAP_HEAD, pg.seed)
     }
 }
 
-/// `2026-11-21 20:57:43.602914Z`, the form from before Octopus in which Ceph still names hit sets.
+/// `2026-11-21 20:57:43.602914Z`, the format from before Octopus that Ceph still uses in the names of hit sets.
 fn stamp(ns: u64) -> String {
     let text = time::stamp(ns);
     if text.contains('T') { time::stamp_z(ns).replace('T', " ") } else { text }
@@ -126,9 +125,9 @@ fn stamp(ns: u64) -> String {
 /// The archives of a PG, as stored with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HitSetIndex {
-    /// Accesses up to this version of the PG are in an archive.
+    /// Accesses up to this version of the PG are archived.
     pub covered: Eversion,
-    /// The archives, the oldest first.
+    /// The archives, oldest first.
     pub archives: VecDeque<Archive>,
 }
 
@@ -136,16 +135,16 @@ impl Versioned for HitSetIndex {
     const NAME: &'static str = "HitSetIndex";
 }
 
-/// What [`HitSetHistory::record`] found.
+/// The result of [`HitSetHistory::record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Whether the current set contained the object before this access: what promotion asks for.
+    /// Whether the current set contained the object before this access, for promotion.
     pub was_in_current: bool,
-    /// Whether the current set is full or its period is over.
+    /// Whether the current set is full or its period has ended.
     pub rotation_due: bool,
 }
 
-/// What one transaction does when the current set is archived.
+/// The changes of the transaction that archives the current set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotation {
     /// The archive object to create.
@@ -168,28 +167,28 @@ pub struct HitSetHistory {
     pg: PgId,
     config: HitSetConfig,
     current: Option<CurrentSet>,
-    /// The oldest first, by the beginning of their periods.
+    /// Oldest first, by the start of their periods.
     sealed: VecDeque<(Archive, SealedHitSet)>,
     index: HitSetIndex,
 }
 
 impl HitSetHistory {
-    /// The history when the PG becomes active. Accesses since the last archive are lost with the primary before; the
-    /// writes among them are for [`HitSetHistory::replay`].
+    /// Creates the history when the PG becomes active. Accesses since the last archive are lost with the previous primary;
+    /// [`HitSetHistory::replay`] restores the writes among them.
     pub fn activate(pg: PgId, config: HitSetConfig, index: HitSetIndex, now_ns: u64) -> HitSetHistory {
         let mut history = HitSetHistory { pg, config, current: None, sealed: VecDeque::new(), index };
         history.begin(now_ns);
         history
     }
 
-    /// Begins a set. Its period begins where the last archive ends if the clock went back, so that names stay unique.
+    /// Starts a set. If the clock went back, its period begins at the end of the last archive, so that names stay unique.
     fn begin(&mut self, now_ns: u64) {
         let last_end = self.index.archives.back().map_or(0, |archive| archive.end_ns);
         let set = self.config.new_set(now_ns, self.current.as_ref());
         self.current = set.map(|set| CurrentSet { set, begin_ns: now_ns.max(last_end) });
     }
 
-    /// What is to be stored with the PG.
+    /// The index to be stored with the PG.
     pub fn index(&self) -> &HitSetIndex {
         &self.index
     }
@@ -199,12 +198,12 @@ impl HitSetHistory {
         self.current.is_some()
     }
 
-    /// Sealed sets that are kept in memory.
+    /// Maximum number of sealed sets in memory.
     fn most_in_memory(&self) -> usize {
         self.config.count.saturating_sub(1) as usize
     }
 
-    /// The archives that memory lacks, the newest first.
+    /// The archives that are not in memory but should be, newest first.
     pub fn unread(&self) -> Vec<Archive> {
         if !self.is_enabled() {
             return Vec::new();
@@ -213,10 +212,10 @@ impl HitSetHistory {
         wanted.filter(|wanted| self.sealed.iter().all(|(archive, _)| archive != *wanted)).copied().collect()
     }
 
-    /// Takes the data of an archive that was read. An archive that is not kept any more is ignored.
+    /// Loads the data of an archive that was read. An archive that is no longer kept is ignored.
     ///
     /// # Errors
-    /// Where the data is no hit set. The history goes on without it.
+    /// If the data is not a hit set. The history continues without it.
     pub fn load(&mut self, archive: &Archive, data: &[u8]) -> Result<(), DecodeError> {
         if !self.unread().contains(archive) {
             return Ok(());
@@ -227,14 +226,14 @@ impl HitSetHistory {
         Ok(())
     }
 
-    /// Records a write that the PG's log tells of.
+    /// Records a write from the PG's log.
     pub fn replay(&mut self, object: &ObjectId) {
         if let Some(current) = &mut self.current {
             current.set.insert(object);
         }
     }
 
-    /// Records an access. Each request counts once, also where it is executed again after it waited.
+    /// Records an access. Each request counts once, even if it is executed again after it waited.
     pub fn record(&mut self, object: &ObjectId, now_ns: u64) -> Recorded {
         let Some(current) = &mut self.current else {
             return Recorded { was_in_current: false, rotation_due: false };
@@ -246,7 +245,7 @@ impl HitSetHistory {
         Recorded { was_in_current, rotation_due: self.is_rotation_due(now_ns) }
     }
 
-    /// Whether the current set is full or its period is over.
+    /// Whether the current set is full or its period has ended.
     pub fn is_rotation_due(&self, now_ns: u64) -> bool {
         let period_ns = u64::from(self.config.period_s) * NS_PER_S;
         self.current
@@ -254,12 +253,12 @@ impl HitSetHistory {
             .is_some_and(|set| set.set.is_full() || set.begin_ns.saturating_add(period_ns) <= now_ns)
     }
 
-    /// Seals the current set and begins the next one; `None` where nothing is recorded. `last_update` is the PG's last
-    /// version, whose accesses the sealed set has.
+    /// Seals the current set and starts the next one; `None` if nothing is recorded. `last_update` is the PG's last version, up to which
+    /// the sealed set has the accesses.
     pub fn rotate(&mut self, now_ns: u64, last_update: Eversion) -> Option<Rotation> {
         let begin_ns = self.current.as_ref()?.begin_ns;
         let archive = Archive { begin_ns, end_ns: now_ns.max(begin_ns + NS_PER_US) };
-        // The next set is made for what this one saw.
+        // The next set is sized by the current one.
         let next = self.config.new_set(archive.end_ns, self.current.as_ref());
         let ended = std::mem::replace(
             &mut self.current,
@@ -273,8 +272,8 @@ impl HitSetHistory {
         Some(Rotation { object: archive.object(self.pg), data, remove: self.trim() })
     }
 
-    /// Drops what is more than `hit_set_count`, which is everything where nothing is recorded. Returns the archive
-    /// objects to remove in the transaction that stores the index.
+    /// Drops the sets beyond `hit_set_count`, or all of them if nothing is recorded. Returns the archive objects that the transaction that
+    /// stores the index must remove.
     pub fn trim(&mut self) -> Vec<ObjectId> {
         let (archives, in_memory) =
             if self.is_enabled() { (self.config.count as usize, self.most_in_memory()) } else { (0, 0) };
@@ -283,8 +282,8 @@ impl HitSetHistory {
         self.index.archives.drain(..superfluous).map(|archive| archive.object(self.pg)).collect()
     }
 
-    /// Takes the pool's changed variables. The current set is dropped only where sets of another kind or probability are
-    /// to be recorded, or none. Archives that are not kept any more are for [`HitSetHistory::trim`].
+    /// Applies the pool's changed variables. The current set is dropped only if the kind or probability changes or recording ends.
+    /// [`HitSetHistory::trim`] removes superfluous archives.
     pub fn reconfigure(&mut self, config: HitSetConfig, now_ns: u64) {
         let before = std::mem::replace(&mut self.config, config);
         if before.kind != config.kind || self.current.is_some() != config.is_enabled() {
@@ -297,7 +296,7 @@ impl HitSetHistory {
         self.current.as_ref().is_some_and(|current| current.set.contains(object))
     }
 
-    /// The sealed sets in memory, the newest first.
+    /// The sealed sets in memory, newest first.
     pub fn sealed(&self) -> impl ExactSizeIterator<Item = &SealedHitSet> {
         self.sealed.iter().rev().map(|(_, set)| set)
     }

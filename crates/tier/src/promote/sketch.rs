@@ -1,40 +1,38 @@
-//! Admission by frequency: TinyLFU (Einziger, Friedman and Manes, 2017) in place of recency.
+//! Admission by frequency: TinyLFU (Einziger, Friedman and Manes, 2017) instead of recency.
 //!
-//! An object is promoted when it was accessed more often than the objects that the agent evicts, so that a scan, whose
-//! objects are accessed once, displaces nothing that is used. Frequencies come from a [`FrequencySketch`] of fixed size,
-//! which ages: it tells of the recent past.
+//! An object is promoted if it was accessed more often than the objects that the agent evicts. So a scan, whose objects are accessed once,
+//! displaces no object that is used. Frequencies come from a [`FrequencySketch`] of fixed size. It ages, so that it represents the recent
+//! past.
 //!
-//! A cache library compares the newcomer with the one object that it would displace. A cache tier's agent evicts at other
-//! times than the promotion, and several objects at once; so that [`FrequencyFilter`] compares with a moving average of
-//! what was evicted lately.
+//! A cache library compares a new object with the one that it would displace. The agent of a cache tier evicts independently of promotions,
+//! and several objects at once. Therefore [`FrequencyFilter`] compares with a moving average of recently evicted objects.
 
 use crate::key::mix;
 use nacre_types::ObjectId;
 
-/// Rows of counters, each with a hash function of its own.
+/// Rows of counters, each with its own hash function.
 const ROWS: u64 = 4;
-/// The greatest value of a counter.
+/// The maximum value of a counter.
 const MOST: u64 = 15;
 /// Counters of 4 bits in a word.
 const COUNTERS_PER_WORD: u64 = 16;
-/// Counters of a row for each object of the capacity: fewer would let the objects that are accessed often make others look
-/// as if they were too.
+/// Counters per row for each object of the capacity: with fewer, frequently accessed objects would make others appear frequent too.
 const COUNTERS_PER_OBJECT: u64 = 4;
-/// Bits of the doorkeeper for each object of the capacity. Ten objects that are accessed once come before it is emptied:
-/// one in a hundred is taken for one that was accessed before, and may displace another.
+/// Bits of the doorkeeper for each object of the capacity. It is emptied after ten single accesses per object of the capacity. Up to then
+/// it takes one in a hundred objects for one that was accessed before, which may then displace another.
 const DOOR_BITS_PER_OBJECT: u64 = 128;
-/// After so many accesses for each object of the capacity all counters are halved.
+/// Number of accesses per object of the capacity after which all counters are halved.
 const SAMPLE_PER_OBJECT: u64 = 10;
-/// The smallest capacity.
+/// The minimum capacity.
 const LEAST_OBJECTS: u64 = 64;
-/// The largest capacity, at 24 bytes for each object.
+/// The maximum capacity, at 24 bytes per object.
 const MOST_OBJECTS: u64 = 1 << 24;
 
-/// Estimates how often keys were seen, up to 16 times.
+/// Estimates how often keys were recorded, up to 16 times.
 ///
-/// The first access of a key sets bits of a Bloom filter, the doorkeeper; only further ones reach the count-min counters,
-/// which rarely seen keys would fill otherwise. An estimate is never below the truth since the last aging, but above it
-/// where all counters of a key are shared. With each aging counters are halved and the doorkeeper is emptied.
+/// The first access of a key sets bits of a Bloom filter, the doorkeeper. Only further ones reach the count-min counters, which would
+/// otherwise fill with rarely recorded keys. An estimate is never below the number of accesses since the last aging, but above it if all
+/// counters of a key are shared. Each aging halves the counters and empties the doorkeeper.
 #[derive(Clone, Debug)]
 pub struct FrequencySketch {
     /// The capacity, a power of two.
@@ -42,12 +40,12 @@ pub struct FrequencySketch {
     counters: Vec<u64>,
     door: Vec<u64>,
     accesses: u64,
-    /// Accesses after which it ages.
+    /// Number of accesses after which the sketch ages.
     sample: u64,
 }
 
 impl FrequencySketch {
-    /// A sketch for a cache of about `objects`. It takes 24 bytes for each, rounded up to a power of two of objects.
+    /// Creates a sketch for a cache of about `objects`. It takes 24 bytes per object, rounded up to a power of two of objects.
     pub fn new(objects: u64) -> FrequencySketch {
         let wanted = FrequencyFilter::capacity_for(objects);
         let objects = wanted.next_power_of_two();
@@ -96,7 +94,7 @@ impl FrequencySketch {
         }
     }
 
-    /// Adds one to the key's least counters: the others are above because of other keys.
+    /// Increments the key's lowest counters: the others are higher because of other keys.
     fn increment(&mut self, key: u64) {
         let slots = self.slots(key);
         let least = self.least(&slots);
@@ -116,14 +114,14 @@ impl FrequencySketch {
 
     fn age(&mut self) {
         for word in &mut self.counters {
-            // The mask removes the bits that came from the neighbours.
+            // The mask removes the bits shifted in from neighbours.
             *word = *word >> 1 & 0x7777_7777_7777_7777;
         }
         self.door.fill(0);
         self.accesses /= 2;
     }
 
-    /// How often the key was seen.
+    /// Estimates how often the key was recorded.
     pub fn estimate(&self, key: u64) -> u64 {
         let is_known = self.door_bits(key).iter().all(|&(word, mask)| self.door[word] & mask != 0);
         self.least(&self.slots(key)) + u64::from(is_known)
@@ -132,57 +130,57 @@ impl FrequencySketch {
 
 /// Fraction bits of the moving average.
 const AVERAGE_BITS: u32 = 8;
-/// An evicted object enters the average by one in `1 << WEIGHT_BITS`.
+/// The weight of an evicted object in the average is one in `1 << WEIGHT_BITS`.
 const WEIGHT_BITS: u32 = 4;
 
-/// Admits objects that were accessed more often than what is evicted.
+/// Admits objects that were accessed more often than the evicted ones.
 #[derive(Clone, Debug)]
 pub struct FrequencyFilter {
     sketch: FrequencySketch,
-    /// The moving average of evicted objects' frequencies, with [`AVERAGE_BITS`] fraction bits.
+    /// The moving average of the evicted objects' frequencies, with [`AVERAGE_BITS`] fraction bits.
     evicted: u64,
 }
 
 impl FrequencyFilter {
-    /// A filter for a cache of about `objects`.
+    /// Creates a filter for a cache of about `objects`.
     pub fn new(objects: u64) -> FrequencyFilter {
-        // Until something was evicted, an object must be accessed a second time.
+        // Until the first eviction, an object must be accessed twice.
         FrequencyFilter { sketch: FrequencySketch::new(objects), evicted: 1 << AVERAGE_BITS }
     }
 
-    /// Counts an access, of objects that the cache holds too.
+    /// Counts an access, including those to objects in the cache.
     pub fn record(&mut self, object: &ObjectId) {
         self.sketch.record(crate::key::object_key(object));
     }
 
-    /// How often the object was accessed lately.
+    /// Estimates how often the object was accessed recently.
     pub fn frequency(&self, object: &ObjectId) -> u64 {
         self.sketch.estimate(crate::key::object_key(object))
     }
 
-    /// The object's temperature for the agent, in place of the one that hit sets give.
+    /// The object's temperature for the agent, instead of that from hit sets.
     pub fn temperature(&self, object: &ObjectId) -> u32 {
         self.frequency(object) as u32
     }
 
-    /// For how many objects it was made, within its limits.
+    /// The capacity in objects, within the limits.
     pub fn capacity(&self) -> u64 {
         self.sketch.sample / SAMPLE_PER_OBJECT
     }
 
-    /// The capacity of a filter that is made for so many objects.
+    /// Returns the capacity of a filter for this many objects.
     pub fn capacity_for(objects: u64) -> u64 {
         objects.clamp(LEAST_OBJECTS, MOST_OBJECTS)
     }
 
-    /// Learns that the agent evicted an object.
+    /// Records that the agent evicted an object.
     pub fn evicted(&mut self, object: &ObjectId) {
         let frequency = self.frequency(object) << AVERAGE_BITS;
         self.evicted = self.evicted - (self.evicted >> WEIGHT_BITS) + (frequency >> WEIGHT_BITS);
     }
 
-    /// Whether the object may displace others. Its own access is recorded before. An object that was accessed once never
-    /// may: what is evicted without any recent access does not let a scan in.
+    /// Whether the object may displace others. Its own access must be recorded before. An object that was accessed once never may:
+    /// evictions of objects without recent accesses must not admit a scan.
     pub fn admits(&self, object: &ObjectId) -> bool {
         self.frequency(object) << AVERAGE_BITS > self.evicted.max(1 << AVERAGE_BITS)
     }
@@ -292,7 +290,8 @@ mod tests {
     }
 
     impl Cache {
-        /// Accesses an object; returns whether the cache held it. `filtered` asks the filter, otherwise all are promoted.
+        /// Accesses an object. Returns whether it was a hit. With `filtered` the filter decides on promotions; otherwise all objects are
+        /// promoted.
         fn access(&mut self, n: u32, filtered: bool) -> bool {
             let object = object(n);
             self.filter.record(&object);
@@ -323,7 +322,7 @@ mod tests {
         }
     }
 
-    /// The hit rate of a hot set that fits the cache, before, during and after a scan of ten times the cache.
+    /// Returns the hit rate of a hot set that fits the cache, before, during and after a scan of ten times the cache.
     fn hit_rates_around_a_scan(filtered: bool) -> [f64; 3] {
         let mut cache = Cache {
             held: Vec::new(),
@@ -345,7 +344,7 @@ mod tests {
             cache.access(1_000_000 + scanned, filtered);
             during += usize::from(scanned % 2 == 0 && hot(&mut cache));
         }
-        // Too few accesses for the hot set to come back by itself.
+        // Too few accesses for the hot set to return by itself.
         let after = (0..400).filter(|_| hot(&mut cache)).count();
         [before as f64 / 4000.0, during as f64 / 5000.0, after as f64 / 400.0]
     }
@@ -354,7 +353,7 @@ mod tests {
     fn a_scan_does_not_empty_the_cache() {
         let [before, during, after] = hit_rates_around_a_scan(true);
         assert!(before > 0.99 && during > 0.97 && after > 0.97, "{before} {during} {after}");
-        // The comparison that shows that the scan would have.
+        // Without the filter the scan displaces the hot set.
         let [before, _, after] = hit_rates_around_a_scan(false);
         assert!(before > 0.9 && after < 0.7, "{before} {after}");
     }

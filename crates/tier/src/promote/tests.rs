@@ -19,7 +19,7 @@ fn object() -> ObjectId {
     ObjectId::new(PoolId(1), "", "", "a")
 }
 
-/// A history whose sealed sets, the newest first, contain the object or not.
+/// A history in which each of the sealed sets, newest first, contains the object or not.
 fn history(sealed: &[bool]) -> HitSetHistory {
     let config = HitSetConfig {
         kind: HitSetKind::ExplicitObject,
@@ -58,7 +58,7 @@ fn writeback(request: &Request, admission: Admission<'_>) -> Decision {
 
 #[test]
 fn recency_counts_sets_in_a_row_from_the_current_one() {
-    // (in the current set, in the sealed ones, the newest first), then for which recencies it is promoted.
+    // (In the current set; in the sealed ones, newest first), then the recencies that promote the object.
     let cases: &[(bool, &[bool], &[u32])] = &[
         (false, &[], &[0]),
         (true, &[], &[0, 1]),
@@ -121,7 +121,7 @@ fn each_mode_treats_reads_writes_and_what_must_be_promoted_as_ceph_does() {
     use Decision::*;
     let history = history(&[]);
     let (read, write) = (ProxyRead { promote: false }, ProxyWrite { promote: false });
-    // Mode, then read, write, read ordered with writes, watch: with room and without.
+    // Mode, then a read, a write, a read ordered with writes and a watch: with room and without.
     let table = [
         (CacheMode::None, [Execute; 4], [Execute; 4]),
         (CacheMode::Writeback, [read, write, read, Promote], [read, WaitForRoom, WaitForRoom, WaitForRoom]),
@@ -164,7 +164,7 @@ fn by_frequency_writes_are_executed_in_a_cache_that_has_room() {
     };
     let proxied = Decision::ProxyWrite { promote: false };
     assert_eq!(decisions(true), [Decision::ProxyRead { promote: true }, Decision::Promote, proxied]);
-    // Nothing is evicted for what was never seen.
+    // An object without earlier accesses causes no evictions.
     assert_eq!(decisions(false), [Decision::ProxyRead { promote: false }, proxied, proxied]);
 }
 
@@ -183,7 +183,7 @@ fn traits_follow_from_the_operations() {
     assert_eq!(of(&[(read(), op_flag::FADVISE_SEQUENTIAL)]), READ);
     assert_eq!(of(&[(read(), op_flag::FADVISE_NOCACHE), (Op::Stat, 0)]), READ);
     assert_eq!(of(&[(write_full(), op_flag::FADVISE_NOCACHE)]), Request { writes: true, ..skip });
-    // A partial write's advice does not count.
+    // The advice of a partial write does not count.
     let write = Op::Write { offset: 0, data: Default::default() };
     assert_eq!(of(&[(write, op_flag::FADVISE_NOCACHE)]), WRITE);
     assert_eq!(of(&[(Op::Remove, 0)]), Request { skip_promote: true, ..WRITE });
@@ -208,7 +208,7 @@ fn objects_that_a_pg_could_not_hold_are_not_promoted() {
 }
 
 proptest! {
-    /// What must hold of every decision, whatever the request.
+    /// Properties of every decision, for all requests.
     #[test]
     fn decisions_are_safe(
         mode in proptest::sample::select(&MODES[..]),
@@ -228,10 +228,10 @@ proptest! {
         let decision = decide(mode, &object(), &request, full, admission, || throttle);
         match decision {
             Decision::Execute => prop_assert_eq!(mode, CacheMode::None),
-            // A full cache takes nothing.
+            // A full cache promotes nothing.
             Decision::Promote => prop_assert!(!full),
             Decision::WaitForRoom => prop_assert!(full),
-            // A change is never proxied as a read, and what can't be proxied is not.
+            // A change is never proxied as a read, and a request that can't be proxied never is.
             Decision::ProxyRead { promote } => {
                 prop_assert!(!request.writes && !request.must_promote);
                 prop_assert!(!promote || (!full && throttle && !request.skip_promote));

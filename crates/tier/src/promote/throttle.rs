@@ -1,20 +1,19 @@
-//! The rate of optional promotions of an OSD (`osd_tier_promote_max_objects_sec`, `osd_tier_promote_max_bytes_sec`).
+//! Limits the rate of optional promotions of an OSD (`osd_tier_promote_max_objects_sec`, `osd_tier_promote_max_bytes_sec`).
 //!
-//! A token bucket each for objects and bytes. Both hold two seconds' worth, the burst that Ceph allows as well. Ceph
-//! promotes with a probability that it adapts every few seconds; a bucket keeps to the same rates without a random
-//! number and without a delay.
+//! There is a token bucket each for objects and bytes. Both hold tokens for two seconds, the burst that Ceph allows as well. Ceph promotes
+//! with a probability that it adapts every few seconds. A bucket keeps to the same rates without a random number and without a delay.
 //!
-//! The size of an object is known only when it was copied: bytes are charged then, and may put their bucket into debt,
-//! which the time that follows pays.
+//! The size of an object is known only after it was copied. Its bytes are charged then. They may make the bucket negative, until it has
+//! been refilled.
 
 const NS_PER_S: i128 = 1_000_000_000;
-/// Seconds' worth that a bucket holds.
+/// Capacity of a bucket in seconds.
 const BURST_S: i128 = 2;
 
-/// Tokens in billionths, so that a rate per second is a whole number of them per nanosecond.
+/// Tokens in billionths, so that each nanosecond adds a whole number of them.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Tokens per second; 0 is no limit.
+    /// Tokens per second; 0 means no limit.
     rate: u64,
     nano_tokens: i128,
 }
@@ -33,7 +32,7 @@ impl Bucket {
         self.nano_tokens = (self.nano_tokens + more).min(Bucket::most(self.rate));
     }
 
-    /// Whether a whole token is there.
+    /// Whether the bucket has a whole token.
     fn has_token(&self) -> bool {
         self.rate == 0 || self.nano_tokens >= NS_PER_S
     }
@@ -45,8 +44,7 @@ impl Bucket {
     }
 }
 
-/// The throttle of an OSD's promotions. Times are nanoseconds of a clock that the caller chooses; one that goes back
-/// adds nothing.
+/// The throttle of an OSD's promotions. Times are nanoseconds of the caller's clock; one that goes back adds no tokens.
 #[derive(Clone, Debug)]
 pub struct PromoteThrottle {
     objects: Bucket,
@@ -55,7 +53,7 @@ pub struct PromoteThrottle {
 }
 
 impl PromoteThrottle {
-    /// A throttle with full buckets. A rate of 0 is no limit.
+    /// Creates a throttle with full buckets. A rate of 0 means no limit.
     pub fn new(max_objects_per_s: u64, max_bytes_per_s: u64, now_ns: u64) -> PromoteThrottle {
         PromoteThrottle {
             objects: Bucket::full(max_objects_per_s),
@@ -64,7 +62,7 @@ impl PromoteThrottle {
         }
     }
 
-    /// Takes changed options. Buckets whose rate changes begin full.
+    /// Applies changed options. A bucket whose rate changes is filled.
     pub fn set_rates(&mut self, max_objects_per_s: u64, max_bytes_per_s: u64) {
         for (bucket, rate) in [(&mut self.objects, max_objects_per_s), (&mut self.bytes, max_bytes_per_s)] {
             if bucket.rate != rate {
@@ -73,7 +71,7 @@ impl PromoteThrottle {
         }
     }
 
-    /// Whether a promotion may start now; charges it as one object where it may.
+    /// Returns whether a promotion may start now. If so, charges one object.
     pub fn try_start(&mut self, now_ns: u64) -> bool {
         let elapsed = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
@@ -86,12 +84,12 @@ impl PromoteThrottle {
         may
     }
 
-    /// Charges further objects, where one that was asked for stands for several.
+    /// Charges further objects that one promotion stands for.
     pub fn started(&mut self, more_objects: u64) {
         self.objects.take(more_objects);
     }
 
-    /// Charges the bytes of a promotion that was copied, whether or not it had to ask.
+    /// Charges the bytes of a copied promotion, even if it did not need [`PromoteThrottle::try_start`].
     pub fn copied(&mut self, bytes: u64) {
         self.bytes.take(bytes);
     }
@@ -109,7 +107,7 @@ mod tests {
         let mut throttle = PromoteThrottle::new(25, 0, 0);
         assert_eq!((0..1000).filter(|_| throttle.try_start(0)).count(), 50);
         assert_eq!((0..1000).filter(|_| throttle.try_start(S)).count(), 25);
-        // A long silence saves no more than the burst.
+        // A long pause saves no more than the burst.
         assert_eq!((0..1000).filter(|_| throttle.try_start(1000 * S)).count(), 50);
         assert!(!throttle.try_start(999 * S), "time that goes back adds nothing");
         assert_eq!((0..1000).filter(|_| throttle.try_start(1001 * S)).count(), 25);

@@ -1,4 +1,4 @@
-//! Capabilities for services that do not exist here: only read, so that Ceph's tools meet Ceph's answers.
+//! Capabilities for services that do not exist in Nacre. They are only checked, so that Ceph's tools get Ceph's answers.
 
 use super::mon::{constraints, named, permissions, separator, spaces};
 use super::scan::Scan;
@@ -22,7 +22,7 @@ pub(super) fn check_mgr(text: &str) -> Result<(), CapsError> {
     Ok(())
 }
 
-/// A profile's name and the keys it is given, where the grant is one.
+/// A profile's name and the keys of its arguments, if the grant is a profile.
 type Profile = Option<(String, Vec<String>)>;
 
 fn mgr_grant(scan: &mut Scan<'_>) -> Option<Profile> {
@@ -88,7 +88,7 @@ fn mgr_profile(scan: &mut Scan<'_>) -> Option<Profile> {
 
 /// Checks an `mds` capability (`MDSAuthCaps`).
 pub(super) fn check_mds(text: &str) -> Result<(), CapsError> {
-    // As it was before there were permissions.
+    // The form from before there were permissions.
     if text == "allow" {
         return Ok(());
     }

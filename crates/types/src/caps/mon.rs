@@ -1,7 +1,8 @@
-//! What monitors allow (Ceph's `MonCap`): `allow rw`, `allow service osd r`, `profile osd`,
-//! `allow command "osd pool create" with pool prefix foo`.
+//! Capabilities for monitors (Ceph's `MonCap`): `allow rw`, `allow service osd r`, `profile osd`, `allow command "osd pool
+//! create" with pool prefix foo`.
 //!
-//! Commands belong to services (a signature's module) and need some of `r`, `w`, `x`. Grants add up.
+//! Commands belong to services (a signature's module) and need some of `r`, `w`, `x`. The permissions of all grants are
+//! combined.
 
 use super::network::Network;
 use super::scan::Scan;
@@ -12,28 +13,28 @@ use regex::RegexBuilder;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Memory that one regular expression may take, in bytes.
+/// Maximum memory of one regular expression in bytes.
 const REGEX_BYTES: usize = 256 << 10;
 
-/// Permissions towards monitors, as bits.
+/// Permissions for monitors, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perm(u8);
 
 impl Perm {
-    /// Nothing.
+    /// No permissions.
     pub const NONE: Perm = Perm(0);
-    /// Reading.
+    /// Read.
     pub const READ: Perm = Perm(1);
-    /// Changing.
+    /// Write.
     pub const WRITE: Perm = Perm(2);
-    /// What secrets need.
+    /// Access to secrets.
     pub const EXEC: Perm = Perm(4);
-    /// Reading, changing and secrets.
+    /// Read, write and access to secrets.
     pub const ALL: Perm = Perm(7);
-    /// `*`: more than its parts, for it covers every service.
+    /// `*`: more than the sum of its parts, because it includes every service.
     const ANY: Perm = Perm(0xff);
 
-    /// From letters as command tables have them.
+    /// Converts the letters in command tables.
     pub fn of_letters(letters: &str) -> Perm {
         let of = |letter| match letter {
             'r' => Perm::READ,
@@ -73,34 +74,34 @@ enum What {
     Profile(String),
 }
 
-/// What an argument must be like.
+/// The constraint on an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Constraint {
     Equal(String),
     Prefix(String),
     Regex(String),
-    /// Not given at all.
+    /// The argument must be absent.
     Absent,
 }
 
-/// What a peer asks for.
+/// The access that a peer requests.
 #[derive(Clone, Copy, Debug)]
 pub struct MonAccess<'a> {
     /// The service, as command tables name it: `osd`, `auth`, `mon`, …
     pub service: &'a str,
-    /// The command's prefix; empty for what is no command.
+    /// The command's prefix; empty for other accesses.
     pub command: &'a str,
     /// The command's arguments as text ([`arguments`]).
     pub args: &'a BTreeMap<String, String>,
-    /// What it needs.
+    /// The required permissions.
     pub perm: Perm,
-    /// Who asks.
+    /// The requesting entity.
     pub entity: &'a EntityName,
-    /// From where.
+    /// The address of the request.
     pub peer: IpAddr,
 }
 
-/// A command's arguments as constraints see them: numbers and switches as text, several values joined by blanks, and
+/// Returns a command's arguments as constraints use them: numbers and switches as text, several values joined by blanks, and
 /// `caps` as one argument for each service (`caps_mon`).
 pub fn arguments(call: &Call<'_>) -> BTreeMap<String, String> {
     let mut args = BTreeMap::new();
@@ -130,12 +131,12 @@ impl MonCaps {
         Ok(MonCaps { grants: parse_grants("mon", text, |_| {}, separator, grant)? })
     }
 
-    /// May do everything.
+    /// Returns capabilities that allow everything.
     pub fn all() -> MonCaps {
         MonCaps { grants: vec![Grant { what: What::Everywhere(Perm::ANY), network: None }] }
     }
 
-    /// Whether what is asked for is allowed.
+    /// Whether the access is allowed.
     pub fn allows(&self, wanted: &MonAccess<'_>) -> bool {
         let mut granted = Perm::NONE;
         self.grants.iter().any(|grant| {
@@ -147,7 +148,7 @@ impl MonCaps {
         })
     }
 
-    /// Whether `entity` may do `perm` in `service` beside commands: subscribe, log, speak as an OSD.
+    /// Whether `entity` has `perm` in `service` for other accesses than commands: subscriptions, log lines, messages as an OSD.
     pub fn allows_service(&self, entity: &EntityName, peer: IpAddr, service: &str, perm: Perm) -> bool {
         let args = BTreeMap::new();
         self.allows(&MonAccess { service, command: "", args: &args, perm, entity, peer })
@@ -157,7 +158,7 @@ impl MonCaps {
 impl What {
     fn granted(&self, wanted: &MonAccess<'_>) -> Perm {
         match self {
-            // Only `allow *`, or a grant of its own, opens the key-value store: daemons keep secrets in it.
+            // Only `allow *`, or a separate grant, allows access to the key-value store: daemons store secrets in it.
             What::Everywhere(_) if wanted.service == "config-key" => Perm::NONE,
             What::Everywhere(perm) => *perm,
             What::Service(service, perm) if service == wanted.service => *perm,
@@ -193,7 +194,7 @@ impl Constraint {
     }
 }
 
-/// What a profile stands for; an unknown one for nothing.
+/// Returns the grants of a profile; none for an unknown one.
 fn expand(profile: &str, entity: &EntityName) -> Vec<What> {
     let service = |name: &str, perm| What::Service(name.to_owned(), perm);
     let command = |prefix: &str| What::Command(prefix.to_owned(), Vec::new());
@@ -212,7 +213,7 @@ fn expand(profile: &str, entity: &EntityName) -> Vec<What> {
     };
     let read_maps = || vec![service("mon", read), service("osd", read)];
     let client = || vec![service("mon", read), service("osd", read), service("pg", read)];
-    // One's own dead predecessors: address and nonce are required, a range of addresses is none.
+    // For an entity's own ended sessions: address and nonce are required, so a range of addresses does not match.
     let blocklist = || {
         let session = Constraint::Regex("^[^/]+/[0-9]+$".into());
         [("osd blocklist", "blocklistop"), ("osd blacklist", "blacklistop")].map(|(name, verb)| {
@@ -296,12 +297,12 @@ fn expand(profile: &str, entity: &EntityName) -> Vec<What> {
     }
 }
 
-/// White space as this grammar knows it.
+/// White space in this grammar.
 pub(super) fn spaces(scan: &mut Scan<'_>) -> Option<()> {
     scan.run(|c| matches!(c, ' ' | '\n' | '\t')).map(drop)
 }
 
-/// `,` or `;` with blanks around it.
+/// `,` or `;`, optionally with blanks around it.
 pub(super) fn separator(scan: &mut Scan<'_>) -> Option<()> {
     let blanks = |scan: &mut Scan<'_>| scan.run(|c| c == ' ').map(drop);
     let _ = blanks(scan);
@@ -379,7 +380,7 @@ pub(super) fn named(scan: &mut Scan<'_>, word: &str) -> Option<String> {
     Some(scan.value()?.to_owned())
 }
 
-/// How a constraint compares.
+/// The comparison of a constraint.
 #[derive(Clone, Copy)]
 pub(super) enum How {
     Equal,
@@ -395,7 +396,7 @@ pub(super) fn constraints(scan: &mut Scan<'_>) -> Option<Vec<(String, How, Strin
         constraint(scan)
     };
     while let Some(more) = scan.attempt(next) {
-        // The first one of a name counts.
+        // The first constraint of a name counts.
         if all.iter().all(|(name, ..)| *name != more.0) {
             all.push(more);
         }

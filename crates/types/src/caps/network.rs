@@ -1,8 +1,8 @@
-//! Networks, `10.0.0.0/8`: where grants hold that name one, and what ranges of the blocklist shut out.
+//! Networks, `10.0.0.0/8`: in grants with a network, and in ranges of the blocklist.
 
 use std::net::IpAddr;
 
-/// A network. One that makes no sense is taken, as Ceph does, and holds nobody.
+/// A network. An invalid one is accepted, as in Ceph, and contains no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network(Option<(IpAddr, u8)>);
 

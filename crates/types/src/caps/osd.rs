@@ -1,7 +1,7 @@
-//! What OSDs allow (Ceph's `OSDCap`): `allow rwx pool=data namespace=backup*`, `profile rbd`.
+//! Capabilities for OSDs (Ceph's `OSDCap`): `allow rwx pool=data namespace=backup*`, `profile rbd`.
 //!
-//! Grants add up for classes only: whether an object may be read or written one grant alone must say, while each class
-//! that a request calls may be allowed by another one.
+//! Grants are combined only for classes: a single grant must allow the reads and writes of an object, while each class that a
+//! request calls may be allowed by a different grant.
 
 use super::network::Network;
 use super::scan::Scan;
@@ -20,14 +20,14 @@ impl Access {
     const CLASS_READ: Access = Access(4);
     const CLASS_WRITE: Access = Access(8);
     const EXEC: Access = Access(4 | 8);
-    /// Everything, commands to the daemon too: more than its parts.
+    /// Everything, including commands to the daemon: more than the sum of its parts.
     const ANY: Access = Access(0xff);
 
     const fn and(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
 
-    /// Whether all of `other` is in, where it is wanted.
+    /// Whether `other` is included, if it is wanted.
     fn covers(self, wanted: bool, other: Access) -> bool {
         !wanted || self.0 & other.0 == other.0
     }
@@ -42,7 +42,7 @@ pub struct OsdCaps {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Grant {
     access: Access,
-    /// A class whose methods may be called, or just one of them.
+    /// A class whose methods may be called, or only one of its methods.
     class: Option<(String, Option<String>)>,
     scope: Scope,
     network: Option<Network>,
@@ -51,13 +51,13 @@ struct Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Scope {
     pool: Option<String>,
-    /// With `*` at its end: all that begin so.
+    /// A `*` at the end matches all namespaces with this prefix.
     namespace: Option<String>,
     tag: Option<Tag>,
     object_prefix: Option<String>,
 }
 
-/// A pool's application with a key and its value; `*` stands for any.
+/// A pool's application with a key and its value; `*` matches any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tag {
     application: String,
@@ -65,7 +65,7 @@ struct Tag {
     value: String,
 }
 
-/// What a request asks for.
+/// The access that a request needs.
 #[derive(Clone, Copy, Debug)]
 pub struct OsdAccess<'a> {
     /// The object's pool.
@@ -74,13 +74,13 @@ pub struct OsdAccess<'a> {
     pub namespace: &'a str,
     /// The object's name.
     pub object: &'a str,
-    /// It reads the object by itself, not by a class.
+    /// Whether it reads the object directly, not through a class.
     pub reads: bool,
-    /// It changes the object by itself, not by a class.
+    /// Whether it changes the object directly, not through a class.
     pub writes: bool,
     /// The class methods that it calls.
     pub calls: &'a [ClassCall<'a>],
-    /// Where it comes from.
+    /// The client's address.
     pub peer: IpAddr,
 }
 
@@ -91,11 +91,11 @@ pub struct ClassCall<'a> {
     pub class: &'a str,
     /// The method.
     pub method: &'a str,
-    /// It is registered as reading.
+    /// Whether it is registered as reading.
     pub reads: bool,
-    /// It is registered as writing.
+    /// Whether it is registered as writing.
     pub writes: bool,
-    /// The class is in `osd_class_default_list`; others must be granted by name or by `*`.
+    /// Whether the class is in `osd_class_default_list`. Others must be granted by name or by `*`.
     pub by_default: bool,
 }
 
@@ -117,7 +117,7 @@ impl OsdCaps {
             .any(|grant| grant.allows_object(wanted) && grant.allows_calls(wanted, &mut allowed))
     }
 
-    /// Whether everything is allowed on everything to a peer at `peer`: what commands to the daemon ask for.
+    /// Whether a peer at `peer` has every right on everything, which commands to the daemon need.
     pub fn is_allow_all(&self, peer: IpAddr) -> bool {
         self.grants.iter().any(|g| g.access == Access::ANY && g.scope == Scope::default() && g.admits(peer))
     }
@@ -135,7 +135,7 @@ impl Grant {
             && self.admits(wanted.peer)
     }
 
-    /// Notes which calls this grant allows; whether all are by now.
+    /// Marks the calls that this grant allows. Returns whether all are allowed now.
     fn allows_calls(&self, wanted: &OsdAccess<'_>, allowed: &mut [bool]) -> bool {
         if self.access == Access::ANY {
             return true;
@@ -148,7 +148,7 @@ impl Grant {
                 || call.by_default
                     && self.access.covers(call.reads, Access::CLASS_READ)
                     && self.access.covers(call.writes, Access::CLASS_WRITE)
-                    // A grant of a class grants nothing else.
+                    // A grant for a class grants nothing else.
                     && self.class.is_none();
         }
         allowed.iter().all(|allowed| *allowed)
@@ -159,7 +159,7 @@ impl Scope {
     fn matches(&self, wanted: &OsdAccess<'_>) -> bool {
         self.pool.as_ref().is_none_or(|pool| *pool == wanted.pool.name)
             && self.namespace.as_ref().is_none_or(|namespace| match namespace.strip_suffix('*') {
-                // One that really ends so is meant too.
+                // This also matches a namespace that actually ends in `*`.
                 Some(prefix) => wanted.namespace.starts_with(prefix),
                 None => wanted.namespace == namespace,
             })
@@ -188,7 +188,7 @@ fn blanks(scan: &mut Scan<'_>) {
     let _ = scan.run(|c| matches!(c, ' ' | '\t'));
 }
 
-/// One grant, which a profile makes several of.
+/// Parses one grant. A profile results in several grants.
 fn grant(scan: &mut Scan<'_>) -> Option<Vec<Grant>> {
     blanks(scan);
     let spec_first = |scan: &mut Scan<'_>| {
@@ -319,7 +319,7 @@ fn tag(scan: &mut Scan<'_>) -> Option<Tag> {
     Some(Tag { application, key, value: any_or_value(scan)? })
 }
 
-/// `profile NAME [pool[=]P [namespace[=]N]]`. A profile that OSDs do not know grants nothing.
+/// `profile NAME [pool[=]P [namespace[=]N]]`. A profile unknown to OSDs grants nothing.
 fn profile(scan: &mut Scan<'_>) -> Option<Vec<Grant>> {
     scan.word("profile")?;
     scan.equals_or_spaces()?;

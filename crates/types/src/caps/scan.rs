@@ -1,6 +1,6 @@
-//! Reading a capability text from left to right.
+//! A scanner for capability texts.
 
-/// A place in a text. What does not match leaves it where it was.
+/// A position in a text. A failed match does not move it.
 #[derive(Clone, Copy)]
 pub(super) struct Scan<'a> {
     rest: &'a str,
@@ -11,17 +11,17 @@ impl<'a> Scan<'a> {
         Scan { rest: text }
     }
 
-    /// What is left.
+    /// The remaining text.
     pub(super) fn rest(&self) -> &'a str {
         self.rest
     }
 
-    /// Whether nothing is left.
+    /// Whether the whole text has been read.
     pub(super) fn is_over(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Takes a sequence whole or not at all.
+    /// Matches a whole sequence or nothing.
     pub(super) fn attempt<T>(&mut self, sequence: impl FnOnce(&mut Scan<'a>) -> Option<T>) -> Option<T> {
         let mut ahead = *self;
         let taken = sequence(&mut ahead)?;
@@ -29,13 +29,13 @@ impl<'a> Scan<'a> {
         Some(taken)
     }
 
-    /// Takes `word`; what follows may be anything.
+    /// Matches `word`, regardless of what follows.
     pub(super) fn word(&mut self, word: &str) -> Option<()> {
         self.rest = self.rest.strip_prefix(word)?;
         Some(())
     }
 
-    /// Takes one or more characters of a kind.
+    /// Matches one or more characters of a kind.
     pub(super) fn run(&mut self, kind: impl Fn(char) -> bool) -> Option<&'a str> {
         let end = self.rest.find(|c| !kind(c)).unwrap_or(self.rest.len());
         let (taken, rest) = self.rest.split_at(end);
@@ -43,27 +43,27 @@ impl<'a> Scan<'a> {
         (!taken.is_empty()).then_some(taken)
     }
 
-    /// One or more white spaces.
+    /// Matches one or more white spaces.
     pub(super) fn spaces(&mut self) -> Option<()> {
         self.run(|c| matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')).map(drop)
     }
 
-    /// Any number of white spaces.
+    /// Matches any number of white spaces.
     pub(super) fn any_spaces(&mut self) {
         let _ = self.spaces();
     }
 
-    /// `=` or white space, between a word and its value.
+    /// Matches `=` or white space between a word and its value.
     pub(super) fn equals_or_spaces(&mut self) -> Option<()> {
         self.word("=").or_else(|| self.spaces())
     }
 
-    /// A value: quoted and not empty, or of letters, digits and `_./-`.
+    /// Matches a value: quoted and not empty, or of letters, digits and `_./-`.
     pub(super) fn value(&mut self) -> Option<&'a str> {
         self.attempt(|scan| scan.quoted().filter(|text| !text.is_empty())).or_else(|| self.plain())
     }
 
-    /// A value that may be empty where it is quoted.
+    /// Matches a value, which may be empty if it is quoted.
     pub(super) fn value_or_empty(&mut self) -> Option<&'a str> {
         self.attempt(Scan::quoted).or_else(|| self.plain())
     }

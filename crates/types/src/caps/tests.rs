@@ -61,7 +61,7 @@ fn profiles_shut_out_sessions_but_no_ranges_of_addresses() {
     assert!(!allowed(range));
 }
 
-/// What the recorded op asks for: reads, writes, class calls with what they do.
+/// The access of a recorded op: reads, writes, class calls with their declarations.
 fn asked(op: &str) -> (bool, bool, Vec<ClassCall<'static>>) {
     let call =
         |class, method, reads, writes| vec![ClassCall { class, method, reads, writes, by_default: true }];
@@ -93,10 +93,10 @@ fn ops_are_allowed_as_on_ceph() {
             (text(&row[0]), text(&row[1]), text(&row[2]), text(&row[3]));
         let caps = OsdCaps::parse(text_of_caps).unwrap();
         let allowed: Vec<&str> = row[4].as_array().unwrap().iter().map(text).collect();
-        // A class that does not exist is refused before capabilities are looked at.
+        // A class that does not exist is refused before capabilities are checked.
         for op in recorded["ops"].as_array().unwrap().iter().map(text).filter(|op| *op != "nosuch.method") {
             let (reads, writes, calls) = asked(op);
-            // Listings are of a namespace and no object; all namespaces have a name that is none of theirs.
+            // Listings concern a namespace and no object. For all namespaces a name is used that matches none of them.
             let (namespace, object) = match op {
                 "list" => (namespace, ""),
                 "list-all" => ("\u{1}", ""),
@@ -163,11 +163,11 @@ fn commands_are_allowed_as_on_ceph() {
     let mut compared = 0;
     for row in recorded["allowed"].as_array().unwrap() {
         let caps = MonCaps::parse(text(&row[0])).unwrap();
-        // Who may not read the maps can't connect there.
+        // An entity that may not read the maps can't connect there.
         let Some(allowed) = row[1].as_array() else { continue };
         for (at, command) in commands.iter().enumerate() {
             let prefix = text(&command["prefix"]);
-            // Everybody may ask what commands there are.
+            // Every entity may list the commands.
             let Ok(call) = mon_commands().resolve(&command.to_string()) else { continue };
             if prefix == "get_command_descriptions" {
                 continue;

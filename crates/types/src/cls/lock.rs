@@ -6,7 +6,7 @@ use crate::errno::Errno;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// What a lock keeps out (`ClsLockType`).
+/// The kind of a lock (`ClsLockType`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockKind {
     /// There is no lock.
@@ -16,14 +16,14 @@ pub enum LockKind {
     Exclusive,
     /// Any number of holders.
     Shared,
-    /// One holder; the object is removed when the lock is given back.
+    /// One holder; the object is removed when the lock is released.
     ExclusiveEphemeral,
-    /// A number that no release knows.
+    /// A number that no release defines.
     Unknown(u8),
 }
 
 impl LockKind {
-    /// Ceph's number.
+    /// Returns Ceph's number.
     pub fn number(self) -> u8 {
         match self {
             LockKind::None => 0,
@@ -34,7 +34,7 @@ impl LockKind {
         }
     }
 
-    /// By Ceph's number.
+    /// Converts Ceph's number.
     pub fn from_number(number: u8) -> LockKind {
         match number {
             0 => LockKind::None,
@@ -45,7 +45,7 @@ impl LockKind {
         }
     }
 
-    /// Whether it admits one holder only.
+    /// Whether it allows only one holder.
     pub fn is_exclusive(self) -> bool {
         matches!(self, LockKind::Exclusive | LockKind::ExclusiveEphemeral)
     }
@@ -55,7 +55,7 @@ impl LockKind {
         self.is_exclusive() || self == LockKind::Shared
     }
 
-    /// Ceph's name for it, as `rados lock info` prints it.
+    /// Ceph's name, as in `rados lock info`.
     pub fn name(self) -> &'static str {
         match self {
             LockKind::None => "none",
@@ -67,7 +67,7 @@ impl LockKind {
     }
 }
 
-/// A holder may take its lock again, which renews its duration (`LOCK_FLAG_MAY_RENEW`).
+/// A holder may take its lock again to renew its duration (`LOCK_FLAG_MAY_RENEW`).
 pub const MAY_RENEW: u8 = 0x1;
 /// Only a holder may take the lock (`LOCK_FLAG_MUST_RENEW`).
 pub const MUST_RENEW: u8 = 0x2;
@@ -79,13 +79,13 @@ pub struct LockOp {
     pub name: Bytes,
     /// Its kind.
     pub kind: LockKind,
-    /// Tells a client's holds apart.
+    /// Distinguishes a client's holds.
     pub cookie: Bytes,
-    /// All holders of a lock give the same.
+    /// All holders of a lock must use the same tag.
     pub tag: Bytes,
-    /// For people.
+    /// A description for people.
     pub description: Bytes,
-    /// After which the hold lapses; 0 for never.
+    /// Time after which the hold expires; 0 for never.
     pub duration: UTime,
     /// [`MAY_RENEW`], [`MUST_RENEW`].
     pub flags: u8,
@@ -105,7 +105,7 @@ pub struct UnlockOp {
 pub struct BreakOp {
     /// The lock.
     pub name: Bytes,
-    /// Who holds it.
+    /// The holder.
     pub locker: SessionName,
     /// The hold.
     pub cookie: Bytes,
@@ -146,24 +146,24 @@ pub struct SetCookieOp {
     pub new_cookie: Bytes,
 }
 
-/// A hold's key: who and which.
+/// A hold's key: the holder and its cookie.
 pub type LockerId = (SessionName, Bytes);
 
 /// A hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Locker {
-    /// When it lapses; 0 for never.
+    /// When it expires; 0 for never.
     pub expiration: UTime,
     /// The holder's address.
     pub addr: SessionAddr,
-    /// For people.
+    /// A description for people.
     pub description: Bytes,
 }
 
-/// A lock: what attribute `lock.NAME` holds, and the output of `get_info`.
+/// A lock: the content of attribute `lock.NAME`, and the output of `get_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockInfo {
-    /// Who holds it.
+    /// The holders.
     pub lockers: BTreeMap<LockerId, Locker>,
     /// Its kind.
     pub kind: LockKind,
@@ -171,32 +171,32 @@ pub struct LockInfo {
     pub tag: Bytes,
 }
 
-/// What precedes a lock's name in the name of its attribute.
+/// The prefix of attributes that contain locks.
 pub const ATTRIBUTE_PREFIX: &str = "lock.";
 
-/// The attribute that holds a lock; EINVAL where the lock's name is not text.
+/// Returns the attribute that contains a lock. Fails with EINVAL if the lock's name is not text.
 pub fn attribute(name: &[u8]) -> Result<String, Errno> {
     let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
     Ok([ATTRIBUTE_PREFIX, name].concat())
 }
 
 impl LockOp {
-    /// EINVAL unless the kind is one, the lock has a name and the flags agree.
+    /// Fails with EINVAL unless the kind is valid, the lock has a name and the flags are consistent.
     pub fn validate(&self) -> Result<(), Errno> {
         let contradicts = self.flags & MAY_RENEW != 0 && self.flags & MUST_RENEW != 0;
         if !self.kind.is_valid() || self.name.is_empty() || contradicts { Err(Errno::EINVAL) } else { Ok(()) }
     }
 }
 
-/// The rules of the class, for whoever stores locks.
+/// The rules of the class.
 impl LockInfo {
-    /// Removes holds that have lapsed.
+    /// Removes expired holds.
     pub fn expire(&mut self, now: UTime) {
         self.lockers.retain(|_, locker| locker.expiration.is_zero() || locker.expiration >= now);
     }
 
-    /// Takes the lock for a session: EBUSY where others hold it or the tag is another one, EEXIST where this very hold is
-    /// there and is not to be renewed, ENOENT where it is to be renewed and is not there.
+    /// Takes the lock for a session. Fails with EBUSY if others hold it or its tag differs, with EEXIST if this hold exists and
+    /// may not be renewed, and with ENOENT if it must be renewed and does not exist.
     pub fn take(
         &mut self,
         op: LockOp,
@@ -204,7 +204,7 @@ impl LockInfo {
         addr: SessionAddr,
         now: UTime,
     ) -> Result<(), Errno> {
-        // Before a hold of the caller's own is removed, after which the tag would not be compared.
+        // Checked before the caller's own hold is removed, because then the tag would not be compared.
         if !self.lockers.is_empty() && self.tag != op.tag {
             return Err(Errno::EBUSY);
         }
@@ -230,18 +230,18 @@ impl LockInfo {
         Ok(())
     }
 
-    /// Removes a hold; ENOENT where there is none.
+    /// Removes a hold. Fails with ENOENT if there is none.
     pub fn release(&mut self, id: &LockerId) -> Result<(), Errno> {
         self.lockers.remove(id).map(drop).ok_or(Errno::ENOENT)
     }
 
-    /// EBUSY unless the lock is of this kind and tag and has this hold.
+    /// Fails with EBUSY unless the lock has this kind, tag and hold.
     pub fn check_held(&self, kind: LockKind, tag: &Bytes, id: &LockerId) -> Result<(), Errno> {
         let held = self.kind == kind && self.tag == *tag && self.lockers.contains_key(id);
         if held { Ok(()) } else { Err(Errno::EBUSY) }
     }
 
-    /// Gives a hold another cookie; EBUSY where its holder has one with that cookie.
+    /// Changes the cookie of a hold. Fails with EBUSY if its holder already has one with that cookie.
     pub fn set_cookie(&mut self, id: LockerId, cookie: Bytes) -> Result<(), Errno> {
         let renamed = (id.0, cookie);
         if self.lockers.contains_key(&renamed) {

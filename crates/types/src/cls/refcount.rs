@@ -1,4 +1,4 @@
-//! Class `refcount`: an object that lives while somebody refers to it (`cls_refcount_ops.h`).
+//! Class `refcount`: an object that exists as long as there are references to it (`cls_refcount_ops.h`).
 
 use crate::ceph::{CephEncoding, Decoder, Encoder};
 use crate::encoding::DecodeError;
@@ -8,32 +8,32 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Input of `get` and `put`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefOp {
-    /// Who refers to the object.
+    /// The tag of the reference.
     pub tag: Bytes,
-    /// Whether an object without references counts as referred to once.
+    /// Whether an object without references counts as having one.
     pub implicit: bool,
 }
 
 /// Input of `set`, output of `read`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefsOp {
-    /// Who refers to the object.
+    /// The tags of the references.
     pub refs: Vec<Bytes>,
 }
 
 /// Input of `read`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOp {
-    /// Whether an object without references counts as referred to once.
+    /// Whether an object without references counts as having one.
     pub implicit: bool,
 }
 
-/// What attribute `refcount` holds (`obj_refcount`).
+/// The content of attribute `refcount` (`obj_refcount`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refcount {
-    /// Who refers to the object.
+    /// The tags of the references.
     pub refs: BTreeMap<Bytes, bool>,
-    /// Who did once: their references are not taken twice.
+    /// The tags of former references, which are not taken again.
     pub retired: BTreeSet<Bytes>,
 }
 

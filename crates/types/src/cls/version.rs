@@ -1,4 +1,4 @@
-//! Class `version`: a version of the user's own on an object (`cls_version_ops.h`).
+//! Class `version`: a version of an object that the user controls (`cls_version_ops.h`).
 
 use crate::ceph::{CephEncoding, Decoder, Encoder};
 use crate::encoding::DecodeError;
@@ -7,16 +7,16 @@ use bytes::Bytes;
 /// A version (`obj_version`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjVersion {
-    /// Rising.
+    /// The number, which increases.
     pub version: u64,
-    /// Of which object: a new one gets another tag.
+    /// Identifies the object: a new one gets another tag.
     pub tag: Bytes,
 }
 
-/// What is asked of the stored version (`VersionCond`): `stored COND given`.
+/// The condition on the stored version (`VersionCond`): `stored COND given`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Nothing; also what no release knows.
+    /// None; also for numbers that no release defines.
     None,
     /// Same version and tag.
     Eq,
@@ -46,7 +46,7 @@ const CONDITIONS: [Condition; 8] = [
 ];
 
 impl Condition {
-    /// Whether it holds.
+    /// Whether the condition is true.
     pub fn holds(self, stored: &ObjVersion, given: &ObjVersion) -> bool {
         match self {
             Condition::None => true,
@@ -73,7 +73,7 @@ pub struct VersionOp {
 pub struct ConditionsOp {
     /// Unused, as in Ceph.
     pub version: ObjVersion,
-    /// All must hold.
+    /// Conditions that must all be true.
     pub conditions: Vec<(ObjVersion, Condition)>,
 }
 

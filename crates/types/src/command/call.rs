@@ -5,22 +5,22 @@ use crate::errno::Errno;
 use crate::ids::{EntityName, OsdId, PgId};
 use serde_json::{Map, Value};
 
-/// The longest command, in bytes of JSON: parsed it takes a multiple of that. Long input travels beside it.
+/// Maximum length of a command in bytes of JSON: the parsed form is several times as large. Long input is sent separately.
 const MAX_COMMAND_BYTES: usize = 1 << 20;
 
-/// Why words or JSON are not a command.
+/// Why words or JSON are not a valid command.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CommandError {
     /// The text is not a JSON object with a `prefix`.
     #[error("command is not valid JSON: {0}")]
     NotJson(String),
-    /// No command of that name.
+    /// There is no command with that name.
     #[error("no valid command found{}", nearest(.closest))]
     Unknown {
-        /// Usage lines of the commands that come nearest.
+        /// Usage lines of the closest commands.
         closest: Vec<String>,
     },
-    /// A daemon does not know the command; the text is Ceph's.
+    /// The daemon does not have the command; the text is Ceph's.
     #[error("{0}")]
     NotKnown(String),
     /// A command of Ceph that is refused by name.
@@ -28,7 +28,7 @@ pub enum CommandError {
     Refused {
         /// The command.
         prefix: &'static str,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// A parameter is missing, unknown or has a wrong value.
@@ -36,7 +36,7 @@ pub enum CommandError {
     Invalid {
         /// The command's prefix.
         prefix: String,
-        /// What is wrong with which parameter.
+        /// The parameter and what is wrong with it.
         detail: String,
         /// The command's usage line.
         usage: String,
@@ -51,7 +51,7 @@ fn nearest(lines: &[String]) -> String {
 }
 
 impl CommandError {
-    /// EOPNOTSUPP for a refused command, else EINVAL, as Ceph answers.
+    /// Returns EOPNOTSUPP for a refused command, else EINVAL, as Ceph does.
     pub fn errno(&self) -> Errno {
         match self {
             CommandError::Refused { .. } => Errno::EOPNOTSUPP,
@@ -60,19 +60,19 @@ impl CommandError {
     }
 }
 
-/// A checked command: every required parameter is there, every value has its type and is within its bounds.
+/// A checked command: all required parameters are present, and every value has its type and is within its bounds.
 ///
-/// The getters panic on a name that the signature does not have: that is a daemon's slip, not a user's.
+/// The getters panic for a name that the signature does not have: this is an error in the daemon, not of the user.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// Which command.
+    /// The command's signature.
     pub signature: &'a Signature,
     args: Map<String, Value>,
     format: Option<String>,
 }
 
 impl Table {
-    /// Reads a command's JSON. Values may have their JSON type or be text, as librados' callers write both.
+    /// Parses a command's JSON. Values may have their JSON type or be text, because librados' callers use both.
     pub fn resolve(&self, json: &str) -> Result<Call<'_>, CommandError> {
         if json.len() > MAX_COMMAND_BYTES {
             return Err(CommandError::NotJson(format!("longer than {MAX_COMMAND_BYTES} bytes")));
@@ -99,7 +99,7 @@ impl Table {
         Ok(Call { signature, args, format })
     }
 
-    /// The answer of Ceph's monitor or of its other daemons to a command that they do not have.
+    /// Returns the error of Ceph's monitor, or of its other daemons, for a command that they do not have.
     fn not_found(&self, prefix: &str) -> CommandError {
         match self.owner {
             Owner::Mon => match refused::find(prefix) {
@@ -147,7 +147,7 @@ impl Signature {
 }
 
 impl ParamKind {
-    /// The JSON value that `text` stands for, or what is wrong with it.
+    /// Converts `text` to a JSON value. The error describes what is wrong.
     pub(super) fn check(&self, text: &str) -> Result<Value, String> {
         match self {
             ParamKind::Int { min, max } => {
@@ -219,7 +219,7 @@ impl Bounds for f64 {
 }
 
 impl Call<'_> {
-    /// The arguments that are given, by name.
+    /// The given arguments, by name.
     pub fn arguments(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.args.iter().map(|(name, value)| (name.as_str(), value))
     }
@@ -229,7 +229,7 @@ impl Call<'_> {
         &self.signature.prefix
     }
 
-    /// The output format asked for (`json`, `json-pretty`, `plain`, …), where one was.
+    /// The requested output format (`json`, `json-pretty`, `plain`, …), if any.
     pub fn format(&self) -> Option<&str> {
         self.format.as_deref()
     }
@@ -253,7 +253,7 @@ impl Call<'_> {
         self.text(name).expect("invariant: required parameters are there after the check")
     }
 
-    /// A whole number, or an OSD's.
+    /// A whole number, or the id of an OSD.
     pub fn int(&self, name: &str) -> Option<i64> {
         self.arg(name)?.as_i64()
     }
@@ -263,7 +263,7 @@ impl Call<'_> {
         self.arg(name)?.as_f64()
     }
 
-    /// A switch; off where it is absent.
+    /// A switch; off if it is absent.
     pub fn flag(&self, name: &str) -> bool {
         self.arg(name).and_then(Value::as_bool).unwrap_or(false)
     }
@@ -278,7 +278,7 @@ impl Call<'_> {
         self.text(name)?.parse().ok()
     }
 
-    /// The values of a repeated text parameter; none where it is absent.
+    /// The values of a repeated text parameter; none if it is absent.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         match self.arg(name) {
             Some(Value::Array(values)) => values.iter().filter_map(Value::as_str).collect(),

@@ -1,4 +1,4 @@
-//! What every daemon answers on its admin socket and to `tell`.
+//! Commands of every daemon on its admin socket and for `tell`.
 
 use super::{Exception, Line};
 use crate::support::Support::{Advisory, Partial};
@@ -9,7 +9,7 @@ pub(super) const SUPPORT: &[Exception] = &[
     ("log flush", Advisory("lines are written as they are logged; there is nothing to flush")),
 ];
 
-/// The map authority's own that are not fully supported.
+/// The map authority's own commands that are not fully supported.
 pub(super) const MON_SUPPORT: &[Exception] =
     &[("quorum_status", Partial("there is one map authority: the quorum is always that one"))];
 
@@ -35,7 +35,7 @@ pub(super) const LINES: &[Line] = &[
     ("log reopen", "reopen log file", "daemon", "rw"),
 ];
 
-/// The map authority's own.
+/// The map authority's own commands.
 #[rustfmt::skip]
 pub(super) const MON_LINES: &[Line] = &[
     ("mon_status", "report status of monitors", "mon", "r"),

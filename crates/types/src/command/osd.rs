@@ -1,4 +1,4 @@
-//! An OSD's commands, besides those of every daemon.
+//! An OSD's commands, in addition to those of every daemon.
 
 use super::{Exception, Line};
 use crate::support::Support::Partial;

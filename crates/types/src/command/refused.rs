@@ -1,10 +1,10 @@
-//! Commands of Ceph's monitor and manager that the map authority refuses by name, and why.
+//! Commands of Ceph's monitor and manager that the map authority refuses by name, with the reasons.
 
 use super::mon_commands;
 use crate::support::Support;
 use std::sync::LazyLock;
 
-/// Prefixes of all commands of Ceph 16.2, as its monitor and manager describe them.
+/// Prefixes of all commands of Ceph 16.2, from its monitor and manager.
 const CEPH: &str = include_str!("ceph-mon.txt");
 
 const NO_MODULE: &str = "there is no manager with modules";
@@ -17,7 +17,7 @@ const NO_FORCE: &str = "a PG's recovery can't be put before others'; recovery_pr
 const NO_STRETCH: &str = "there is no stretch mode";
 const NO_SNAPS: &str = "there are no snapshots";
 
-/// Why the commands that begin so are refused. The longest beginning counts; the empty one is for all others.
+/// The reasons for refusing commands with a prefix. The longest matching prefix counts; the empty one matches all others.
 const REASONS: &[(&str, &str)] = &[
     ("", "it is not implemented"),
     ("add_bootstrap_peer", ONE_MON),
@@ -96,7 +96,7 @@ fn reason(prefix: &str) -> &'static str {
     fitting.max_by_key(|(beginning, _)| beginning.len()).map_or("", |(_, reason)| *reason)
 }
 
-/// Every command of Ceph's monitor and manager, then those that only Nacre has, with its support.
+/// Returns every command of Ceph's monitor and manager, then those that only Nacre has, with their support.
 pub fn ceph_mon_commands() -> &'static [(&'static str, Support)] {
     static ALL: LazyLock<Vec<(&'static str, Support)>> = LazyLock::new(|| {
         let names: Vec<&str> = CEPH.lines().filter(|line| !line.starts_with('#')).collect();
@@ -112,13 +112,13 @@ pub fn ceph_mon_commands() -> &'static [(&'static str, Support)] {
     &ALL
 }
 
-/// The refused command of this prefix, and why it is refused.
+/// Returns the refused command with this prefix, and the reason.
 pub(super) fn find(prefix: &str) -> Option<(&'static str, &'static str)> {
     let found = ceph_mon_commands().iter().find(|(name, support)| *name == prefix && support.is_refused());
     found.map(|(name, support)| (*name, support.note()))
 }
 
-/// The refused command that the words begin with; of several the longest.
+/// Returns the longest refused command that is a prefix of the words.
 pub(super) fn named_by(words: &[String]) -> Option<(&'static str, &'static str)> {
     (1..=words.len()).rev().find_map(|count| find(&words[..count].join(" ")))
 }

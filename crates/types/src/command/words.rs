@@ -1,16 +1,16 @@
-//! From the words of a command line to a command's JSON form.
+//! Converts the words of a command line to a command's JSON form.
 
 use super::{CommandError, Owner, Param, ParamKind, Signature, Table, refused};
 use serde_json::{Map, Value};
 
-/// How many commands an error lists at most (as the `ceph` program does).
+/// Maximum number of commands that an error lists (as in the `ceph` program).
 const CLOSEST: usize = 10;
 
 impl Table {
-    /// Turns words such as `osd pool create p 32` into the command's JSON form, `prefix` first.
+    /// Converts words such as `osd pool create p 32` to the command's JSON form, `prefix` first.
     ///
-    /// Parameters may be given in order, as `--name value`, `--name=value` or `name=value`. Of several commands that fit,
-    /// the one with the longest prefix is meant.
+    /// Parameters may be given in order, as `--name value`, `--name=value` or `name=value`. If several commands match, the one
+    /// with the longest prefix is used.
     pub fn parse_words(&self, words: &[String]) -> Result<Map<String, Value>, CommandError> {
         let mut candidates: Vec<_> =
             self.signatures().iter().filter(|signature| signature.begins(words)).collect();
@@ -79,7 +79,7 @@ impl Signature {
                 None if param.required => return Err(self.missing(param)),
                 None => break,
                 Some(value) => {
-                    // An optional parameter that the word does not fit is left out: the word may fit the next one.
+                    // An optional parameter that the word does not match is omitted: the word may match the next one.
                     if !param.required && param.kind.check(value).is_err() && !self.is_last(param) {
                         continue;
                     }
@@ -102,7 +102,7 @@ impl Signature {
         self.params.last().is_some_and(|last| last.name == param.name)
     }
 
-    /// The parameter that `--name`, `--name=value` or `name=value` names.
+    /// Returns the parameter of `--name`, `--name=value` or `name=value`.
     fn named<'w>(&self, word: &'w str) -> Option<(&Param, Option<&'w str>)> {
         let (dashed, bare) = match word.strip_prefix("--") {
             Some(bare) => (true, bare),

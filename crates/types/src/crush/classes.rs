@@ -1,8 +1,8 @@
-//! Device classes and the shadow trees that rules of one class take.
+//! Device classes and the shadow trees that rules for one class use.
 //!
-//! For every root and every class there is a copy of the tree, bucket `NAME~CLASS` for bucket `NAME`, that holds only
-//! the class's devices. The copies are derived: they are rebuilt after each edit, with the ids that they had, because
-//! rules refer to those ids and because ids are hashed by placement.
+//! For every root and every class there is a copy of the tree, with bucket `NAME~CLASS` for bucket `NAME`, that contains only
+//! the class's devices. The copies are derived. They are rebuilt with the same ids after each edit, because rules refer to
+//! those ids and placement hashes them.
 
 use super::edit::{CrushError, is_valid_name};
 use super::model::{ChooseArg, CrushMap, StepOp, id_of};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) type Shadows = BTreeMap<i32, BTreeMap<i32, i32>>;
 
 impl CrushMap {
-    /// The class called `name`, made if it does not exist.
+    /// Returns the class `name`, and creates it if it does not exist.
     pub fn get_or_create_class(&mut self, name: &str) -> Result<i32, CrushError> {
         if let Some(id) = self.class_id(name) {
             return Ok(id);
@@ -30,14 +30,14 @@ impl CrushMap {
         Ok(id)
     }
 
-    /// `osd crush class create`: a class without devices. It lives until the next edit unless it is used.
+    /// `osd crush class create`: creates a class without devices. The next edit removes it unless it is used.
     pub fn create_class(&mut self, name: &str) -> Result<i32, CrushError> {
         let id = self.get_or_create_class(name)?;
         self.rebuild_keeping_classes()?;
         Ok(id)
     }
 
-    /// `osd crush set-device-class`: true if the map changed. A device that has another class must lose that first.
+    /// `osd crush set-device-class`: returns true if the map changed. A device's existing class must be removed first.
     pub fn set_device_class(&mut self, device: i32, class: &str) -> Result<bool, CrushError> {
         let name = match self.item_name(device) {
             Some(name) if device >= 0 => name.to_owned(),
@@ -62,7 +62,7 @@ impl CrushMap {
         Ok(true)
     }
 
-    /// `osd crush rm-device-class`: true if the device had one.
+    /// `osd crush rm-device-class`: returns true if the device had a class.
     pub fn remove_device_class(&mut self, device: i32) -> Result<bool, CrushError> {
         if !self.device_classes.contains_key(&device) || device < 0 {
             return Ok(false);
@@ -84,13 +84,13 @@ impl CrushMap {
             .collect()
     }
 
-    /// A name's bucket and class, if it is a shadow's: `default~ssd` is (`default`, `ssd`).
+    /// Returns the bucket and class in a shadow's name: `default~ssd` is (`default`, `ssd`).
     pub fn split_shadow(&self, id: i32) -> Option<(i32, i32)> {
         let (bucket, class) = self.item_name(id)?.split_once('~')?;
         Some((self.item_id(bucket)?, self.class_id(class)?))
     }
 
-    /// Rebuilds all shadow trees and forgets classes that nothing uses.
+    /// Rebuilds all shadow trees and removes unused classes.
     pub fn rebuild_class_roots(&mut self) -> Result<(), CrushError> {
         let taken: BTreeSet<i32> = self
             .rules()
@@ -113,7 +113,7 @@ impl CrushMap {
             return Ok(());
         }
         let old = std::mem::take(&mut self.class_buckets);
-        // Only whole shadow trees: a reclassified bucket may still be held by a root without a class.
+        // Only whole shadow trees: a root without a class may still contain a reclassified bucket.
         let mut shadows = self.roots(true);
         while let Some(shadow) = shadows.pop() {
             if self.is_shadow(shadow) {
@@ -125,8 +125,8 @@ impl CrushMap {
         self.populate_classes(&old)
     }
 
-    /// Makes the shadow trees of all roots and classes. `old` tells the ids that shadows shall have; others get the
-    /// highest ids that neither a bucket nor `old` has.
+    /// Creates the shadow trees of all roots and classes. `old` contains the ids to reuse for shadows. Others get the highest
+    /// ids that neither a bucket nor `old` has.
     pub(crate) fn populate_classes(&mut self, old: &Shadows) -> Result<(), CrushError> {
         let reserved: BTreeSet<i32> = old.values().flat_map(|of| of.values().copied()).collect();
         let classes: Vec<i32> = self.class_names.keys().copied().collect();
@@ -172,7 +172,7 @@ impl CrushMap {
             }
             positions.push(at);
         }
-        // A uniform bucket's shadow children may weigh differently; Ceph's own builder refuses such a map too.
+        // The shadow children of a uniform bucket may have different weights; Ceph's own builder refuses such a map too.
         let shadow_id = old.get(&id).and_then(|of| of.get(&class)).copied().unwrap_or_else(|| {
             (0..)
                 .map(id_of)
@@ -185,8 +185,8 @@ impl CrushMap {
         self.device_classes.insert(shadow_id, class);
         self.class_buckets.entry(id).or_default().insert(class, shadow_id);
 
-        // Weight sets follow: devices keep theirs, child shadows enter with the sum of theirs, or with nothing if they
-        // were there before.
+        // Weight sets are derived: devices keep theirs; child shadows get the sum of theirs, or no weight if they existed
+        // before.
         for args in self.choose_args.values_mut() {
             let Some(arg) = args.get(!id as usize) else { continue };
             let weight_set = (0..arg.weight_set.len())

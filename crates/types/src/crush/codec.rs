@@ -1,8 +1,7 @@
-//! Ceph's binary crush map, as `CrushWrapper::encode` of release 16.2 writes it with all features
-//! (`docs/format/crushmap.md`).
+//! Ceph's binary crush map, as written by `CrushWrapper::encode` of release 16.2 with all features (`docs/format/crushmap.md`).
 //!
-//! The decoder is total: it never panics, never allocates more than in proportion to its input, and refuses maps that
-//! could not be used safely (cycles, items without a bucket, sizes that disagree).
+//! The decoder is total: it never panics, allocates at most in proportion to its input, and refuses maps that are not safe to
+//! use (cycles, items without a bucket, inconsistent sizes).
 
 use super::model::{
     Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES, Rule, RuleType,
@@ -13,10 +12,10 @@ use std::collections::BTreeMap;
 /// `CRUSH_MAGIC`, the first word of every binary map.
 pub const MAGIC: u32 = 0x0001_0000;
 
-/// How deep buckets may be nested here; Ceph has no bound, real maps have some ten types.
+/// Maximum nesting depth of buckets in Nacre. Ceph has no bound; real maps have about ten types.
 const MAX_DEPTH: usize = 128;
 
-/// Why bytes are not a crush map that can be used. Never retried.
+/// Why bytes are not a usable crush map. Never retried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CrushDecodeError {
     /// The first word is not [`MAGIC`].
@@ -25,7 +24,7 @@ pub enum CrushDecodeError {
     /// The input ends within the named part.
     #[error("crush map cut short in its {0}")]
     CutShort(&'static str),
-    /// A value that can't be, with what and where.
+    /// An invalid value, with its description and place.
     #[error("corrupt crush map: {0}")]
     Corrupt(String),
 }
@@ -49,7 +48,7 @@ fn corrupt<T>(what: impl Into<String>) -> Result<T, CrushDecodeError> {
 }
 
 impl CrushMap {
-    /// The binary form, which Ceph's tools and daemons read.
+    /// Encodes the binary form, which Ceph's tools and daemons read.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer { out: Vec::with_capacity(1024) };
         w.u32(MAGIC);
@@ -110,7 +109,7 @@ impl CrushMap {
         w.out
     }
 
-    /// Reads the binary form, whole. Maps of older releases, which end earlier, get the values that those had.
+    /// Decodes the binary form, which must fill `bytes`. Maps of older releases, which end earlier, get those releases' values.
     pub fn decode(bytes: &[u8]) -> Result<Self, CrushDecodeError> {
         let mut r = Reader { rest: bytes, part: "header" };
         if r.u32()? != MAGIC {
@@ -118,7 +117,7 @@ impl CrushMap {
         }
         let max_buckets = r.u32()? as usize;
         let max_rules = r.u32()? as usize;
-        // Recomputed from the buckets below, as Ceph does.
+        // Computed from the buckets below, as in Ceph.
         r.u32()?;
         let mut map = CrushMap { tunables: TunablesProfile::Argonaut.tunables(), ..CrushMap::default() };
 
@@ -191,14 +190,14 @@ impl CrushMap {
         Ok(map)
     }
 
-    /// `finalize`: the device count is one more than the highest device in any bucket or with a name.
+    /// `finalize`: the device count is one more than the highest device that is in a bucket or has a name.
     pub(crate) fn recompute_max_devices(&mut self) {
         let placed = self.buckets().flat_map(|b| b.items.iter().copied()).max().unwrap_or(-1);
         let named = self.item_names.last_key_value().map_or(-1, |(&id, _)| id);
         self.max_devices = placed.max(named).max(-1) + 1;
     }
 
-    /// Every item is a device within bounds or a bucket that exists, and nothing contains itself.
+    /// Checks that every item is a device within bounds or an existing bucket, and that no bucket contains itself.
     pub(crate) fn check_structure(&self) -> Result<(), CrushDecodeError> {
         if let Some(&device) = self.item_names.keys().find(|id| **id >= MAX_DEVICES) {
             return corrupt(format!("device {device} is out of range"));
@@ -220,7 +219,7 @@ impl CrushMap {
                 }
             }
         }
-        // Peel off buckets that no remaining bucket holds; what is left contains itself.
+        // Removes buckets that no remaining bucket contains. The remaining ones contain themselves.
         let mut depths = vec![0_usize; self.buckets.len()];
         let mut free: Vec<&Bucket> = self.buckets().filter(|b| holders[!b.id as usize] == 0).collect();
         let mut peeled = 0;
@@ -349,7 +348,7 @@ impl Reader<'_> {
         Ok(i64::from_le_bytes(self.array()?))
     }
 
-    /// A count of elements that take at least `bytes_each`: more than can follow is an error before it is believed.
+    /// Reads a count of elements that take at least `bytes_each`. A count that exceeds the remaining bytes is an error.
     fn count(&mut self, bytes_each: usize) -> Result<usize, CrushDecodeError> {
         let count = self.u32()? as usize;
         if count > self.rest.len() / bytes_each {
@@ -373,7 +372,7 @@ impl Reader<'_> {
         Ok(words.chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip())
     }
 
-    /// A map of names. `wide_keys`: some old releases wrote 64-bit keys; their high half shows as an empty name.
+    /// Reads a map of names. `wide_keys`: some old releases wrote 64-bit keys, whose high half appears as an empty name.
     fn names(&mut self, wide_keys: bool) -> Result<BTreeMap<i32, String>, CrushDecodeError> {
         let mut names = BTreeMap::new();
         for _ in 0..self.count(8)? {
@@ -498,7 +497,7 @@ impl Reader<'_> {
                 return corrupt(format!("choose_args of bucket {} with another number of ids", bucket.id));
             }
             arg.ids = self.signed_words(ids)?;
-            // Only straw2 draws look at them; Ceph drops the others' too.
+            // Only straw2 draws use them; Ceph drops those of other algorithms too.
             if bucket.alg() == BucketAlg::Straw2 {
                 args.set(slot, arg);
             }

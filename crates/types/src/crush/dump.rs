@@ -1,29 +1,29 @@
-//! The map for readers: the JSON of `crushtool --dump` and `ceph osd crush dump`, and the tree order of `--tree` and
-//! `ceph osd tree`.
+//! Output of the map: the JSON of `crushtool --dump` and `ceph osd crush dump`, and the tree order of `--tree` and `ceph osd
+//! tree`.
 
 use super::model::{
     Bucket, ChooseArgs, CrushMap, Rule, Step, StepOp, Tunables, TunablesProfile, WEIGHT_ONE, id_of,
 };
 use serde_json::{Map, Value, json};
 
-/// An item on its place in the tree.
+/// An item at its place in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeItem {
     /// Device or bucket.
     pub id: i32,
-    /// The bucket that it is listed under; nothing for a root.
+    /// The bucket under which it is listed; `None` for a root.
     pub parent: Option<i32>,
     /// 0 for roots.
     pub depth: usize,
-    /// Weight (16.16) in that parent; a root's own.
+    /// Weight (16.16) in that parent; the own weight of a root.
     pub weight: u32,
     /// Items directly below, in the order of the listing.
     pub children: Vec<i32>,
 }
 
 impl CrushMap {
-    /// All items from the roots down, in the order in which Ceph lists them: roots by id; below a bucket, devices by
-    /// class and id, buckets by name. `shadows`: the trees of device classes too.
+    /// Returns all items from the roots down, in Ceph's order: roots by id; below a bucket, devices by class and id, buckets by
+    /// name. With `shadows`, the trees of device classes are included.
     pub fn tree(&self, shadows: bool) -> Vec<TreeItem> {
         let mut items = Vec::new();
         for root in self.roots(shadows) {
@@ -32,7 +32,7 @@ impl CrushMap {
         items
     }
 
-    /// The part of [`CrushMap::tree`] from one bucket down.
+    /// Returns the part of [`CrushMap::tree`] from one bucket down.
     pub fn subtree(&self, root: i32) -> Vec<TreeItem> {
         let mut items = Vec::new();
         self.tree_below(root, true, &mut items);
@@ -52,7 +52,7 @@ impl CrushMap {
                 .collect();
             below.sort();
             below.dedup_by(|a, b| a.0 == b.0);
-            // Ids are unique in maps that were made here; depth bounds what a handmade cycle could do.
+            // Ids are unique in maps created here; the depth bounds the effect of a cycle in other maps.
             if depth <= self.max_buckets() {
                 queue
                     .extend(below.iter().rev().map(|&(_, item, weight)| (item, Some(id), depth + 1, weight)));
@@ -70,7 +70,7 @@ impl CrushMap {
         }
     }
 
-    /// The whole map, with the fields of `crushtool --dump`.
+    /// Returns the whole map, with the fields of `crushtool --dump`.
     pub fn dump(&self) -> Value {
         let mut devices = Vec::new();
         for id in 0..self.max_devices() {
@@ -121,7 +121,7 @@ impl CrushMap {
         out.into()
     }
 
-    /// One rule, with the fields of `ceph osd crush rule dump`.
+    /// Returns one rule, with the fields of `ceph osd crush rule dump`.
     pub fn dump_rule(&self, id: u32, rule: &Rule) -> Value {
         let mut out = Map::new();
         out.insert("rule_id".into(), id.into());
@@ -151,12 +151,12 @@ impl CrushMap {
                 json!({"op": op, "num": step.arg1, "type": self.type_name(step.arg2).unwrap_or_default()})
             }
             StepOp::SetChooseTries | StepOp::SetChooseleafTries => json!({"op": op, "num": step.arg1}),
-            // Ceph's dump does not know the names of the others.
+            // Ceph's dump has no names for the others.
             other => json!({"opcode": other as u32, "arg1": step.arg1, "arg2": step.arg2}),
         }
     }
 
-    /// The tunables and what clients must know for this map, with the fields of `ceph osd crush show-tunables`.
+    /// Returns the tunables and the features that clients need for this map, with the fields of `ceph osd crush show-tunables`.
     pub fn dump_tunables(&self) -> Value {
         let t = &self.tunables;
         let legacy = TunablesProfile::Argonaut.tunables();
@@ -214,7 +214,7 @@ impl CrushMap {
 }
 
 impl Tunables {
-    /// The profile that these are; `straw_calc_version` does not count.
+    /// Returns the profile with these values; `straw_calc_version` is ignored.
     pub fn profile(&self) -> Option<TunablesProfile> {
         let is = |profile: &TunablesProfile| {
             *self == Tunables { straw_calc_version: self.straw_calc_version, ..profile.tunables() }
@@ -241,7 +241,7 @@ fn dump_choose_args(args: &ChooseArgs) -> Value {
     Value::Array(out)
 }
 
-/// A weight as Ceph's JSON has it: whole numbers without a fraction.
+/// Converts a weight as Ceph's JSON does: whole numbers without a fraction.
 fn weight_number(weight: u32) -> Value {
     if weight.is_multiple_of(WEIGHT_ONE) {
         (weight / WEIGHT_ONE).into()

@@ -1,8 +1,8 @@
 //! Changes to the hierarchy: adding, moving, removing and reweighting items.
 //!
-//! Every edit keeps the map's invariants: bucket weights are sums, ancestors follow, nothing contains itself, weight
-//! sets keep one weight per item, and the shadow trees of device classes are rebuilt (with the ids that they had).
-//! An edit that fails leaves the map as it was.
+//! Every edit keeps the map's invariants: bucket weights are sums, ancestors are updated, no bucket contains itself, weight
+//! sets have one weight per item, and the shadow trees of device classes are rebuilt (with the same ids). An edit that fails
+//! leaves the map unchanged.
 
 mod links;
 
@@ -14,46 +14,46 @@ use super::straw::{BodyError, build_body};
 use crate::errno::Errno;
 use std::collections::BTreeMap;
 
-/// Where an item is: type name to bucket name, as in `root=default host=a`.
+/// The location of an item: type name to bucket name, as in `root=default host=a`.
 pub type Location = BTreeMap<String, String>;
 
 /// Types of a new cluster's map, from 0 up.
 const DEFAULT_TYPES: [&str; 12] =
     ["osd", "host", "chassis", "rack", "row", "pdu", "pod", "room", "datacenter", "zone", "region", "root"];
 
-/// The largest weight of a device (16.16) in the text form; as in Ceph, edits may go beyond.
+/// The maximum weight of a device (16.16) in the text form; as in Ceph, edits may exceed it.
 pub const MAX_DEVICE_WEIGHT: u32 = 100 * WEIGHT_ONE;
-/// The largest weight of a bucket as an item (16.16).
+/// The maximum weight of a bucket as an item (16.16).
 pub const MAX_BUCKET_WEIGHT: u32 = 65_535 * WEIGHT_ONE;
 
 /// Why an edit was refused. The map is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CrushError {
-    /// What was named does not exist.
+    /// A named item does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// What should be made exists.
+    /// The item to be created already exists.
     #[error("{0}")]
     Exists(String),
-    /// Something still refers to it.
+    /// The item is still referenced.
     #[error("{0}")]
     InUse(String),
-    /// A bucket that still holds items.
+    /// The bucket still has items.
     #[error("{0}")]
     NotEmpty(String),
-    /// An argument that makes no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     Invalid(String),
     /// A bucket would contain itself.
     #[error("{0}")]
     Loop(String),
-    /// A weight or number beyond its limit.
+    /// A weight or number exceeds its limit.
     #[error("{0}")]
     OutOfRange(String),
 }
 
 impl CrushError {
-    /// The error number of Ceph's commands for this.
+    /// Returns the errno of Ceph's commands for this.
     pub fn errno(&self) -> Errno {
         match self {
             Self::NotFound(_) => Errno::ENOENT,
@@ -67,12 +67,12 @@ impl CrushError {
     }
 }
 
-/// Whether `name` may name a type, item, class or rule: `[-_.0-9a-zA-Z]+`.
+/// Whether `name` is valid for a type, item, class or rule: `[-_.0-9a-zA-Z]+`.
 pub fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// A weight as a user writes it to 16.16, truncated as Ceph does. Fails beyond [`MAX_BUCKET_WEIGHT`] and below 0.
+/// Converts a user's weight to 16.16, truncated as in Ceph. Fails above [`MAX_BUCKET_WEIGHT`] and below 0.
 pub fn weight_from_f32(weight: f32) -> Result<u32, CrushError> {
     let scaled = weight * WEIGHT_ONE as f32;
     if (0.0..=MAX_BUCKET_WEIGHT as f32).contains(&scaled) {
@@ -83,12 +83,12 @@ pub fn weight_from_f32(weight: f32) -> Result<u32, CrushError> {
 }
 
 impl CrushMap {
-    /// An empty map with the default (`jewel`) tunables and no types.
+    /// Creates an empty map with the default (`jewel`) tunables and no types.
     pub fn empty() -> Self {
         Self { tunables: TunablesProfile::Jewel.tunables(), ..Self::default() }
     }
 
-    /// A new cluster's map: Ceph's types, the root `default` and the rule `replicated_rule`, which spreads replicas
+    /// Creates a new cluster's map: Ceph's types, the root `default` and the rule `replicated_rule`, which distributes replicas
     /// over buckets of type `failure_domain` (`osd` for a single machine).
     pub fn new_cluster(failure_domain: &str) -> Result<Self, CrushError> {
         let mut map = Self::empty();
@@ -108,7 +108,7 @@ impl CrushMap {
         Ok(map)
     }
 
-    /// The best algorithm that `allowed_bucket_algs` permits for new buckets.
+    /// Returns the best algorithm for new buckets that `allowed_bucket_algs` permits.
     pub fn default_bucket_alg(&self) -> BucketAlg {
         [BucketAlg::Straw2, BucketAlg::Straw, BucketAlg::Tree, BucketAlg::List]
             .into_iter()
@@ -116,7 +116,7 @@ impl CrushMap {
             .unwrap_or(BucketAlg::Uniform)
     }
 
-    /// Takes the values of a profile. As in Ceph, straw lengths are recomputed only when buckets next change.
+    /// Sets the values of a profile. As in Ceph, straw lengths are recomputed only when buckets change next.
     pub fn set_tunables_profile(&mut self, profile: TunablesProfile) {
         let kept = self.tunables.straw_calc_version;
         self.tunables = profile.tunables();
@@ -136,7 +136,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// Names a device or bucket, or renames it; a device need not be in the hierarchy. Shadow buckets follow.
+    /// Names or renames a device or bucket; a device need not be in the hierarchy. Shadow buckets are renamed too.
     pub fn set_item_name(&mut self, item: i32, name: &str) -> Result<(), CrushError> {
         check_name(name)?;
         match self.item_id(name) {
@@ -174,7 +174,7 @@ impl CrushMap {
         self.set_item_name(id, to)
     }
 
-    /// Adds a bucket, outside of the hierarchy, with its items' weights (16.16); picks the id if none is given.
+    /// Adds a bucket outside the hierarchy, with its items' weights (16.16). Chooses the id if none is given.
     pub fn add_bucket(
         &mut self,
         id: Option<i32>,
@@ -224,7 +224,7 @@ impl CrushMap {
         }
         let (body, weight) =
             build_body(alg, &weights, self.tunables.straw_calc_version).map_err(body_error)?;
-        // Slots grow as Ceph's do: the map's encoding shows their number.
+        // Slots grow as in Ceph, because the map's encoding contains their number.
         while slot >= self.buckets.len() {
             let grown = (self.buckets.len() * 2).max(8);
             self.buckets.resize(grown, None);
@@ -234,7 +234,7 @@ impl CrushMap {
         Ok(id_of(slot))
     }
 
-    /// Applies `edit` to a copy, rebuilds what depends on the hierarchy, and keeps the copy if all went well.
+    /// Applies `edit` to a copy, rebuilds what depends on the hierarchy, and keeps the copy if everything succeeded.
     fn transact<T>(
         &mut self,
         edit: impl FnOnce(&mut Self) -> Result<T, CrushError>,
@@ -248,7 +248,7 @@ impl CrushMap {
         Ok(result)
     }
 
-    /// `osd crush add`: puts an item that is nowhere yet at a location, creating the buckets of `loc` that are missing.
+    /// `osd crush add`: adds an item that is not in the hierarchy at a location. Creates the missing buckets of `loc`.
     pub fn insert_item(
         &mut self,
         item: i32,
@@ -307,7 +307,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// The weight with which `lowest` (the new item, or a bucket just made around it) enters its parent.
+    /// Returns the weight with which `lowest` (the new item, or a new bucket around it) is added to its parent.
     fn weight_below(&self, lowest: i32, item: i32, weight: u32) -> u32 {
         if lowest == item { weight } else { self.bucket(lowest).map_or(0, |b| b.weight) }
     }
@@ -322,7 +322,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// The weight (16.16) with which the item is directly in the lowest bucket of `loc`; nothing if it is not there.
+    /// Returns the weight (16.16) of the item in the lowest bucket of `loc`, or `None` if it is not directly in it.
     pub fn weight_at(&self, item: i32, loc: &Location) -> Option<u32> {
         let (_, bucket_name) =
             self.type_names().filter(|(id, _)| *id > 0).find_map(|(id, name)| Some((id, loc.get(name)?)))?;
@@ -330,7 +330,7 @@ impl CrushMap {
         bucket.position(item).map(|at| bucket.item_weight(at))
     }
 
-    /// `osd crush set`: puts an item where `loc` says with this weight, wherever it was. True if the map changed.
+    /// `osd crush set`: moves an item from any place to `loc`, with this weight. Returns true if the map changed.
     pub fn update_item(
         &mut self,
         item: i32,
@@ -356,8 +356,8 @@ impl CrushMap {
         Ok(true)
     }
 
-    /// `osd crush create-or-move`: leaves an item that is at `loc` alone, moves it there with the weight it has, or
-    /// adds it with `weight`. True if the map changed.
+    /// `osd crush create-or-move`: leaves an item that is at `loc` unchanged, moves it there with its weight, or adds it with
+    /// `weight`. Returns true if the map changed.
     pub fn create_or_move_item(
         &mut self,
         item: i32,
@@ -386,7 +386,7 @@ impl CrushMap {
         })
     }
 
-    /// `osd crush link`: an additional place for a bucket.
+    /// `osd crush link`: adds a bucket at an additional place.
     pub fn link_bucket(&mut self, name: &str, loc: &Location) -> Result<(), CrushError> {
         let item = self.item_id(name).ok_or_else(|| no_item(name))?;
         let weight =
@@ -394,7 +394,7 @@ impl CrushMap {
         self.transact(|map| map.insert(item, weight, name, loc))
     }
 
-    /// `osd crush add-bucket`: an empty bucket, at `loc` if that is not empty.
+    /// `osd crush add-bucket`: adds an empty bucket, at `loc` if that is not empty.
     pub fn add_named_bucket(
         &mut self,
         name: &str,
@@ -414,8 +414,8 @@ impl CrushMap {
         })
     }
 
-    /// Sets the weight sets and ids of a pool, or of all pools ([`super::DEFAULT_CHOOSE_ARGS`]). They must fit the buckets;
-    /// those of other algorithms than straw2 have no effect and are dropped.
+    /// Sets the weight sets and ids of a pool, or of all pools ([`super::DEFAULT_CHOOSE_ARGS`]). They must fit the buckets.
+    /// Those of other algorithms than straw2 have no effect and are dropped.
     pub fn set_choose_args(&mut self, id: i64, args: ChooseArgs) -> Result<(), CrushError> {
         let mut kept = ChooseArgs::default();
         for (slot, arg) in args.iter() {
@@ -435,7 +435,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// Removes the choose_args of a pool. True if there were any.
+    /// Removes the choose_args of a pool. Returns true if there were any.
     pub fn remove_choose_args(&mut self, id: i64) -> bool {
         self.choose_args.remove(&id).is_some()
     }
@@ -445,7 +445,7 @@ impl CrushMap {
         parents.into_iter().try_for_each(|parent| self.unlink(parent, item))
     }
 
-    /// `osd crush rm`: takes an item out of the map. A bucket must be empty and not be a rule's root.
+    /// `osd crush rm`: removes an item from the map. A bucket must be empty and must not be a rule's root.
     pub fn remove_item(&mut self, name: &str) -> Result<(), CrushError> {
         let item = self.item_id(name).ok_or_else(|| no_item(name))?;
         if let Some(bucket) = self.bucket(item) {
@@ -463,7 +463,7 @@ impl CrushMap {
         })
     }
 
-    /// `osd crush rm NAME ANCESTOR`, `osd crush unlink`: takes an item from below one ancestor; it stays elsewhere.
+    /// `osd crush rm NAME ANCESTOR`, `osd crush unlink`: removes an item from one ancestor; it remains at other places.
     pub fn remove_item_under(&mut self, name: &str, ancestor: &str) -> Result<(), CrushError> {
         let item = self.item_id(name).ok_or_else(|| no_item(name))?;
         let root = self.item_id(ancestor).ok_or_else(|| no_item(ancestor))?;
@@ -481,7 +481,7 @@ impl CrushMap {
         })
     }
 
-    /// Drops an unlinked item's name, class and bucket.
+    /// Removes an unlinked item's name, class and bucket.
     pub(crate) fn forget(&mut self, item: i32) {
         self.item_names.remove(&item);
         self.device_classes.remove(&item);
@@ -510,14 +510,14 @@ impl CrushMap {
         self.rules().any(|(_, rule)| rule.steps.iter().any(|s| s.op == super::StepOp::Take && is_it(s.arg1)))
     }
 
-    /// The weight (16.16) of an item in the first bucket that holds it.
+    /// Returns the weight (16.16) of an item in the first bucket that contains it.
     pub fn item_weight(&self, item: i32) -> Option<u32> {
         let bucket = self.parents(item).find(|b| !self.is_shadow(b.id))?;
         bucket.position(item).map(|at| bucket.item_weight(at))
     }
 
-    /// `osd crush reweight`: the weight (16.16) of an item, wherever it is. A bucket's weight is the sum of its items
-    /// and can't be set.
+    /// `osd crush reweight`: sets the weight (16.16) of an item at all places. A bucket's weight is the sum of its items and
+    /// can't be set.
     pub fn reweight_item(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
         let item = self.item_id(name).ok_or_else(|| no_item(name))?;
         if item < 0 {
@@ -526,14 +526,14 @@ impl CrushMap {
         self.transact(|map| map.set_weight_everywhere(item, weight, None))
     }
 
-    /// `crushtool --reweight-item`: as [`CrushMap::reweight_item`], but also of a bucket, whose weight in its parent then
-    /// is no sum until [`CrushMap::reweight_all`].
+    /// `crushtool --reweight-item`: like [`CrushMap::reweight_item`], but also for a bucket, whose weight in its parent is then
+    /// not a sum until [`CrushMap::reweight_all`].
     pub fn adjust_item_weight(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
         let item = self.item_id(name).ok_or_else(|| no_item(name))?;
         self.transact(|map| map.set_weight_everywhere(item, weight, None))
     }
 
-    /// `osd crush reweight-subtree`: the weight (16.16) of all devices below a bucket.
+    /// `osd crush reweight-subtree`: sets the weight (16.16) of all devices below a bucket.
     pub fn reweight_subtree(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
         let root = self.item_id(name).ok_or_else(|| no_item(name))?;
         self.transact(|map| {
@@ -563,7 +563,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// `osd crush reweight-all`: makes every bucket's weight the sum of what is below it.
+    /// `osd crush reweight-all`: sets every bucket's weight to the sum of its items.
     pub fn reweight_all(&mut self) -> Result<(), CrushError> {
         self.transact(|map| {
             let roots = map.roots(true);
@@ -571,7 +571,7 @@ impl CrushMap {
         })
     }
 
-    /// All devices in or below `item`, each once, in descending order of the walk.
+    /// Returns all devices in or below `item`, each once, in descending order of the walk.
     pub fn devices_below(&self, item: i32) -> Vec<i32> {
         let mut devices = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
@@ -589,7 +589,7 @@ impl CrushMap {
         devices
     }
 
-    /// Where an item is: every ancestor on the way up through first parents, shadows excluded.
+    /// Returns the location of an item: all ancestors through first parents, without shadows.
     pub fn full_location(&self, item: i32) -> Location {
         let mut loc = Location::new();
         let mut at = item;

@@ -1,7 +1,7 @@
 //! Constants of CRUSH's fixed-point base-2 logarithm.
 //!
-//! They are part of the placement function: a single differing entry moves data. `k` runs over the 129 possible
-//! leading values of a normalised 17-bit argument (`128 + k` eighths of a power of two).
+//! They are a part of the placement function: a single different entry moves data. `k` is one of the 129 possible leading
+//! values of a normalised 17-bit argument (`128 + k` eighths of a power of two).
 
 /// `ceil(2^48 / (1 + k/128))`.
 #[rustfmt::skip]

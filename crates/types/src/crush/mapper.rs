@@ -1,10 +1,10 @@
-//! The placement function: a rule, an input and the devices' in/out weights to a list of items.
+//! The placement function: maps a rule, an input and the devices' in/out weights to a list of items.
 //!
-//! Bit-exact with Ceph, defects included: every hash input, every retry count and the order of checks decides where
-//! data lives. Nothing is allocated per draw; with a [`Workspace`] that is kept, nothing per call.
+//! Bit-exact with Ceph, including its defects: every hash input, every retry count and the order of checks determines where
+//! data is stored. There are no allocations per draw, and with a reused [`Workspace`] none per call.
 //!
-//! Two departures, both where Ceph's result is undefined: a map with a cycle ends the descent instead of looping for
-//! ever, and an item that names a missing bucket counts as a bad item.
+//! It differs in two cases in which Ceph's result is undefined: a map with a cycle ends the descent instead of looping forever,
+//! and an item that names a missing bucket counts as a bad item.
 
 use super::ln_table::{LOG_HIGH, LOG_LOW, RECIPROCAL};
 use super::model::{
@@ -12,10 +12,10 @@ use super::model::{
 };
 use super::rjenkins::{hash32_2, hash32_3, hash32_4};
 
-/// `CRUSH_ITEM_UNDEF`: a position of an indep choice that is still to be filled.
+/// `CRUSH_ITEM_UNDEF`: a position of an indep choice that is not filled yet.
 const ITEM_UNDEF: i32 = 0x7fff_fffe;
 
-/// Buffers that mapping reuses, and the optional histogram of tries.
+/// Buffers that mapping reuses, and an optional histogram of tries.
 #[derive(Clone, Debug, Default)]
 pub struct Workspace {
     permutations: Vec<Permutation>,
@@ -27,18 +27,18 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// An empty workspace, for any map.
+    /// Creates an empty workspace for any map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts to count how many descents needed how many retries (`crushtool --show-choose-tries`).
-    /// Retries from `limit` on are not counted.
+    /// Starts to count how many descents need how many retries (`crushtool --show-choose-tries`). Retries from `limit` on are
+    /// not counted.
     pub fn start_choose_profile(&mut self, limit: usize) {
         self.tries = Some(vec![0; limit]);
     }
 
-    /// Ends counting; entry `n` is the number of choices that needed `n` retries.
+    /// Ends the count. Entry `n` is the number of choices that needed `n` retries.
     pub fn take_choose_profile(&mut self) -> Vec<u32> {
         self.tries.take().unwrap_or_default()
     }
@@ -49,7 +49,7 @@ impl Workspace {
         }
     }
 
-    /// The item at position `r` of the bucket's pseudo-random permutation for `x`, extended as far as needed.
+    /// Returns the item at position `r` of the bucket's pseudo-random permutation for `x`, which is extended as needed.
     fn permuted(&mut self, bucket: &Bucket, x: u32, r: u32) -> i32 {
         let slot = !bucket.id as usize;
         if slot >= self.permutations.len() {
@@ -76,7 +76,7 @@ impl Workspace {
     }
 }
 
-/// The part of a bucket's permutation that is known for the current input.
+/// The computed part of a bucket's permutation for the current input.
 #[derive(Clone, Debug, Default)]
 struct Permutation {
     round: u64,
@@ -87,8 +87,8 @@ struct Permutation {
 impl CrushMap {
     /// Maps input `x` by `rule` to at most `result_max` items.
     ///
-    /// `weights[i]` is the in/out reweight of device `i` (16.16: 0 out, [`WEIGHT_ONE`] fully in); devices beyond its
-    /// end are out. Holes of `indep` steps are [`ITEM_NONE`]. A rule that does not exist maps to nothing.
+    /// `weights[i]` is the in/out reweight of device `i` (16.16: 0 is out, [`WEIGHT_ONE`] fully in); devices beyond its end
+    /// are out. Holes of `indep` steps are [`ITEM_NONE`]. A rule that does not exist maps to nothing.
     pub fn do_rule(
         &self,
         rule: u32,
@@ -102,7 +102,7 @@ impl CrushMap {
         out
     }
 
-    /// [`CrushMap::do_rule`] into `out` (cleared first), with buffers from `work`: for mapping many inputs.
+    /// Like [`CrushMap::do_rule`], but writes to `out` (cleared first) and uses buffers from `work`: for mapping many inputs.
     #[allow(clippy::too_many_arguments)]
     pub fn do_rule_with(
         &self,
@@ -127,7 +127,7 @@ impl CrushMap {
         let mut taken_len = 0;
 
         let t = &self.tunables;
-        // The tunable counts retries, everything below counts tries.
+        // The tunable counts retries; all code below counts tries.
         let mut choose_tries = t.choose_total_tries.wrapping_add(1);
         let mut leaf_tries = 0_u32;
         let mut draws = Draws {
@@ -227,7 +227,7 @@ impl CrushMap {
     }
 }
 
-/// What every draw of one `do_rule` needs.
+/// The common state of all draws of one `do_rule`.
 struct Draws<'a> {
     map: &'a CrushMap,
     work: &'a mut Workspace,
@@ -240,7 +240,7 @@ struct Draws<'a> {
     stable: bool,
 }
 
-/// Items of what type to choose below which bucket.
+/// The type of items to choose, and the bucket to choose them from.
 #[derive(Clone, Copy)]
 struct Choice<'a> {
     bucket: &'a Bucket,
@@ -249,12 +249,12 @@ struct Choice<'a> {
 }
 
 struct FirstnAsk {
-    /// Replica numbers below this are tried.
+    /// Replica numbers below this one are tried.
     replicas: u32,
     /// Tries of the inner descent to a leaf.
     inner_tries: u32,
     parent_r: u32,
-    /// How many more items may be returned.
+    /// Number of further items that may be returned.
     free: usize,
 }
 
@@ -266,18 +266,18 @@ struct IndepAsk {
     parent_r: u32,
 }
 
-/// Where one draw leads.
+/// The result of one draw.
 enum Drawn<'a> {
     /// An item of the wanted type.
     Found(i32),
-    /// A bucket of another type: go on below it.
+    /// A bucket of another type: the descent continues below it.
     Below(&'a Bucket),
-    /// A device of the wrong type, an id out of range: this replica can't be placed.
+    /// A device of the wrong type, or an id out of range: this replica can't be placed.
     Bad,
 }
 
 impl<'a> Draws<'a> {
-    /// Fills `out[outpos..]` with distinct items, earlier ones moving up over failures; returns the new length.
+    /// Fills `out[outpos..]` with distinct items; failures leave no gaps. Returns the new length.
     fn firstn(
         &mut self,
         choice: Choice<'a>,
@@ -302,7 +302,7 @@ impl<'a> Draws<'a> {
         outpos
     }
 
-    /// Places one replica, and its leaf at `leaves[outpos]`; returns it with the number of retries.
+    /// Places one replica, and its leaf at `leaves[outpos]`. Returns it with the number of retries.
     #[allow(clippy::too_many_arguments)]
     fn firstn_one(
         &mut self,
@@ -369,7 +369,7 @@ impl<'a> Draws<'a> {
         }
     }
 
-    /// For `chooseleaf`: finds a device below `item` and records it. True at once when no leaf is wanted.
+    /// For `chooseleaf`: finds a device below `item` and records it. Returns true at once if no leaf is wanted.
     fn firstn_leaf(
         &mut self,
         ask: &FirstnAsk,
@@ -394,8 +394,8 @@ impl<'a> Draws<'a> {
         self.firstn(choice, inner, leaves, outpos, None) > outpos
     }
 
-    /// Fills positions `start..start + count` of `out`, each independently of the others' failures; what can't be
-    /// placed becomes [`ITEM_NONE`].
+    /// Fills positions `start..start + count` of `out`, each independently of failures of the others. Positions that can't be
+    /// filled become [`ITEM_NONE`].
     fn indep(&mut self, choice: Choice<'a>, ask: IndepAsk, out: &mut [i32], mut leaves: Option<&mut [i32]>) {
         let range = ask.start..ask.start + ask.count;
         out[range.clone()].fill(ITEM_UNDEF);
@@ -424,7 +424,7 @@ impl<'a> Draws<'a> {
         self.work.count_tries(retries);
     }
 
-    /// One try for one position; true when it is settled, with an item or for good without one.
+    /// Makes one try for one position. Returns true when it is final, with an item or without one.
     fn indep_one(
         &mut self,
         choice: Choice<'a>,
@@ -441,7 +441,7 @@ impl<'a> Draws<'a> {
             if size == 0 {
                 return false;
             }
-            // A uniform bucket whose size is a multiple of the stride would meet the same items at every retry.
+            // In a uniform bucket whose size is a multiple of the stride, every retry would choose the same items.
             let uniform = matches!(within.body, BucketBody::Uniform { .. });
             let stride = if uniform && size.is_multiple_of(ask.replicas) {
                 ask.replicas.wrapping_add(1)
@@ -510,7 +510,7 @@ impl<'a> Draws<'a> {
         }
     }
 
-    /// Whether the device is out for this input: a share of the inputs as large as its reweight is below 1.
+    /// Whether the device is out for this input. The share of such inputs is 1 minus its reweight.
     #[inline]
     fn is_out(&self, device: i32) -> bool {
         match self.weights.get(device as usize) {
@@ -520,7 +520,7 @@ impl<'a> Draws<'a> {
         }
     }
 
-    /// One draw among a bucket's items, by its algorithm. The bucket is not empty.
+    /// Draws one of a bucket's items with its algorithm. The bucket must not be empty.
     #[inline]
     fn draw(&mut self, bucket: &Bucket, r: u32, position: usize) -> i32 {
         match &bucket.body {
@@ -541,7 +541,7 @@ impl<'a> Draws<'a> {
     }
 }
 
-/// Every hash but `rjenkins1` (0) draws 0, as in Ceph.
+/// All hashes except `rjenkins1` (0) result in 0, as in Ceph.
 #[inline(always)]
 fn draw3(bucket: &Bucket, a: u32, b: u32, c: u32) -> u32 {
     if bucket.hash == 0 { hash32_3(a, b, c) } else { 0 }
@@ -552,7 +552,7 @@ fn draw4(bucket: &Bucket, a: u32, b: u32, c: u32, d: u32) -> u32 {
     if bucket.hash == 0 { hash32_4(a, b, c, d) } else { 0 }
 }
 
-/// From the last item back: each is taken with the probability of its share of the weights up to it.
+/// Tries items from the last one back: each is chosen with the probability of its share of the weights up to it.
 fn draw_list(bucket: &Bucket, item_weights: &[u32], sum_weights: &[u32], x: u32, r: u32) -> i32 {
     for (at, &item) in bucket.items.iter().enumerate().rev() {
         let point = u64::from(draw4(bucket, x, item as u32, r, bucket.id as u32) & 0xffff);
@@ -563,8 +563,8 @@ fn draw_list(bucket: &Bucket, item_weights: &[u32], sum_weights: &[u32], x: u32,
     bucket.items[0]
 }
 
-/// From the root of the implicit binary tree down to an odd node, which is a leaf. A leaf beyond the items (only with
-/// all weights 0) is reported as no item.
+/// Descends from the root of the implicit binary tree to an odd node, which is a leaf. A leaf beyond the items (only with all
+/// weights 0) is reported as no item.
 fn draw_tree(bucket: &Bucket, node_weights: &[u32], x: u32, r: u32) -> i32 {
     let mut node = node_weights.len() >> 1;
     while node != 0 && node & 1 == 0 {
@@ -577,7 +577,7 @@ fn draw_tree(bucket: &Bucket, node_weights: &[u32], x: u32, r: u32) -> i32 {
     bucket.items.get(node >> 1).copied().unwrap_or(ITEM_NONE)
 }
 
-/// The longest straw: a 16-bit draw times the item's length.
+/// Chooses the longest straw: a 16-bit draw times the item's length.
 fn draw_straw(bucket: &Bucket, straws: &[u32], x: u32, r: u32) -> i32 {
     let mut best = (0, bucket.items[0]);
     for (&item, &straw) in bucket.items.iter().zip(straws) {
@@ -589,7 +589,7 @@ fn draw_straw(bucket: &Bucket, straws: &[u32], x: u32, r: u32) -> i32 {
     best.1
 }
 
-/// The largest of `ln(u) / weight`: exponential draws with the weights as rates. The division truncates.
+/// Chooses the largest `ln(u) / weight`: exponential draws with the weights as rates. The division truncates.
 #[inline]
 fn draw_straw2(
     bucket: &Bucket,
@@ -614,7 +614,7 @@ fn draw_straw2(
             continue;
         }
         let u = draw3(bucket, x, id as u32, r) & 0xffff;
-        // Ceph passes the weight as a signed 32-bit number.
+        // In Ceph the weight is a signed 32-bit number.
         let draw = (log2_fixed(u) - (1 << 48)) / i64::from(weight as i32);
         if draw > best.0 {
             best = (draw, item);

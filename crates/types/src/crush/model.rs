@@ -9,14 +9,14 @@ pub const ITEM_NONE: i32 = 0x7fff_ffff;
 pub const WEIGHT_ONE: u32 = 0x1_0000;
 /// The id of the choose_args that apply to pools without their own.
 pub const DEFAULT_CHOOSE_ARGS: i64 = -1;
-/// The most bucket slots that a map may have here; Ceph has no bound and would allocate whatever an id asks for.
+/// The maximum number of bucket slots of a map in Nacre. Ceph has no bound and allocates any number that an id requires.
 pub const MAX_BUCKETS: usize = 1 << 20;
-/// The highest device count that a map may have here.
+/// The maximum device count of a map in Nacre.
 pub const MAX_DEVICES: i32 = 1 << 24;
 
 /// A cluster's hierarchy of devices, its rules and its tunables.
 ///
-/// Serialized as its binary form, so whatever is read back has been checked like any other binary map.
+/// Serialized as its binary form, so that deserialized maps are checked like any other binary map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct CrushMap {
@@ -46,7 +46,7 @@ pub struct Bucket {
     pub id: i32,
     /// Index into the map's type names; 0 is the device type.
     pub type_id: u16,
-    /// 0 is `rjenkins1`, the only hash there is. Draws with another one are all 0.
+    /// 0 is `rjenkins1`, the only hash. Draws with another one are all 0.
     pub hash: u8,
     /// Sum of the items' weights, 16.16.
     pub weight: u32,
@@ -59,7 +59,7 @@ pub struct Bucket {
 /// How a bucket chooses among its items, with the weights (16.16) in the form that the algorithm uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BucketBody {
-    /// All items weigh the same; chosen by a permutation.
+    /// All items have the same weight; one is chosen by a permutation.
     Uniform {
         /// Weight of each item.
         item_weight: u32,
@@ -73,7 +73,7 @@ pub enum BucketBody {
     },
     /// A binary tree; item `i` is node `2 i + 1`. Node 0 is not used.
     Tree {
-        /// Weight below each node; a power of two of them, none without items.
+        /// Weight below each node. Their number is a power of two, or 0 without items.
         node_weights: Vec<u32>,
     },
     /// Lengths of straws computed from all weights.
@@ -100,9 +100,9 @@ pub enum BucketAlg {
     List = 2,
     /// Binary tree.
     Tree = 3,
-    /// Straws, the original.
+    /// The original straws.
     Straw = 4,
-    /// Straws, independent draws.
+    /// Straws with independent draws.
     Straw2 = 5,
 }
 
@@ -110,17 +110,17 @@ impl BucketAlg {
     /// All algorithms, by number.
     pub const ALL: [BucketAlg; 5] = [Self::Uniform, Self::List, Self::Tree, Self::Straw, Self::Straw2];
 
-    /// From Ceph's number.
+    /// Converts Ceph's number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|alg| *alg as u32 == number)
     }
 
-    /// From its name in text maps.
+    /// Converts its name in text maps.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|alg| alg.name() == name)
     }
 
-    /// Its name in text maps.
+    /// Returns its name in text maps.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -133,7 +133,7 @@ impl BucketAlg {
 }
 
 impl Bucket {
-    /// The algorithm.
+    /// Returns the algorithm.
     pub fn alg(&self) -> BucketAlg {
         match self.body {
             BucketBody::Uniform { .. } => BucketAlg::Uniform,
@@ -144,7 +144,7 @@ impl Bucket {
         }
     }
 
-    /// Weight (16.16) of the item at `pos`; 0 beyond the end.
+    /// Returns the weight (16.16) of the item at `pos`; 0 beyond the end.
     pub fn item_weight(&self, pos: usize) -> u32 {
         if pos >= self.items.len() {
             return 0;
@@ -158,12 +158,12 @@ impl Bucket {
         }
     }
 
-    /// All items with their weights (16.16).
+    /// Returns all items with their weights (16.16).
     pub fn weighted_items(&self) -> impl Iterator<Item = (i32, u32)> + '_ {
         self.items.iter().enumerate().map(|(pos, &item)| (item, self.item_weight(pos)))
     }
 
-    /// Position of `item` in this bucket.
+    /// Returns the position of `item` in this bucket.
     pub fn position(&self, item: i32) -> Option<usize> {
         self.items.iter().position(|&i| i == item)
     }
@@ -172,15 +172,15 @@ impl Bucket {
 /// A named sequence of placement steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Legacy number that pools referred to; the same as the rule's id in every current map.
+    /// The legacy number by which pools referred to it; the same as the rule's id in every current map.
     pub ruleset: u8,
-    /// Which pools may use it.
+    /// The kind of pools that may use it.
     pub kind: RuleType,
-    /// Smallest pool size that it applies to.
+    /// The minimum pool size to which it applies.
     pub min_size: u8,
-    /// Largest pool size that it applies to.
+    /// The maximum pool size to which it applies.
     pub max_size: u8,
-    /// What to do, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
@@ -191,12 +191,12 @@ pub enum RuleType {
     Replicated,
     /// 3.
     Erasure,
-    /// Numbers that no release assigns, kept as found.
+    /// A number that no release assigns, kept unchanged.
     Other(u8),
 }
 
 impl RuleType {
-    /// From Ceph's number.
+    /// Converts Ceph's number.
     pub fn from_number(number: u8) -> Self {
         match number {
             1 => Self::Replicated,
@@ -205,7 +205,7 @@ impl RuleType {
         }
     }
 
-    /// Ceph's number.
+    /// Returns Ceph's number.
     pub fn number(self) -> u8 {
         match self {
             Self::Replicated => 1,
@@ -218,7 +218,7 @@ impl RuleType {
 /// One step of a rule: an operation and two arguments that it may ignore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What to do.
+    /// The operation.
     pub op: StepOp,
     /// Item to take, number to choose (0 and below: relative to the pool's size), or a setting's value.
     pub arg1: i32,
@@ -263,12 +263,12 @@ impl StepOp {
         Self::SetChooseleafStable,
     ];
 
-    /// From Ceph's number.
+    /// Converts Ceph's number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|op| *op as u32 == number)
     }
 
-    /// Its name in dumps; the settings' names are also those of text maps.
+    /// Returns its name in dumps. The settings have the same names in text maps.
     pub fn name(self) -> &'static str {
         match self {
             Self::Noop => "noop",
@@ -294,7 +294,7 @@ impl Step {
         Self { op: StepOp::Take, arg1: item, arg2: 0 }
     }
 
-    /// `step choose…`: `op` is one of the four, `count` as in [`Step::arg1`].
+    /// `step choose…`: `op` is one of the four, `count` is as for [`Step::arg1`].
     pub fn choose(op: StepOp, count: i32, type_id: i32) -> Self {
         Self { op, arg1: count, arg2: type_id }
     }
@@ -321,7 +321,7 @@ pub struct Tunables {
     pub choose_total_tries: u32,
     /// 1: `chooseleaf` tries its inner descent once.
     pub chooseleaf_descend_once: u32,
-    /// Above 0: the inner descent's seed varies with the outer one's, shifted right by one less.
+    /// Above 0: the inner descent's seed varies with the outer one's, shifted right by this value minus 1.
     pub chooseleaf_vary_r: u8,
     /// 0 keeps the defects of the original straw lengths.
     pub straw_calc_version: u8,
@@ -331,13 +331,13 @@ pub struct Tunables {
     pub chooseleaf_stable: u8,
 }
 
-/// Bit mask of the algorithms that every client knows.
+/// Bit mask of the algorithms that every client supports.
 pub const LEGACY_ALLOWED_BUCKET_ALGS: u32 =
     1 << BucketAlg::Uniform as u32 | 1 << BucketAlg::List as u32 | 1 << BucketAlg::Straw as u32;
 const HAMMER_ALLOWED_BUCKET_ALGS: u32 = LEGACY_ALLOWED_BUCKET_ALGS | 1 << BucketAlg::Straw2 as u32;
 
 impl Default for Tunables {
-    /// `jewel`, which is also `optimal` and `default` since.
+    /// `jewel`, which `optimal` and `default` mean since that release.
     fn default() -> Self {
         TunablesProfile::Jewel.tunables()
     }
@@ -355,11 +355,11 @@ pub enum TunablesProfile {
 }
 
 impl TunablesProfile {
-    /// Every profile that has values of its own, oldest first.
+    /// All profiles with their own values, oldest first.
     pub const ALL: [TunablesProfile; 5] =
         [Self::Argonaut, Self::Bobtail, Self::Firefly, Self::Hammer, Self::Jewel];
 
-    /// From a name as in `ceph osd crush tunables`: also `legacy`, `optimal` and `default`.
+    /// Converts a name as in `ceph osd crush tunables`, including `legacy`, `optimal` and `default`.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "argonaut" | "legacy" => Self::Argonaut,
@@ -371,7 +371,7 @@ impl TunablesProfile {
         })
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Argonaut => "argonaut",
@@ -382,7 +382,7 @@ impl TunablesProfile {
         }
     }
 
-    /// The values. `straw_calc_version` belongs to `hammer` and later; a change of profile leaves it alone before.
+    /// Returns the values. `straw_calc_version` belongs to `hammer` and later; a change to an older profile does not change it.
     pub fn tunables(self) -> Tunables {
         let argonaut = Tunables {
             choose_local_tries: 2,
@@ -419,18 +419,18 @@ impl TunablesProfile {
 pub struct ChooseArg {
     /// One vector of weights (16.16, one per item) per replica position; later positions use the last one.
     pub weight_set: Vec<Vec<u32>>,
-    /// What is hashed instead of the items' ids; empty: the items' ids.
+    /// The ids to hash instead of the items' ids; empty for the items' ids.
     pub ids: Vec<i32>,
 }
 
 impl ChooseArg {
-    /// Whether it changes nothing.
+    /// Whether there are no substitutes.
     pub fn is_empty(&self) -> bool {
         self.weight_set.is_empty() && self.ids.is_empty()
     }
 }
 
-/// Substitutes for any number of buckets. Canonical: no empty entry is kept.
+/// Substitutes for any number of buckets. Canonical: without empty entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChooseArgs {
     /// Bucket slots (`-1 - id`) and their substitutes, ascending.
@@ -446,7 +446,7 @@ impl ChooseArgs {
 
     #[inline]
     fn place(&self, slot: usize) -> Result<usize, usize> {
-        // Where every bucket has substitutes, as the balancer makes them, the slot is the place.
+        // If every bucket has substitutes, as with those of the balancer, the slot is the index.
         match self.by_slot.get(slot) {
             Some((at, _)) if *at == slot => Ok(slot),
             _ => self.by_slot.binary_search_by_key(&slot, |(at, _)| *at),
@@ -479,20 +479,20 @@ impl ChooseArgs {
     }
 }
 
-/// The slot of a bucket id, or nothing for a device.
+/// Returns the slot of a bucket id, or `None` for a device.
 #[inline]
 pub(crate) fn slot_of(id: i32) -> Option<usize> {
     (id < 0).then_some(!id as usize)
 }
 
-/// The bucket id of a slot.
+/// Returns the bucket id of a slot.
 #[inline]
 pub(crate) fn id_of(slot: usize) -> i32 {
     !(slot as i32)
 }
 
 impl CrushMap {
-    /// The bucket of id `id` (negative).
+    /// Returns the bucket with this (negative) id.
     #[inline]
     pub fn bucket(&self, id: i32) -> Option<&Bucket> {
         self.buckets.get(slot_of(id)?)?.as_ref()
@@ -507,7 +507,7 @@ impl CrushMap {
         self.buckets.iter().flatten()
     }
 
-    /// How many bucket slots there are, used or not.
+    /// The number of bucket slots, used or not.
     pub fn max_buckets(&self) -> usize {
         self.buckets.len()
     }
@@ -517,7 +517,7 @@ impl CrushMap {
         self.max_devices
     }
 
-    /// The rule of id `rule`.
+    /// Returns the rule with this id.
     pub fn rule(&self, rule: u32) -> Option<&Rule> {
         self.rules.get(rule as usize)?.as_ref()
     }
@@ -527,7 +527,7 @@ impl CrushMap {
         self.rules.iter().enumerate().filter_map(|(id, rule)| Some((id as u32, rule.as_ref()?)))
     }
 
-    /// How many rule slots there are, used or not.
+    /// The number of rule slots, used or not.
     pub fn max_rules(&self) -> usize {
         self.rules.len()
     }
@@ -537,12 +537,12 @@ impl CrushMap {
         self.rule_names.get(&(rule as i32)).map(String::as_str)
     }
 
-    /// The id of the rule called `name`.
+    /// Returns the id of the rule `name`.
     pub fn rule_id(&self, name: &str) -> Option<u32> {
         self.rule_names.iter().find(|(_, n)| *n == name).map(|(&id, _)| id as u32)
     }
 
-    /// `find_rule`: the rule that a pool with this rule number, kind and size uses.
+    /// `find_rule`: returns the rule that a pool with this rule number, kind and size uses.
     pub fn find_rule(&self, ruleset: u8, kind: RuleType, size: u32) -> Option<u32> {
         let fits = |r: &Rule| {
             r.ruleset == ruleset
@@ -558,7 +558,7 @@ impl CrushMap {
         self.item_names.get(&item).map(String::as_str)
     }
 
-    /// The device or bucket called `name`.
+    /// Returns the device or bucket `name`.
     pub fn item_id(&self, name: &str) -> Option<i32> {
         self.item_names.iter().find(|(_, n)| *n == name).map(|(&id, _)| id)
     }
@@ -573,7 +573,7 @@ impl CrushMap {
         self.type_names.get(&type_id).map(String::as_str)
     }
 
-    /// The type called `name`.
+    /// Returns the type `name`.
     pub fn type_id(&self, name: &str) -> Option<i32> {
         self.type_names.iter().find(|(_, n)| *n == name).map(|(&id, _)| id)
     }
@@ -593,7 +593,7 @@ impl CrushMap {
         self.class_names.get(&class).map(String::as_str)
     }
 
-    /// The device class called `name`.
+    /// Returns the device class `name`.
     pub fn class_id(&self, name: &str) -> Option<i32> {
         self.class_names.iter().find(|(_, n)| *n == name).map(|(&id, _)| id)
     }
@@ -608,7 +608,7 @@ impl CrushMap {
         self.class_name(*self.device_classes.get(&device)?)
     }
 
-    /// The shadow bucket that holds only `bucket`'s devices of `class`.
+    /// Returns the shadow bucket with only `bucket`'s devices of `class`.
     pub fn class_bucket(&self, bucket: i32, class: i32) -> Option<i32> {
         self.class_buckets.get(&bucket)?.get(&class).copied()
     }
@@ -618,12 +618,12 @@ impl CrushMap {
         self.item_name(id).is_some_and(|name| name.contains('~'))
     }
 
-    /// The choose_args of exactly this id.
+    /// Returns the choose_args with exactly this id.
     pub fn choose_args_of(&self, id: i64) -> Option<&ChooseArgs> {
         self.choose_args.get(&id)
     }
 
-    /// What a pool's mapping uses: its own choose_args, else the default ones.
+    /// Returns the choose_args for a pool's mapping: its own, else the default ones.
     pub fn choose_args_with_fallback(&self, pool: i64) -> Option<&ChooseArgs> {
         self.choose_args.get(&pool).or_else(|| self.choose_args.get(&DEFAULT_CHOOSE_ARGS))
     }
@@ -633,17 +633,18 @@ impl CrushMap {
         self.choose_args.iter().map(|(&id, args)| (id, args))
     }
 
-    /// Buckets that directly hold `item`, from id -1 downwards.
+    /// Returns the buckets that directly contain `item`, from id -1 downwards.
     pub fn parents(&self, item: i32) -> impl Iterator<Item = &Bucket> {
         self.buckets().filter(move |b| b.items.contains(&item))
     }
 
-    /// Whether some bucket holds `item`.
+    /// Whether a bucket contains `item`.
     pub fn is_linked(&self, item: i32) -> bool {
         self.parents(item).next().is_some()
     }
 
-    /// Buckets that no bucket holds, in ascending order of ids; with `shadows`, those of device classes too.
+    /// Returns the buckets that no bucket contains, in ascending order of ids. With `shadows`, those of device classes are
+    /// included.
     pub fn roots(&self, shadows: bool) -> Vec<i32> {
         let held: std::collections::BTreeSet<i32> =
             self.buckets().flat_map(|b| b.items.iter().copied()).collect();
@@ -656,7 +657,7 @@ impl CrushMap {
         roots
     }
 
-    /// Whether `item` is `root` or lies below it.
+    /// Whether `item` is `root` or is below it.
     pub fn subtree_contains(&self, root: i32, item: i32) -> bool {
         let mut seen = std::collections::BTreeSet::new();
         let mut queue = vec![root];

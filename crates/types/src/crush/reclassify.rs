@@ -1,9 +1,8 @@
-//! `crushtool --reclassify`: from a hierarchy per device class, as it was made before there were classes, to one
-//! hierarchy with classes.
+//! `crushtool --reclassify`: converts a hierarchy per device class, from before there were classes, to one hierarchy with
+//! classes.
 //!
-//! A reclassified root keeps its old ids for the shadow tree of its class and gets new ids for itself, and a reclassified
-//! bucket becomes the shadow of the bucket that its items move to. Ids are hashed by placement and rules refer to them,
-//! so PGs stay where they are.
+//! A reclassified root keeps its old ids for the shadow tree of its class and gets new ids for itself. A reclassified bucket
+//! becomes the shadow of the bucket to which its items move. Placement hashes ids and rules refer to them, so PGs do not move.
 
 use super::classes::Shadows;
 use super::edit::{CrushError, Location};
@@ -11,20 +10,20 @@ use super::model::{Bucket, ChooseArg, CrushMap, StepOp, id_of, slot_of};
 use super::straw::build_body;
 use std::collections::BTreeMap;
 
-/// Buckets that hold the devices of one class, and where those belong.
+/// Buckets with the devices of one class, and the place to which they belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketMatch {
-    /// A bucket's name, or a pattern with `%` as its first or last character. What `%` stands for names the bucket that
-    /// the items move to.
+    /// A bucket's name, or a pattern with `%` as its first or last character. The part that `%` matches is the name of the
+    /// bucket to which the items move.
     pub pattern: String,
     /// The class of the devices.
     pub class: String,
-    /// Where a bucket that does not exist yet is created; the target of a pattern without `%`.
+    /// The place where a missing bucket is created; the target of a pattern without `%`.
     pub default_parent: String,
 }
 
 impl BucketMatch {
-    /// The name of the bucket that the items of bucket `name` move to, if the pattern matches.
+    /// Returns the name of the bucket to which the items of bucket `name` move, if the pattern matches.
     fn target<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         if name.len() < self.pattern.len() {
             return None;
@@ -40,9 +39,8 @@ impl BucketMatch {
 }
 
 impl CrushMap {
-    /// Sets the class of all devices below bucket `item`, whatever class they had. A device is left as it is, as by
-    /// `crushtool`. Shadow trees follow with the next edit or
-    /// [`CrushMap::rebuild_class_roots`].
+    /// Sets the class of all devices below bucket `item`, regardless of their class. If `item` is a device, it is not changed,
+    /// as in `crushtool`. Shadow trees are updated by the next edit or [`CrushMap::rebuild_class_roots`].
     pub fn set_subtree_class(&mut self, item: i32, class: &str) -> Result<(), CrushError> {
         let class = self.get_or_create_class(class)?;
         if item < 0 {
@@ -53,8 +51,8 @@ impl CrushMap {
         Ok(())
     }
 
-    /// Reclassifies whole roots (name to class) and then buckets (`buckets`, by pattern). `log` receives what
-    /// `crushtool` reports, also if an error follows. An error leaves the map as it was.
+    /// Reclassifies whole roots (name to class) and then buckets (`buckets`, by pattern). `log` receives the messages of
+    /// `crushtool`, also before an error. An error leaves the map unchanged.
     pub fn reclassify(
         &mut self,
         roots: &BTreeMap<String, String>,
@@ -239,7 +237,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// The highest bucket id that is free. Slots grow by one: the map's encoding shows their number.
+    /// Returns the highest free bucket id. Slots grow by one, because the map's encoding contains their number.
     fn new_bucket_id(&mut self) -> i32 {
         let slot = self.buckets.iter().position(Option::is_none).unwrap_or_else(|| {
             self.buckets.push(None);
@@ -254,7 +252,7 @@ impl CrushMap {
         }
     }
 
-    /// A bucket without items, of the same kind as `like`.
+    /// Adds a bucket without items, of the same kind as `like`.
     fn put_empty_bucket(&mut self, id: i32, like: &Bucket) -> Result<(), CrushError> {
         let (body, weight) = build_body(like.alg(), &[], self.tunables.straw_calc_version)
             .map_err(|_| CrushError::Invalid(format!("bucket {id} can't be empty")))?;
@@ -270,15 +268,15 @@ impl CrushMap {
     }
 }
 
-/// What the bucket patterns ask for.
+/// The changes for the bucket patterns.
 #[derive(Default)]
 struct Moves {
     /// Bucket to the bucket that its items move to.
     targets: BTreeMap<i32, i32>,
-    /// New buckets, and where they go if nothing else places them.
+    /// New buckets, and where they are placed if nothing else places them.
     created: BTreeMap<i32, Location>,
-    /// What becomes a shadow of what.
+    /// Shadows by the bucket whose shadow they become.
     shadows: Shadows,
-    /// The names that shadows get.
+    /// The new names of shadows.
     shadow_names: BTreeMap<i32, String>,
 }

@@ -1,5 +1,5 @@
-//! What a balancer asks of a rule: other devices for a mapping, whether a mapping keeps to the rule, and how much of the
-//! weight below the rule's roots each device has.
+//! Functions of a rule for balancers: other devices for a mapping, whether a mapping complies with the rule, and the share of
+//! each device in the weight below the rule's roots.
 
 use super::model::{CrushMap, Rule, StepOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,11 +11,11 @@ pub struct Imbalance<'a> {
     pub overfull: &'a BTreeSet<i32>,
     /// Devices to move to.
     pub underfull: &'a [i32],
-    /// Devices to move to if none of `underfull` will do.
+    /// Devices to move to if none of `underfull` is suitable.
     pub more_underfull: &'a [i32],
 }
 
-/// Why a mapping does not keep to its rule.
+/// Why a mapping does not comply with its rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpmapError {
     /// The rule does not exist.
@@ -27,13 +27,13 @@ pub enum UpmapError {
     /// More buckets of a type than the rule chooses.
     #[error("number of buckets {0} exceeds desired {1}")]
     TooManyBuckets(usize, i64),
-    /// A device outside of the rule's root.
+    /// A device outside the rule's root.
     #[error("osd.{0} not in bucket {1}")]
     Outside(i32, i32),
 }
 
 impl CrushMap {
-    /// The share of the weight below a rule's roots that each device has; the shares of each root add up to 1.
+    /// Returns each device's share of the weight below a rule's roots. The shares of each root add up to 1.
     pub fn rule_weights(&self, rule: u32) -> BTreeMap<i32, f32> {
         let mut shares = BTreeMap::new();
         for root in self.rule_roots(rule) {
@@ -61,7 +61,7 @@ impl CrushMap {
         shares
     }
 
-    /// The bucket of `type_id` that holds `item` below one of the rule's roots; 0 if there is none.
+    /// Returns the bucket of `type_id` that contains `item` below one of the rule's roots; 0 if there is none.
     fn ancestor_for_rule(&self, item: i32, type_id: i32, rule: u32) -> i32 {
         let roots: BTreeSet<i32> = self.rule_roots(rule).into_iter().collect();
         let mut candidates = Vec::new();
@@ -71,7 +71,7 @@ impl CrushMap {
         candidates.into_iter().find(|bucket| self.subtree_contains(*bucket, item)).unwrap_or(0)
     }
 
-    /// The topmost buckets of a type in and below `id`; of type 0 the devices.
+    /// Finds the topmost buckets of a type in and below `id`; for type 0 the devices.
     fn buckets_of_type(&self, id: i32, type_id: i32, found: &mut Vec<i32>) {
         match self.bucket(id) {
             None if id >= 0 && type_id == 0 => found.push(id),
@@ -83,7 +83,7 @@ impl CrushMap {
         }
     }
 
-    /// `mapping` with overfull devices replaced by underfull ones where the rule allows it. Nothing if the rule does not
+    /// Returns `mapping` with overfull devices replaced by underfull ones as the rule permits, or `None` if the rule does not
     /// exist.
     pub fn try_remap(
         &self,
@@ -97,7 +97,7 @@ impl CrushMap {
         Some(remap.run(rule, size))
     }
 
-    /// Whether `up` keeps to the rule's failure domains and roots.
+    /// Checks that `up` complies with the rule's failure domains and roots.
     pub fn verify_upmap(&self, rule_id: u32, size: u32, up: &[i32]) -> Result<(), UpmapError> {
         let rule = self.rule(rule_id).ok_or(UpmapError::NoRule(rule_id))?;
         let (mut root, mut cursor) = (0, 0);
@@ -151,12 +151,12 @@ impl CrushMap {
     }
 }
 
-/// How many a step chooses: numbers up to 0 are relative to the pool's size.
+/// Returns the number of items that a step chooses. Numbers up to 0 are relative to the pool's size.
 fn replicas(count: i32, size: u32) -> i64 {
     if count <= 0 { i64::from(count) + i64::from(size) } else { i64::from(count) }
 }
 
-/// A type and how many of it are chosen below each bucket of the level above.
+/// A type, and the number of its items chosen below each bucket of the level above.
 type Level = (i32, i64);
 
 struct Remap<'a> {
@@ -164,9 +164,9 @@ struct Remap<'a> {
     rule: u32,
     imbalance: Imbalance<'a>,
     mapping: &'a [i32],
-    /// The place in `mapping` that is decided next.
+    /// The position in `mapping` to decide next.
     at: usize,
-    /// Replacements given so far.
+    /// Replacements used so far.
     used: BTreeSet<i32>,
 }
 
@@ -210,13 +210,13 @@ impl Remap<'_> {
         out
     }
 
-    /// Goes down the levels from the buckets of `working`: buckets are those of the mapping, except where all that is
-    /// overfull has nothing underfull beside it in its bucket and another bucket of the same parent has.
+    /// Descends through the levels from the buckets of `working`. Buckets are those of the mapping, unless a bucket has
+    /// overfull and no underfull devices and another bucket of the same parent has underfull ones.
     fn choose(&mut self, levels: &[Level], mut working: Vec<i32>) -> Vec<i32> {
         let ancestor = |map: &CrushMap, item: i32, level: usize, rule: u32| {
             map.ancestor_for_rule(item, levels[level].0, rule)
         };
-        // Buckets of each level above the last that hold something underfull.
+        // Buckets of each level except the last that contain underfull devices.
         let mut underfull = vec![BTreeSet::new(); levels.len().saturating_sub(1)];
         for osd in self.imbalance.underfull {
             let mut item = *osd;
@@ -233,7 +233,7 @@ impl Remap<'_> {
             let (mut chosen, mut ahead): (Vec<i32>, usize) = (Vec::new(), self.at);
             for &from in &working {
                 let fan_out = fan_out.max(0) as usize;
-                // The devices below each choice.
+                // The devices below each chosen bucket.
                 let mut leaves: Vec<Vec<i32>> = vec![Vec::new(); fan_out];
                 for leaves in &mut leaves {
                     if type_id == 0 {
@@ -263,7 +263,7 @@ impl Remap<'_> {
         working
     }
 
-    /// Replaces chosen buckets that hold overfull devices and nothing underfull.
+    /// Replaces chosen buckets that have overfull and no underfull devices.
     fn swap_buckets(
         &self,
         levels: &[Level],
@@ -288,7 +288,7 @@ impl Remap<'_> {
         }
     }
 
-    /// A device below `from` that takes the place of `osd`, if that is overfull.
+    /// Returns a device below `from` that replaces `osd` if that is overfull.
     fn replacement(&mut self, osd: i32, from: i32) -> Option<i32> {
         if !self.imbalance.overfull.contains(&osd) {
             return None;

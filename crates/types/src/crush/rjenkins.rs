@@ -1,6 +1,6 @@
 //! Robert Jenkins' integer mix, as CRUSH applies it to one to five words.
 //!
-//! Every placement decision goes through these functions: they are fixed for ever by the maps that exist.
+//! All placement decisions depend on these functions: existing maps fix them permanently.
 
 const SEED: u32 = 1_315_423_911;
 const PAD_X: u32 = 231_232;

@@ -1,4 +1,4 @@
-//! Rules: the ones that commands make, and their removal.
+//! Rules: creation by commands, and removal.
 
 use super::edit::{CrushError, is_valid_name};
 use super::model::{CrushMap, Rule, RuleType, Step, StepOp};
@@ -7,10 +7,10 @@ use super::model::{CrushMap, Rule, RuleType, Step, StepOp};
 pub const MAX_RULES: usize = 256;
 
 impl CrushMap {
-    /// `osd crush rule create-simple` and `create-replicated`: a rule that starts at `root` (of device class `class`)
-    /// and spreads over buckets of type `failure_domain` (`""` or the device type: over devices). Returns its id.
+    /// `osd crush rule create-simple` and `create-replicated`: adds a rule that starts at `root` (of device class `class`) and
+    /// distributes over buckets of type `failure_domain` (`""` or the device type: over devices). Returns its id.
     ///
-    /// `firstn` is the mode of replicated pools; the other, `indep`, of erasure-coded ones.
+    /// `firstn` is the mode of replicated pools, `indep` that of erasure-coded ones.
     pub fn add_simple_rule(
         &mut self,
         name: &str,
@@ -63,7 +63,7 @@ impl CrushMap {
         Ok(id)
     }
 
-    /// Adds a rule as it is, with this id.
+    /// Adds a rule unchanged, with this id.
     pub fn add_rule(&mut self, id: u32, name: &str, rule: Rule) -> Result<(), CrushError> {
         if id as usize >= MAX_RULES {
             return Err(CrushError::OutOfRange(format!("rule id {id} is not below {MAX_RULES}")));
@@ -87,7 +87,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// `osd crush rule rm`. Whether pools still use it is for the caller to check.
+    /// `osd crush rule rm`. The caller must check that no pool uses it.
     pub fn remove_rule(&mut self, name: &str) -> Result<(), CrushError> {
         let id =
             self.rule_id(name).ok_or_else(|| CrushError::NotFound(format!("rule {name} does not exist")))?;
@@ -111,7 +111,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// The buckets that a rule starts from.
+    /// Returns the buckets from which a rule starts.
     pub fn rule_roots(&self, id: u32) -> Vec<i32> {
         let steps = self.rule(id).map_or(&[][..], |rule| &rule.steps);
         steps.iter().filter(|s| s.op == StepOp::Take).map(|s| s.arg1).collect()

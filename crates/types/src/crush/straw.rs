@@ -1,8 +1,8 @@
-//! Construction of each bucket algorithm's per-item state from plain weights.
+//! Construction of each bucket algorithm's per-item state from weights.
 
 use super::model::{BucketAlg, BucketBody};
 
-/// The most items of a tree bucket: its number of nodes is one byte in the binary format.
+/// The maximum number of items of a tree bucket: the number of nodes is one byte in the binary format.
 pub const MAX_TREE_ITEMS: usize = 64;
 
 /// Why a bucket can't have these items.
@@ -16,7 +16,7 @@ pub(crate) enum BodyError {
     NotUniform,
 }
 
-/// The state for `weights` (16.16) and their sum.
+/// Returns the state for `weights` (16.16) and their sum.
 pub(crate) fn build_body(
     alg: BucketAlg,
     weights: &[u32],
@@ -47,7 +47,7 @@ pub(crate) fn build_body(
     Ok((body, total))
 }
 
-/// Node weights of the implicit tree: leaf `i` at node `2 i + 1`, a parent in the middle of its two children.
+/// Returns the node weights of the implicit tree: leaf `i` is node `2 i + 1`, a parent is in the middle of its two children.
 fn tree_nodes(weights: &[u32]) -> Result<Vec<u32>, BodyError> {
     if weights.len() > MAX_TREE_ITEMS {
         return Err(BodyError::TreeTooBig);
@@ -70,9 +70,10 @@ fn tree_nodes(weights: &[u32]) -> Result<Vec<u32>, BodyError> {
     Ok(node_weights)
 }
 
-/// Straw lengths (16.16) such that the longest draw falls on items about in proportion to their weights.
+/// Returns straw lengths (16.16) such that items have the longest draw approximately in proportion to their weights.
 ///
-/// Version 0 mistreats items of equal and of zero weight; it stays because maps made with it must stay as they are.
+/// Version 0 is wrong for items of equal and of zero weight. It is kept because placements in maps created with it must not
+/// change.
 fn straw_lengths(weights: &[u32], version: u8) -> Vec<u32> {
     let size = weights.len();
     let mut by_weight: Vec<usize> = (0..size).collect();
@@ -87,7 +88,7 @@ fn straw_lengths(weights: &[u32], version: u8) -> Vec<u32> {
     while at < size {
         let weight = weights[by_weight[at]];
         if weight == 0 {
-            // Straws stay 0; only version 1 forgets about these items.
+            // The straws stay 0; only version 1 excludes these items.
             if version >= 1 {
                 left -= 1;
             }
@@ -107,7 +108,7 @@ fn straw_lengths(weights: &[u32], version: u8) -> Vec<u32> {
         } else {
             left -= 1;
         }
-        // The product is 32-bit and unsigned in Ceph, overflow included.
+        // The product is 32-bit and unsigned in Ceph, including overflow.
         let above = f64::from((left as u32).wrapping_mul(next_weight.wrapping_sub(weight)));
         let share_below = below / (below + above);
         straw *= (1.0 / share_below).powf(1.0 / left as f64);

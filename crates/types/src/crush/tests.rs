@@ -1,4 +1,4 @@
-//! Decoders against damage, edits against the map's invariants.
+//! Decoders with damaged input, and the map's invariants after edits.
 
 use super::{
     BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushDecodeError, CrushError, CrushMap,
@@ -28,12 +28,12 @@ fn sample() -> CrushMap {
         args.set(!bucket.id as usize, arg);
     }
     map.set_choose_args(DEFAULT_CHOOSE_ARGS, args).unwrap();
-    // Gives the shadows their weight sets, as any edit would.
+    // Gives the shadows their weight sets, as every edit does.
     map.rebuild_class_roots().unwrap();
     map
 }
 
-/// Weights are sums all the way up, shadows hold exactly their class, weight sets fit.
+/// Weights are sums at all levels, shadows contain exactly their class, weight sets fit.
 fn check_invariants(map: &CrushMap) {
     for bucket in map.buckets() {
         let sum: u32 = bucket.weighted_items().map(|(_, weight)| weight).sum();
@@ -139,7 +139,7 @@ fn a_bucket_never_lands_below_itself() {
     assert!(matches!(map.move_item("b", &loc(&[("rack", "a")])), Err(CrushError::Loop(_))));
     assert!(matches!(map.move_item("b", &loc(&[("room", "b")])), Err(CrushError::Loop(_))));
 
-    // In the binary form: let bucket a hold b, which holds a.
+    // In the binary form: bucket a contains b, which contains a.
     let (a, b) = (map.item_id("a").unwrap(), map.item_id("b").unwrap());
     let mut looped = map.clone();
     let bucket = looped.bucket_mut(a).unwrap();
@@ -147,7 +147,7 @@ fn a_bucket_never_lands_below_itself() {
     bucket.body = BucketBody::Straw2 { item_weights: vec![0] };
     let bytes = looped.encode();
     assert!(matches!(CrushMap::decode(&bytes), Err(CrushDecodeError::Corrupt(why)) if why.contains("cycle")));
-    // Even so, mapping ends.
+    // Mapping still terminates.
     let steps = vec![Step::take(b), Step::choose(StepOp::ChooseFirstn, 3, 0), Step::emit()];
     let rule = Rule { ruleset: 9, kind: RuleType::Replicated, min_size: 1, max_size: 9, steps };
     looped.add_rule(9, "loop", rule).unwrap();
@@ -248,7 +248,7 @@ proptest! {
         if let Ok(mut map) = CrushMap::decode(&bytes) {
             prop_assert_eq!(&CrushMap::decode(&map.encode()).unwrap(), &map);
             let _ = map.decompile();
-            // Retry counts may have become huge; that is slow, not wrong.
+            // Retry counts may be huge, which is slow but not wrong.
             map.tunables.choose_total_tries %= 100;
             map.tunables.choose_local_tries %= 100;
             map.tunables.choose_local_fallback_tries %= 100;

@@ -1,7 +1,7 @@
-//! The text form of a map, as `crushtool` of release 16.2 prints and reads it.
+//! The text form of a map, as printed and parsed by `crushtool` of release 16.2.
 //!
-//! [`CrushMap::decompile`] is byte-identical to `crushtool -d`; [`CrushMap::compile`] reads its grammar and makes the
-//! same binary map as `crushtool -c`. Text keeps three decimals of weights, so it is not lossless.
+//! [`CrushMap::decompile`] is byte-identical to `crushtool -d`; [`CrushMap::compile`] accepts its grammar and produces the same
+//! binary map as `crushtool -c`. Text has only three decimals of weights, so it is not lossless.
 
 mod compile;
 
@@ -13,12 +13,12 @@ use super::model::{
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// A weight with three decimals, computed in single precision from a signed word as Ceph does.
+/// Formats a weight with three decimals, computed in single precision from a signed word as in Ceph.
 fn fixed_point(weight: u32) -> String {
     format!("{:.3}", weight as i32 as f32 / 65_536.0)
 }
 
-/// The tunables by the names of text maps, in the order in which they are printed. Takes and gives the value.
+/// The names of tunables in text maps, in the order in which they are printed.
 pub(super) const TUNABLES: [&str; 8] = [
     "choose_local_tries",
     "choose_local_fallback_tries",
@@ -31,7 +31,7 @@ pub(super) const TUNABLES: [&str; 8] = [
 ];
 
 impl Tunables {
-    /// The value of a tunable by its name in text maps.
+    /// Returns the value of a tunable by its name in text maps.
     pub fn by_name(&self, name: &str) -> Option<u32> {
         Some(match name {
             "choose_local_tries" => self.choose_local_tries,
@@ -46,8 +46,8 @@ impl Tunables {
         })
     }
 
-    /// Sets a tunable by its name in text maps; false if there is none of this name. One-byte ones are truncated as
-    /// in Ceph.
+    /// Sets a tunable by its name in text maps. Returns false if the name is unknown. One-byte tunables are truncated as in
+    /// Ceph.
     pub fn set_by_name(&mut self, name: &str, value: u32) -> bool {
         match name {
             "choose_local_tries" => self.choose_local_tries = value,
@@ -65,14 +65,14 @@ impl Tunables {
 }
 
 impl CrushMap {
-    /// The text form.
+    /// Returns the text form.
     pub fn decompile(&self) -> String {
         let mut p = Printer { map: self, out: String::new(), printed: BTreeSet::new() };
         p.all().expect("invariant: writing to a String can't fail");
         p.out
     }
 
-    /// The name of an item, or a made-up one.
+    /// Returns the name of an item, or a generated one.
     pub(crate) fn item_label(&self, item: i32) -> String {
         match self.item_name(item) {
             Some(name) => name.to_owned(),
@@ -81,7 +81,7 @@ impl CrushMap {
         }
     }
 
-    /// The name of a type, or a made-up one.
+    /// Returns the name of a type, or a generated one.
     pub(crate) fn type_label(&self, type_id: i32) -> String {
         match self.type_name(type_id) {
             Some(name) => name.to_owned(),
@@ -138,7 +138,7 @@ impl Printer<'_> {
         if !map.choose_args.is_empty() {
             self.out.push_str("\n# choose_args\n");
             for (id, args) in map.choose_args() {
-                // Printed as unsigned, so the default's -1 is 18446744073709551615; the compiler knows.
+                // Printed as unsigned, so the default's -1 becomes 18446744073709551615; the compiler accepts this.
                 writeln!(self.out, "choose_args {} {{", id as u64)?;
                 for (slot, arg) in args.iter() {
                     self.choose_arg(id_of(slot), arg)?;

@@ -1,13 +1,13 @@
-//! What the OSD keeps about an object in its attributes.
+//! The OSD's metadata in an object's attributes.
 
 use crate::encoding::Versioned;
 use crate::ids::{Epoch, Eversion, ReqId};
 use serde::{Deserialize, Serialize};
 
-/// The attribute that holds a head object's [`ObjectInfo`] (`OI_ATTR`).
+/// The attribute with a head object's [`ObjectInfo`] (`OI_ATTR`).
 pub const OI_ATTR: &str = "_";
 
-/// The stored name of a user's attribute: preceded by an underscore, as in Ceph.
+/// Returns the stored name of a user's attribute: with a leading underscore, as in Ceph.
 pub fn user_attr(name: &str) -> String {
     ["_", name].concat()
 }
@@ -16,7 +16,7 @@ pub fn user_attr(name: &str) -> String {
 pub mod object_flag {
     /// Logically deleted in a cache tier.
     pub const WHITEOUT: u32 = 1 << 1;
-    /// Changed since it was last flushed to the base tier.
+    /// Changed since its last flush to the base tier.
     pub const DIRTY: u32 = 1 << 2;
     /// Has omap data.
     pub const OMAP: u32 = 1 << 3;
@@ -26,20 +26,20 @@ pub mod object_flag {
     pub const OMAP_DIGEST: u32 = 1 << 5;
     /// Pinned in a cache tier.
     pub const CACHE_PIN: u32 = 1 << 6;
-    /// A copy in a cache tier that the base changed past: it does not count until it is promoted again. Not in Ceph.
+    /// A copy in a cache tier that is invalid because the base has changed; it must be promoted again. Not in Ceph.
     pub const OBSOLETE: u32 = 1 << 31;
 }
 
-/// What the OSD keeps about an object besides the store's own record (`object_info_t`), in attribute [`OI_ATTR`].
+/// The OSD's metadata of an object in addition to the store's (`object_info_t`), in attribute [`OI_ATTR`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectInfo {
     /// The last update.
     pub version: Eversion,
     /// The update before it.
     pub prior_version: Eversion,
-    /// The version that users see; rises with changes of data, attributes and omap.
+    /// The version for users, which increases with changes of data, attributes and omap.
     pub user_version: u64,
-    /// The request that made the last update.
+    /// The request of the last update.
     pub last_reqid: ReqId,
     /// Modification time, nanoseconds since 1970.
     pub mtime_ns: u64,
@@ -51,21 +51,21 @@ pub struct ObjectInfo {
     pub expected_write_size: u64,
     /// Allocation hint flags.
     pub alloc_hint_flags: u32,
-    /// crc32c of the data, seed -1, where DATA_DIGEST is set.
+    /// crc32c of the data, seed -1, if DATA_DIGEST is set.
     pub data_digest: u32,
-    /// crc32c of the omap, where OMAP_DIGEST is set.
+    /// crc32c of the omap, if OMAP_DIGEST is set.
     pub omap_digest: u32,
     /// Watches that persist with the object (rule R9), by client and cookie.
     pub watchers: Vec<WatchInfo>,
-    /// The truncation sequence that a copy was given.
+    /// The truncation sequence given for a copy.
     pub truncate_seq: u32,
-    /// The truncation size that a copy was given, in bytes.
+    /// The truncation size given for a copy, in bytes.
     pub truncate_size: u64,
-    /// Requests that made the object which this one is a copy of, with the user version that each left, newest first:
-    /// their resends are not executed here.
+    /// Requests that changed the object of which this is a copy, with the resulting user version of each, newest first. Their
+    /// resends are not executed here.
     pub copied_requests: Vec<(ReqId, u64)>,
-    /// In a cache tier: the epoch by whose map the base's state was read that this one goes back to; 0 for objects that come from
-    /// no base.
+    /// In a cache tier: the epoch of the map by which the base's state was read from which this object originates; 0 for
+    /// objects that do not come from a base.
     pub tier_epoch: Epoch,
 }
 
@@ -74,7 +74,7 @@ impl Versioned for ObjectInfo {
     const VERSION: u8 = 3;
 
     fn decode_old(version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
-        // Version 1 ended before truncation and copied requests, version 2 before the tier's epoch. Zeros are a byte each.
+        // Version 1 ends before truncation and copied requests, version 2 before the tier's epoch. Each zero is one byte.
         let missing = if version == 1 { &[0; 4][..] } else { &[0] };
         crate::encoding::decode_body(Self::NAME, &[body, missing].concat())
     }
@@ -87,7 +87,7 @@ pub struct WatchInfo {
     pub client: crate::ids::ClientId,
     /// The client's cookie.
     pub cookie: u64,
-    /// After so many seconds without a ping the watch lapses.
+    /// The watch times out after this many seconds without a ping.
     pub timeout_s: u32,
     /// The client's address, for listings.
     pub addr: String,

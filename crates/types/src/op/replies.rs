@@ -1,4 +1,4 @@
-//! What ops bring: their results, and the encodings of their outputs.
+//! Results of ops, and the encodings of their outputs.
 
 use super::WatchInfo;
 #[cfg(doc)]
@@ -9,7 +9,7 @@ use crate::ids::{Eversion, ReqId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What one op of a request brought.
+/// The result of one op of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OpResult {
     /// 0 or more on success, else a negated errno.
@@ -20,12 +20,12 @@ pub struct OpResult {
 }
 
 impl OpResult {
-    /// Success with output.
+    /// Creates a success with output.
     pub fn output(output: impl Into<Bytes>) -> OpResult {
         OpResult { code: 0, output: output.into() }
     }
 
-    /// A failure.
+    /// Creates a failure.
     pub fn error(errno: Errno) -> OpResult {
         OpResult { code: errno.negated(), output: Bytes::new() }
     }
@@ -63,7 +63,7 @@ pub struct OmapValsReply {
 pub struct ListReply {
     /// The objects, in order.
     pub objects: Vec<crate::object::ObjectId>,
-    /// Where to go on; `None` at the PG's end.
+    /// The position to continue at; `None` at the PG's end.
     pub next: Option<crate::object::ObjectId>,
 }
 
@@ -72,7 +72,7 @@ pub struct ListReply {
 pub struct DirtyReply {
     /// The objects, in order, and whether each is deleted.
     pub objects: Vec<(crate::object::ObjectId, bool)>,
-    /// Where to go on; `None` at the PG's end.
+    /// The position to continue at; `None` at the PG's end.
     pub next: Option<crate::object::ObjectId>,
 }
 
@@ -81,7 +81,7 @@ pub struct DirtyReply {
 pub struct SparseReadReply {
     /// Offset and length of each part, in order.
     pub extents: Vec<(u64, u64)>,
-    /// The parts' data, one after the other.
+    /// The parts' data, concatenated.
     pub data: Bytes,
 }
 
@@ -99,7 +99,7 @@ pub struct WatchersReply {
     pub watchers: Vec<WatchInfo>,
 }
 
-/// Output of [`Op::Notify`]: who answered and who did not.
+/// Output of [`Op::Notify`]: the watchers that acknowledged and those that did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NotifyReply {
     /// The notify's number; not part of the encoding.
@@ -111,8 +111,8 @@ pub struct NotifyReply {
 }
 
 impl NotifyReply {
-    /// Ceph's encoding, which librados hands to its callers: a map from (client, cookie) to the answer, then a set of
-    /// (client, cookie); counts and lengths are u32, all little-endian.
+    /// Encodes as Ceph does, for librados' callers: a map from (client, cookie) to the answer, then a set of (client, cookie).
+    /// Counts and lengths are u32, all little-endian.
     pub fn encode(&self) -> Bytes {
         let answers: usize = self.acks.iter().map(|(_, _, answer)| 20 + answer.len()).sum();
         let mut out = Vec::with_capacity(8 + answers + 16 * self.missed.len());
@@ -132,7 +132,7 @@ impl NotifyReply {
         out.into()
     }
 
-    /// Reads [`NotifyReply::encode`]'s bytes.
+    /// Decodes the bytes of [`NotifyReply::encode`].
     pub fn decode(notify_id: u64, bytes: &Bytes) -> Result<NotifyReply, crate::encoding::DecodeError> {
         let corrupt = || crate::encoding::DecodeError::Corrupt {
             what: "NotifyReply",
@@ -161,16 +161,16 @@ impl NotifyReply {
     }
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyCursor {
     /// Bytes of data copied.
     pub offset: u64,
-    /// Whether attributes are through.
+    /// Whether attributes are complete.
     pub attrs: bool,
     /// The last omap key copied; empty before the first.
     pub omap_after: Bytes,
-    /// Nothing is left.
+    /// Whether everything is copied.
     pub complete: bool,
 }
 
@@ -185,9 +185,9 @@ pub struct CopyGetReply {
     pub user_version: u64,
     /// Bits of [`object_flag`] that describe contents: OMAP and the digests.
     pub flags: u32,
-    /// crc32c of the data, where DATA_DIGEST is set.
+    /// crc32c of the data, if DATA_DIGEST is set.
     pub data_digest: u32,
-    /// crc32c of the omap, where OMAP_DIGEST is set.
+    /// crc32c of the omap, if OMAP_DIGEST is set.
     pub omap_digest: u32,
     /// The truncation sequence and size.
     pub truncate: (u32, u64),
@@ -197,17 +197,17 @@ pub struct CopyGetReply {
     pub omap_header: Bytes,
     /// Data from the cursor's offset on.
     pub data: Bytes,
-    /// Omap entries above the cursor's key, once the data is through.
+    /// Omap entries after the cursor's key, once the data is complete.
     pub omap: Vec<(Bytes, Bytes)>,
-    /// With the last piece: requests that changed the object of late with the user version each left, newest first.
+    /// In the last piece: requests that recently changed the object, with the resulting user version of each, newest first.
     pub reqids: Vec<(ReqId, u64)>,
-    /// Where to go on.
+    /// The position to continue at.
     pub cursor: CopyCursor,
-    /// The object's version, which no two states of it share. The user version of a copy is its source's.
+    /// The object's version, which is unique for each of its states. The user version of a copy is its source's.
     pub version: Eversion,
-    /// Watches of the object, with the last piece for another pool of its tier.
+    /// Watches of the object, in the last piece for another pool of its tier.
     pub watchers: Vec<WatchInfo>,
-    /// There is no object; `user_version` is the highest that the name may have had. For another pool of its tier only.
+    /// There is no object; `user_version` is the highest that the name may have had. Only for another pool of its tier.
     pub is_absent: bool,
 }
 
@@ -216,13 +216,13 @@ impl Versioned for CopyGetReply {
     const VERSION: u8 = 3;
 
     fn decode_old(version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
-        // Version 1 ended before the object's version, version 2 before the watchers. Zeros are a byte each.
+        // Version 1 ends before the object's version, version 2 before the watchers. Each zero is one byte.
         let missing = if version == 1 { &[0; 4][..] } else { &[0; 2] };
         crate::encoding::decode_body(Self::NAME, &[body, missing].concat())
     }
 }
 
-/// Names or keys with their values, as outputs carry them.
+/// Names or keys with their values, in outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pairs(pub Vec<(Bytes, Bytes)>);
 

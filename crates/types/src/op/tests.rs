@@ -1,4 +1,4 @@
-//! Encodings of replies, and what older releases wrote.
+//! Encodings of replies, including those of older releases.
 
 use super::*;
 use crate::encoding;

@@ -1,18 +1,18 @@
-//! The cluster map in a file: what `ceph osd getmap` writes and `osdmaptool` reads.
+//! The cluster map in a file: written by `ceph osd getmap` and read by `osdmaptool`.
 //!
-//! docs/format/osdmap-file.md tells the bytes. Ceph's own files begin otherwise and are refused: what they hold of
-//! snapshots, temporary mappings and peers has no place here.
+//! The format is described in docs/format/osdmap-file.md. Ceph's own files start with other bytes and are refused: their
+//! snapshots, temporary mappings and peers have no equivalent here.
 
 use super::OsdMap;
 use crate::encoding::{self, DecodeError};
 
-/// What a file begins with.
+/// The first bytes of a file.
 const MAGIC: &[u8] = b"nacre osdmap\n";
 const VERSION_BYTES: usize = 8;
 const CRC_BYTES: usize = 4;
 
 impl OsdMap {
-    /// The map as a file holds it. `crush_version` counts the changes of its CRUSH map.
+    /// Encodes the map for a file. `crush_version` is the number of changes of its CRUSH map.
     pub fn to_file(&self, crush_version: u64) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&crush_version.to_le_bytes());
@@ -22,8 +22,8 @@ impl OsdMap {
         bytes
     }
 
-    /// Reads [`OsdMap::to_file`]'s bytes: the map and its CRUSH map's version. Anything else is told apart from a damaged
-    /// map.
+    /// Decodes the bytes of [`OsdMap::to_file`]: the map and its CRUSH map's version. The error distinguishes other files from
+    /// damaged maps.
     pub fn from_file(bytes: &[u8]) -> Result<(OsdMap, u64), DecodeError> {
         let corrupt = |detail: &str| DecodeError::Corrupt { what: "osdmap file", detail: detail.to_owned() };
         if !bytes.starts_with(MAGIC) {

@@ -1,11 +1,11 @@
-//! What a client must know to use a map, in Ceph's releases.
+//! The release of Ceph that a client needs for a map.
 
 use super::{OsdMap, WEIGHT_ONE};
 use crate::crush::{BucketAlg, CrushMap, DEFAULT_CHOOSE_ARGS, StepOp};
 use crate::pool::flag;
 
 impl OsdMap {
-    /// The first release of Ceph whose clients know all features that this map uses: `min_compat_client` of `osd dump`.
+    /// Returns the first release of Ceph whose clients support all features of this map: `min_compat_client` of `osd dump`.
     pub fn min_compat_client(&self) -> &'static str {
         let crush = &self.crush;
         let pools = || self.pools.values();
@@ -37,7 +37,7 @@ impl OsdMap {
     }
 }
 
-/// Whether older clients can't be given the weights of weight sets as plain weights: there is more than one weight per
+/// Whether the weights of weight sets can't be given to older clients as plain weights, because there are several weights per
 /// item, or other ids.
 fn needs_choose_args(crush: &CrushMap) -> bool {
     crush.choose_args().any(|(id, args)| {

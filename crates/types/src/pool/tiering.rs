@@ -1,10 +1,10 @@
-//! Cache tiers: what makes a pool a cache of another one, or the base of caches.
+//! Cache tiers: the settings that make a pool a cache of another one, or the base of caches.
 
 use crate::ids::{Epoch, PoolId};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a cache tier does with reads and writes.
+/// How a cache tier handles reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheMode {
     /// Not a cache.
@@ -12,9 +12,9 @@ pub enum CacheMode {
     None,
     /// Writes go to the cache and are flushed later.
     Writeback,
-    /// Forward all to the base pool (obsolete; can no longer be set).
+    /// Forward everything to the base pool (obsolete; can no longer be set).
     Forward,
-    /// Cache reads, forward writes. Reads may return data that is older than the base pool's.
+    /// Cache reads, forward writes. Reads may return older data than the base pool's.
     Readonly,
     /// Forward reads, cache writes (obsolete; can no longer be set).
     Readforward,
@@ -49,12 +49,12 @@ impl CacheMode {
         }
     }
 
-    /// The mode of this name.
+    /// Parses a mode's name.
     pub fn parse(name: &str) -> Option<CacheMode> {
         CacheMode::ALL.into_iter().find(|mode| mode.as_str() == name)
     }
 
-    /// Whether acknowledged writes may be in the cache alone: the modes in which objects become dirty.
+    /// Whether only the cache may have acknowledged writes: the modes in which objects become dirty.
     pub fn keeps_writes(self) -> bool {
         match self {
             CacheMode::Writeback | CacheMode::Readproxy | CacheMode::Readforward => true,
@@ -63,7 +63,7 @@ impl CacheMode {
     }
 }
 
-/// How accesses to a cache pool are remembered.
+/// How accesses to a cache pool are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum HitSetKind {
     /// Not at all.
@@ -91,7 +91,7 @@ impl HitSetKind {
         }
     }
 
-    /// The kind of this name; a bloom filter gets the false positive probability `fpp`.
+    /// Parses a kind's name. A bloom filter gets the false positive probability `fpp`.
     pub fn parse(name: &str, fpp: f64) -> Option<HitSetKind> {
         Some(match name {
             "none" => HitSetKind::None,
@@ -103,29 +103,29 @@ impl HitSetKind {
     }
 }
 
-/// Everything that makes a pool a cache tier or the base of one; defaults describe a pool outside any tier.
+/// The settings of a cache tier or base pool. The defaults are for a pool outside any tier.
 ///
-/// Two epochs make changes of tiers safe. Both are epochs of the map that has the change:
-/// - From `overlay_epoch` on, both pools refuse requests of older maps: no client acts by an overlay that is gone, or
-///   past one that is new.
-/// - A PG of the cache that reports with a map of `mode_epoch` or later acts by `cache_mode`. In a mode that does not
-///   keep writes (see [`CacheMode::keeps_writes`]) it makes no clean object dirty. So a PG that has reported no dirty
-///   object then has none later, and the overlay may be removed.
+/// Two epochs make changes of tiers safe. Both are epochs of the map with the change:
+/// - From `overlay_epoch` on, both pools refuse requests of older maps: no client uses an overlay that was removed, or bypasses
+///   a new one.
+/// - A PG of the cache that reports with a map of `mode_epoch` or later uses `cache_mode`. In a mode that does not keep writes
+///   (see [`CacheMode::keeps_writes`]) it makes no clean object dirty. So a PG that has reported no dirty object will not have
+///   any later, and the overlay may be removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiering {
     /// Pools that are caches of this one.
     pub tiers: Vec<PoolId>,
     /// The pool that this one caches.
     pub tier_of: Option<PoolId>,
-    /// Where clients send reads instead.
+    /// The pool to which clients send reads instead.
     pub read_tier: Option<PoolId>,
-    /// Where clients send writes instead.
+    /// The pool to which clients send writes instead.
     pub write_tier: Option<PoolId>,
     /// `cache_mode`.
     pub cache_mode: CacheMode,
-    /// `target_max_bytes`; 0 is no limit.
+    /// `target_max_bytes`; 0 means no limit.
     pub target_max_bytes: u64,
-    /// `target_max_objects`; 0 is no limit.
+    /// `target_max_objects`; 0 means no limit.
     pub target_max_objects: u64,
     /// `cache_target_dirty_ratio` in millionths.
     pub dirty_ratio_micro: u32,
@@ -153,9 +153,9 @@ pub struct Tiering {
     pub hit_set_search_last_n: u32,
     /// `use_gmt_hitset`.
     pub use_gmt_hitset: bool,
-    /// The epoch of the last change of an overlay that this pool is or has; 0 where there was none.
+    /// The epoch of the last change of an overlay that this pool is or has; 0 if there was none.
     pub overlay_epoch: Epoch,
-    /// The epoch of the last change of `cache_mode`; 0 where there was none.
+    /// The epoch of the last change of `cache_mode`; 0 if there was none.
     pub mode_epoch: Epoch,
 }
 
@@ -188,11 +188,11 @@ impl Default for Tiering {
     }
 }
 
-/// The most hit sets that a pool keeps. Ceph has no bound; the table of grades has an entry for each.
+/// The maximum number of hit sets of a pool. Ceph has no bound; the table of grades has an entry for each.
 pub const MAX_HIT_SETS: u32 = 1_024;
 
 impl Tiering {
-    /// The share, in millionths, that a hit in each hit set counts for, the newest first (`calc_grade_table`).
+    /// Returns the grade, in millionths, of a hit in each hit set, newest first (`calc_grade_table`).
     pub fn grade_table(&self) -> Vec<u32> {
         let keep = 1.0 - f64::from(self.hit_set_grade_decay_rate) / 100.0;
         let grades = std::iter::successors(Some(1_000_000.0), |grade: &f64| Some((grade * keep).trunc()));
@@ -200,7 +200,7 @@ impl Tiering {
     }
 }
 
-/// Bits of the last byte of the encoding (docs/format/osdmap-file.md). Before there were epochs, the byte was a boolean.
+/// Bits of the last byte of the encoding (docs/format/osdmap-file.md). Before the epochs were added, the byte was a boolean.
 mod tail {
     /// [`super::Tiering::use_gmt_hitset`].
     pub(super) const USE_GMT_HITSET: u8 = 1 << 0;
@@ -208,7 +208,7 @@ mod tail {
     pub(super) const EPOCHS: u8 = 1 << 1;
 }
 
-/// The last byte and what follows it.
+/// The last byte and the data after it.
 struct Tail {
     use_gmt_hitset: bool,
     epochs: Option<(Epoch, Epoch)>,
@@ -256,7 +256,7 @@ impl<'de> Deserialize<'de> for Tail {
     }
 }
 
-/// The fields before [`Tail`] in the order in which they are stored. Tuples leave no trace in the encoding.
+/// The fields before [`Tail`] in their stored order. Tuples do not change the encoding.
 type Places = (Vec<PoolId>, Option<PoolId>, Option<PoolId>, Option<PoolId>, CacheMode);
 type Targets = (u64, u64, u32, u32, u32, u32, u32);
 type Hits = (HitSetKind, u32, u32, u32, u32, u32, u32);
@@ -329,7 +329,7 @@ impl<'de> Deserialize<'de> for Tiering {
 mod tests {
     use super::*;
 
-    /// The structure as it was stored before it had epochs.
+    /// The structure as stored before it had epochs.
     #[derive(Serialize, Deserialize)]
     struct WithoutEpochs {
         tiers: Vec<PoolId>,

@@ -1,4 +1,4 @@
-//! The upmap balancer against `osdmaptool --upmap` without random order, on maps that both make alike.
+//! Compares the upmap balancer with `osdmaptool --upmap` without random order, on identical maps.
 
 use super::{run, run_ok};
 use nacre_types::crush::{CrushMap, WEIGHT_ONE};
@@ -66,7 +66,7 @@ impl Beside {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// The commands that Ceph's tool writes.
+    /// Returns the commands that Ceph's tool writes.
     fn theirs(&self, args: &[&str]) -> String {
         let (map, commands) = (self.path("map"), self.path("commands"));
         let quiet = ["--osd_calc_pg_upmaps_aggressively=false", "--log_to_stderr=false"];
@@ -130,7 +130,7 @@ fn the_balancer_finds_what_cephs_finds() {
         let (d, m) = (deviation.to_string(), most.to_string());
         let args = ["--upmap-deviation", &d, "--upmap-max", &m, "--save", "--upmap"];
         let pools = BTreeSet::new();
-        // A second round begins with what the first left.
+        // The second round starts with the result of the first one.
         for round in 0..2 {
             let balance = Balance { max_deviation: deviation, max_changes: most, ..Balance::new(&pools) };
             let found = beside.map.balance(balance);
@@ -140,7 +140,7 @@ fn the_balancer_finds_what_cephs_finds() {
         }
         assert_eq!(beside.map.upmap_cleanup(), Default::default());
 
-        // An OSD that goes out voids the entries that name it, and leaves the others uneven.
+        // An OSD that goes out invalidates the entries that name it, and makes the others uneven.
         let out = beside.map.pg_upmap_items.values().next().unwrap()[0].1;
         beside.map.osds.insert(out, OsdInfo { up: true, ..OsdInfo::absent() });
         let out_word = out.0.to_string();

@@ -1,4 +1,4 @@
-//! Both formats against `crushtool -d`, `-c` and its re-encoding.
+//! Compares both formats with `crushtool -d`, `-c` and its re-encoding.
 
 use super::{MAPS, generate, in_parallel, run_ok};
 use nacre_types::crush::CrushMap;

@@ -1,5 +1,5 @@
-//! Random but reproducible maps that use everything: algorithms, depths, weights, classes, weight sets, tunables,
-//! rules of every step.
+//! Random but reproducible maps with all features: algorithms, depths, weights, classes, weight sets, tunables, rules with all
+//! steps.
 
 use nacre_types::crush::{
     BucketAlg, ChooseArg, ChooseArgs, CrushMap, DEFAULT_CHOOSE_ARGS, Rule, RuleType, Step, StepOp,
@@ -13,7 +13,7 @@ const TYPES: [&str; 6] = ["osd", "host", "rack", "room", "datacenter", "root"];
 const ROOT_TYPE: i32 = 5;
 const CLASSES: [&str; 3] = ["hdd", "ssd", "nvme"];
 
-/// What a map is tested with besides itself.
+/// A map and the parameters of its tests.
 pub(crate) struct Case {
     pub(crate) map: CrushMap,
     /// Devices that are out or reweighted, as 16.16.
@@ -26,7 +26,7 @@ pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// Case number `seed`; the same on every machine and in every run.
+/// Returns case number `seed`, which is the same on every machine and in every run.
 pub(crate) fn case(seed: u64) -> Case {
     let mut rng = rng(seed);
     let mut map = CrushMap::empty();
@@ -47,8 +47,8 @@ pub(crate) fn case(seed: u64) -> Case {
         map.set_type_name(id as i32, name).unwrap();
     }
 
-    // crushtool 16.2 gives up on the shadows of uniform buckets and leaves memory garbage in those of tree buckets, so
-    // maps have either classes or these algorithms.
+    // crushtool 16.2 fails for the shadows of uniform buckets and leaves uninitialised memory in those of tree buckets, so maps
+    // have either classes or these algorithms.
     let with_classes = rng.random_bool(0.5);
     let algs: &[BucketAlg] =
         if with_classes { &[BucketAlg::List, BucketAlg::Straw, BucketAlg::Straw2] } else { &BucketAlg::ALL };
@@ -87,7 +87,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Makes a bucket of this type with all that is below it; returns its id and weight.
+    /// Creates a bucket of this type with everything below it. Returns its id and weight.
     fn grow(&mut self, type_id: i32) -> (i32, u32) {
         let alg = *self.algs.choose(&mut self.rng).unwrap();
         let alg = if self.rng.random_bool(0.4) { BucketAlg::Straw2 } else { alg };
@@ -99,7 +99,7 @@ impl Tree<'_> {
         let uniform_weight = self.device_weight();
         let mut items: Vec<(i32, u32)> = Vec::new();
         for _ in 0..count {
-            // Levels may be left out, and the device level comes closer with each.
+            // Levels may be omitted; each level is closer to the devices.
             let below = if self.rng.random_bool(0.15) { 0 } else { self.rng.random_range(0..type_id) };
             if below > 0 && self.next_device < 150 {
                 items.push(self.grow(below));

@@ -1,4 +1,4 @@
-//! `do_rule` against `crushtool --test --show-mappings`.
+//! Compares `do_rule` with `crushtool --test --show-mappings`.
 
 use super::{MAPS, generate, in_parallel, run_ok};
 use nacre_types::crush::{WEIGHT_ONE, Workspace};

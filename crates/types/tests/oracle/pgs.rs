@@ -1,4 +1,4 @@
-//! PG to OSDs against `osdmaptool --test-map-pgs-dump`, and object to PG against `--test-map-object`.
+//! Compares the mapping of PGs to OSDs with `osdmaptool --test-map-pgs-dump`, and of objects to PGs with `--test-map-object`.
 
 use super::{generate, run_ok};
 use nacre_types::crush::{CrushMap, ITEM_NONE, RuleType, WEIGHT_ONE, Workspace};
@@ -33,7 +33,7 @@ fn number_after(text: &str, word: &str) -> u32 {
         .unwrap_or_else(|| panic!("no number after {word}"))
 }
 
-/// Makes an osdmap of `osds` OSDs, with this map if given, and compares all of its PGs.
+/// Creates an osdmap of `osds` OSDs, with this map if given, and compares all of its PGs.
 fn compare(
     osds: usize,
     pg_bits: u32,
@@ -122,7 +122,7 @@ fn simple_maps_of_several_sizes() {
     }
 }
 
-/// Hosts of three OSDs below one root, replicas over hosts where there are enough.
+/// Hosts of three OSDs below one root, with replicas on different hosts if there are enough.
 fn flat_text(osds: usize) -> String {
     let mut text = String::from("tunable choose_total_tries 50\ntunable chooseleaf_stable 1\n");
     let hosts = osds.div_ceil(3);
@@ -147,7 +147,7 @@ fn flat_text(osds: usize) -> String {
 fn generated_maps() {
     for seed in 0..12 {
         let mut map = generate::case(seed).map;
-        // --mark-up-in gives devices of weight 0 a weight of 1.
+        // --mark-up-in changes the weight of devices of weight 0 to 1.
         for osd in 0..map.max_devices() {
             if map.item_weight(osd) == Some(0) {
                 map.reweight_item(&format!("osd.{osd}"), WEIGHT_ONE).unwrap();

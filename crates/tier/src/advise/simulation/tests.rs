@@ -1,4 +1,4 @@
-//! Predictions from samples against the same policies on all accesses.
+//! Predictions from samples, compared with the same policies on all accesses.
 
 use super::super::sampler::{Access, Sampler};
 use super::super::tests::{Uniform, Zipf};
@@ -12,7 +12,7 @@ const OBJECTS_OF_PG: u32 = 2048;
 const POINTS: f64 = 0.03;
 const OBJECT_BYTES: u64 = 4 << 20;
 
-/// A pool whose target is `objects`, with hit sets of a minute.
+/// A pool with a target of `objects`, with hit sets of a minute.
 fn policy(objects: u64) -> Policy {
     Policy {
         mode: CacheMode::Writeback,
@@ -50,7 +50,7 @@ fn key_of(object: u64) -> u64 {
     mix(object) & !0xf
 }
 
-/// All PGs with all accesses.
+/// All PGs, with all accesses.
 struct Pool {
     pgs: Vec<PgCache>,
     throttle: PromoteThrottle,
@@ -78,7 +78,7 @@ impl Pool {
         is_hit
     }
 
-    /// The hit rate in the second half of a stream of an access each millisecond.
+    /// Returns the hit rate in the second half of a stream with one access per millisecond.
     fn run(&mut self, stream: &[u64]) -> f64 {
         let half = stream.len() / 2;
         let mut hits = 0;
@@ -100,7 +100,7 @@ impl Pool {
     }
 }
 
-/// Compares what is predicted from a pool with a target of `present` to what pools with those policies have.
+/// Compares predictions from a pool with the target `present` with the results of pools with the other policies.
 fn compare(name: &str, stream: &[u64], objects: u64, present: &Policy, others: &[(&str, Policy)]) {
     let mut pool = Pool::new(present, objects);
     let has = pool.run(stream);
@@ -153,7 +153,7 @@ fn a_loop_is_predicted_within_three_points() {
     compare("loop", &stream, 20_000, &present, &variants(&present));
 }
 
-/// Seven of ten accesses are of a hot set, the others scan.
+/// Seven of ten accesses go to a hot set, the others scan.
 fn scan_with_hot_set(accesses: usize) -> Vec<u64> {
     let (zipf, mut uniform) = (Zipf::new(3000, 0.6), Uniform(2));
     let mut scanned = 3000;
@@ -189,7 +189,7 @@ fn hit_rates_around_a_scan(policy: &Policy) -> (f64, f64) {
     for scanned in HOT..HOT + SCANNED {
         access(&mut pool, scanned);
     }
-    // Too few accesses for the hot set to come back by itself.
+    // Too few accesses for the hot set to return by itself.
     let after = (0..500).filter(|_| access(&mut pool, zipf.draw(&mut uniform))).count();
     (before as f64 / 5000.0, after as f64 / 500.0)
 }
@@ -199,14 +199,14 @@ fn a_full_scan_leaves_the_hot_set_in_the_cache() {
     let present = policy(4000);
     let (before, after) = hit_rates_around_a_scan(&Policy { admission: AdmissionKind::Frequency, ..present });
     assert!(before > 0.95 && after >= 0.9 * before, "{before} {after}");
-    // Hot objects are not accessed in between: by recency the scan takes their place.
+    // Hot objects are not accessed in between: with recency the scan displaces them.
     let (before, after) = hit_rates_around_a_scan(&present);
     assert!(before > 0.9 && after < 0.9 * before, "{before} {after}");
 }
 
 #[test]
 fn dirty_objects_stay_until_they_are_flushed() {
-    // A loop of writes over an eighth of the cache, and reads that scan: what is dirty is kept.
+    // A loop of writes over an eighth of the cache, and reads that scan: dirty objects stay.
     let present = policy(4000);
     let mut pgs = [PgCache::new(PgId::new(PoolId(1), 0), &present, 1.0, OBJECT_BYTES, 0)];
     let pg = &mut pgs[0];

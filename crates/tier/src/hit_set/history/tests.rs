@@ -98,7 +98,7 @@ fn a_new_primary_reads_the_archives_that_it_needs() {
     let mut new = HitSetHistory::activate(pg(), CONFIG, index, NOW + 100 * NS_PER_S);
     let wanted = new.unread();
     assert_eq!(wanted.len(), 3);
-    // The order of reads does not matter, and what is read twice is taken once.
+    // The order of reads does not matter, and a second read is ignored.
     for archive in [wanted[1], wanted[2], wanted[0], wanted[1]] {
         new.load(&archive, &stored[&archive.object(pg())]).unwrap();
     }
@@ -142,7 +142,7 @@ fn filters_are_made_for_what_the_period_before_saw() {
     history.rotate(NOW + 15 * NS_PER_S, version(1)).unwrap();
     let due = (0..20_000).find(|&n| history.record(&object(n), NOW + 15 * NS_PER_S).rotation_due).unwrap();
     assert!((11_500..12_500).contains(&due), "full after {due}");
-    // And not for more than the options allow.
+    // The size is limited by the options.
     history.rotate(NOW + 15 * NS_PER_S + 1, version(2)).unwrap();
     let CurrentSet { set, .. } = history.current.as_ref().unwrap();
     assert_eq!(set.limit, 100_000);
@@ -186,7 +186,7 @@ fn only_another_kind_of_set_drops_the_current_one() {
 }
 
 proptest! {
-    /// Whatever happens when, the index names exactly the objects that the rotations left in the store.
+    /// After any events the index names exactly the objects that the rotations left in the store.
     #[test]
     fn the_index_is_what_is_stored(
         steps in proptest::collection::vec((0..200_u32, 0..3_u32, 0..6_u32), 0..60)

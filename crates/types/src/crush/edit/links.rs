@@ -1,11 +1,11 @@
-//! What an item's place in a bucket entails: bucket weights up to the roots, and weight sets.
+//! Effects of an item's place in a bucket: bucket weights up to the roots, and weight sets.
 
 use super::super::model::{BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, slot_of};
 use super::super::straw::build_body;
 use super::{CrushError, body_error, no_bucket};
 
 impl CrushMap {
-    /// Replaces a bucket's items. Neither its weight sets nor its ancestors follow.
+    /// Replaces a bucket's items. Does not update its weight sets and ancestors.
     pub(super) fn set_bucket_items(&mut self, id: i32, items: &[(i32, u32)]) -> Result<(), CrushError> {
         let version = self.tunables.straw_calc_version;
         let Some(bucket) = self.bucket_mut(id) else {
@@ -39,7 +39,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// Takes an item out of a bucket and of its weight sets.
+    /// Removes an item from a bucket and its weight sets.
     pub(super) fn unlink(&mut self, bucket_id: i32, item: i32) -> Result<(), CrushError> {
         let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
         let Some(at) = bucket.position(item) else { return Ok(()) };
@@ -63,7 +63,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// Sets the weight of an item in one bucket, with its weight sets if wanted, and carries it to the ancestors.
+    /// Sets the weight of an item in one bucket, optionally with its weight sets, and updates the ancestors.
     pub(super) fn set_weight_in(
         &mut self,
         bucket_id: i32,
@@ -89,17 +89,16 @@ impl CrushMap {
         self.propagate_weight(bucket_id)
     }
 
-    /// Makes every parent's entry for this bucket equal to the bucket's weight. Weight sets follow by
-    /// [`CrushMap::settle_weight_sets`].
+    /// Sets every parent's entry for this bucket to the bucket's weight. [`CrushMap::settle_weight_sets`] updates weight sets.
     fn propagate_weight(&mut self, bucket_id: i32) -> Result<(), CrushError> {
         let weight = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?.weight;
         let parents: Vec<i32> = self.parents(bucket_id).map(|b| b.id).collect();
         parents.into_iter().try_for_each(|parent| self.set_weight_in(parent, bucket_id, weight, false))
     }
 
-    /// Gives every bucket weight sets where one has them, and makes what they have for a bucket the sum of that bucket's
-    /// own: Ceph does so with every item that comes, goes or changes its weight. Buckets of other algorithms than straw2
-    /// have sets for these sums only.
+    /// Gives every bucket weight sets if one has them, and sets their entries for a bucket to the sum of that bucket's own.
+    /// Ceph does this whenever an item is added or removed or changes its weight. Buckets of other algorithms than straw2 have
+    /// sets only for these sums.
     pub(super) fn settle_weight_sets(&mut self) {
         for args in self.choose_args.values_mut() {
             let positions = args.iter().map(|(_, arg)| arg.weight_set.len()).find(|n| *n > 0);
@@ -118,7 +117,7 @@ impl CrushMap {
                 let weights: Vec<u32> = bucket.weighted_items().map(|(_, weight)| weight).collect();
                 args.set(slot, ChooseArg { weight_set: vec![weights; positions], ids: arg.ids });
             }
-            // A round carries sums up by at least one level.
+            // Each round propagates sums by at least one level.
             for _ in 0..self.buckets.len() {
                 let mut is_settled = true;
                 for bucket in self.buckets.iter().flatten() {
@@ -164,7 +163,7 @@ impl CrushMap {
     }
 }
 
-/// The sums of a bucket's weight sets; empty for a device or a bucket without them.
+/// Returns the sums of a bucket's weight sets; empty for a device or a bucket without them.
 fn weight_set_sums(args: &ChooseArgs, item: i32) -> Vec<u32> {
     let arg = slot_of(item).and_then(|slot| args.get(slot));
     let sum = |weights: &Vec<u32>| weights.iter().fold(0_u32, |a, &b| a.saturating_add(b));

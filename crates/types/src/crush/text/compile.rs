@@ -1,7 +1,7 @@
 //! The compiler of text maps.
 //!
-//! Grammar: `(tunable | device | type)* (bucket | rule)* choose_args*`, words separated by white space, `#` to the end
-//! of the line ignored. Names are defined before they are used.
+//! Grammar: `(tunable | device | type)* (bucket | rule)* choose_args*`. Words are separated by white space; text from `#` to
+//! the end of the line is ignored. Names must be defined before they are used.
 
 use super::super::edit::{CrushError, MAX_BUCKET_WEIGHT, MAX_DEVICE_WEIGHT, is_valid_name};
 use super::super::model::{
@@ -10,18 +10,18 @@ use super::super::model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is wrong with a text map, and where.
+/// An error in a text map and its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line} error: {message}")]
 pub struct CompileError {
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The error.
     pub message: String,
 }
 
 impl CrushMap {
-    /// Compiles a text map. Tunables that it leaves out have the legacy values.
+    /// Compiles a text map. Missing tunables have the legacy values.
     pub fn compile(text: &str) -> Result<Self, CompileError> {
         let mut c = Compiler {
             tokens: tokenize(text),
@@ -73,10 +73,10 @@ struct Compiler<'a> {
     tokens: Vec<Token<'a>>,
     at: usize,
     map: CrushMap,
-    /// Bucket ids that the text gives to some bucket, so that they are not given to others.
+    /// Bucket ids in the text, which are not assigned to other buckets.
     given_ids: BTreeSet<i32>,
     bucket_weights: BTreeMap<i32, u32>,
-    /// Shadow ids that the text gives: bucket to (class to id).
+    /// Shadow ids in the text: bucket to (class to id).
     class_ids: BTreeMap<i32, BTreeMap<i32, i32>>,
     populated: bool,
 }
@@ -108,7 +108,7 @@ impl<'a> Compiler<'a> {
         if self.peek().is_empty() { Ok(()) } else { self.parse_error() }
     }
 
-    /// The next word; empty at the end.
+    /// Returns the next word; empty at the end.
     fn peek(&self) -> &'a str {
         self.tokens.get(self.at).map_or("", |t| t.text)
     }
@@ -131,7 +131,7 @@ impl<'a> Compiler<'a> {
         Err(CompileError { line, message: format!("parse error at '{}'", rest.join(" ")) })
     }
 
-    /// An error about what was just read.
+    /// Returns an error about the word just read.
     fn fail<T>(&self, message: impl Into<String>) -> Compiled<T> {
         Err(CompileError { line: self.last_line(), message: message.into() })
     }
@@ -159,7 +159,7 @@ impl<'a> Compiler<'a> {
         Ok(word)
     }
 
-    /// A number of the grammar: digits, with a sign where that is allowed.
+    /// Reads a number of the grammar: digits, with a sign if permitted.
     fn number(&mut self, sign: impl Fn(bool) -> bool) -> Compiled<i64> {
         let word = self.peek();
         let digits = word.strip_prefix('-').unwrap_or(word);
@@ -167,7 +167,7 @@ impl<'a> Compiler<'a> {
             return self.parse_error();
         }
         self.at += 1;
-        // Out of range saturates, as strtol does.
+        // Numbers out of range saturate, as with strtol.
         Ok(word.parse().unwrap_or(if word.starts_with('-') { i64::MIN } else { i64::MAX }))
     }
 
@@ -194,7 +194,7 @@ impl<'a> Compiler<'a> {
         Ok(self.in_range(number, i64::from(i32::MAX))? as i32)
     }
 
-    /// A weight, to 16.16 in single precision with truncation as in Ceph.
+    /// Reads a weight and converts it to 16.16 in single precision with truncation, as in Ceph.
     fn weight(&mut self) -> Compiled<u32> {
         let word = self.peek();
         let is_number =
@@ -208,7 +208,7 @@ impl<'a> Compiler<'a> {
         Ok(scaled as u32)
     }
 
-    /// Notes the ids of all buckets ahead of compiling any.
+    /// Collects the ids of all buckets before any is compiled.
     fn find_given_ids(&mut self) {
         for window in self.tokens.windows(3) {
             if window[0].text == "{"
@@ -335,7 +335,7 @@ impl<'a> Compiler<'a> {
         Ok(Item { name, id, weight, pos })
     }
 
-    /// Puts items with a position there and the others, in their order, into the places left.
+    /// Puts items with a position there, and the others in order into the remaining places.
     fn arrange(&self, bucket: &str, alg: BucketAlg, items: Vec<Item<'_>>) -> Compiled<Vec<(i32, u32)>> {
         let size = items.len();
         let mut placed: Vec<Option<(i32, u32)>> = vec![None; size];
@@ -490,7 +490,7 @@ impl<'a> Compiler<'a> {
 
     fn choose_args(&mut self) -> Compiled<()> {
         self.at += 1;
-        // Read as a C int after saturation, so the unsigned print of -1 is -1 again.
+        // Read as a C int after saturation, so that the unsigned form of -1 is -1 again.
         let id = i64::from(self.number(|negative| !negative)? as i32);
         if self.map.choose_args.contains_key(&id) {
             return self.fail(format!("{id} duplicated"));
